@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Refuses to release a tag whose commit nobody has merged: anyone who may push a tag could
-# otherwise release what no other has seen.
+# Refuses to release a tag whose commit is not merged. Otherwise anyone who may push a tag could
+# release a commit that no other person has reviewed.
 #
 #	hack/on-main.sh TAG [BRANCH]
 set -euo pipefail

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs make targets, two at a time, whatever fails, and ends with a table of them: seconds, and
-# ok, failed, or skipped and why. Fails if one failed. Most targets wait for processes that they
-# have started, so that one alone leaves half of two cores idle.
+# Runs make targets, two at a time, even if some fail, and ends with a table: seconds, and ok, failed,
+# or skipped and why. Fails if a target failed. Most targets wait for processes that they have started,
+# so a single one would leave half of two cores idle.
 #
 #	JOBS=2 hack/run-targets.sh TARGET...
 #
-# A target says what it leaves out in a line that has "skipped: WHY", and with nothing else
-# run, "skipped entirely: WHY". Outputs are kept in .cache/test, and printed as targets end.
+# A target reports a skipped part in a line with "skipped: WHY", or, if it ran nothing,
+# "skipped entirely: WHY". Outputs are kept in .cache/test, and printed as targets end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +19,7 @@ run() {
   echo "$? $((SECONDS - begin))" >"$logs/$1.result"
 }
 
-# Prints what the targets said that have ended since.
+# Prints the outputs of the targets that have ended since the last call.
 printed=' '
 show() {
   local target

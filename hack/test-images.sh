@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Takes Muster's programs the way that users get them: builds the images, pushes them to a
-# registry, pulls them from there, and runs the end-to-end story with what is in them.
+# Runs Muster's programs as users get them: builds the images, pushes them to a registry, pulls them
+# from there, and runs the end-to-end story with the programs in them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,11 +24,11 @@ for _ in $(seq 100); do
 done
 address=$(cat "$scratch/address")
 release push -registry="$address/muster"
-# What is pulled is what the registry holds, not what is on the disk.
+# The pull gets the registry's contents, not the local files.
 release pull -registry="$address/muster" -into="$scratch/programs"
 for program in "$scratch"/programs/*; do "$program" --version; done
 MUSTER_PROGRAMS=$scratch/programs MUSTER_TEST_DIR=$scratch/stack go test -count=1 -timeout=30m -run='^TestStory$' ./test/e2e/...
-# The story would be as happy with programs that were built here.
+# The story would also pass with locally built programs, so check the version.
 for program in webhook syncer; do
   read -r _ version _ < <("$scratch/programs/$program" --version)
   grep -o "\"Starting $program\",\"version\":\"$version\"" "$scratch/stack/logs/muster-$program.log"

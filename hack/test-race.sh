@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests that need no process with the race detector. That needs a C compiler,
-# which nothing else here does: without one it says so and succeeds.
+# Runs the tests that need no process with the race detector. It needs a C compiler, unlike everything
+# else here: without one, the script says so and succeeds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Generates everything again and fails if a generated file changes, appears, or is no
-# longer generated. It compares before and after, not with the last commit, so that it
-# can be run on work in progress; on a clean checkout the two are the same.
+# Generates everything again and fails if a generated file changes, appears, or is no longer generated.
+# It compares with the state before, not with the last commit, so that it works on uncommitted changes;
+# on a clean checkout the two are the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 generated() {
   find api -name 'zz_generated*'
   find manifests/crd manifests/helm -name 'addons.*_*.yaml'
-  # What is written by hand in the chart does not say that it is generated.
+  # Handwritten files of the chart do not say that they are generated.
   grep -rlE 'Generated (from|by) |json-schema.org' charts
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs govulncheck, which needs the vulnerability database. Where that cannot be
-# reached it says so and succeeds: an isolated build is not a vulnerable one.
-# GOVULNDB names another database, as for govulncheck itself.
+# Runs govulncheck, which needs the vulnerability database. If that is out of reach, the script says so
+# and succeeds: a build without a network is not a vulnerable one. GOVULNDB names another database, as
+# for govulncheck itself.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -81,7 +81,7 @@ func TestTemplates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Somebody else's braces are no template of ours.
+	// Braces that are not the chart's are escaped.
 	if want := `alert: in {{ "{{" }} $labels.pod }} of {{ .Release.Namespace }}`; !strings.Contains(text, want) {
 		t.Errorf("there is no %q in\n%s", want, text)
 	}
@@ -138,8 +138,8 @@ func TestImagesAreOfOneRelease(t *testing.T) {
 	}
 }
 
-// What bounds the authors of HelmChartProxies, and the program that carries them out, is
-// applied before there can be one, in the order of the file.
+// The policies that bound the authors of HelmChartProxies, and the program that carries them out, come
+// first in the file, so that they are applied before there can be a HelmChartProxy.
 func TestFencesComeFirst(t *testing.T) {
 	files, err := released(filepath.Join("..", ".."))
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/muster-fleet/muster/hack/texts"
 )
 
-// chartDir is where the chart is generated to. Beside what is generated it holds what is
-// written by hand: helpers, the guard against a second release, notes and tests.
+// chartDir is the folder of the generated chart. It also has handwritten files: helpers, the guard against
+// a second release, notes and tests.
 const chartDir = "charts/muster"
 
 // chart returns the generated files of the chart by their path.
@@ -64,7 +64,7 @@ func chart(root string, all []*unstructured.Unstructured, from image) (map[strin
 	return result, nil
 }
 
-// defaultValues are those with which the chart is what manifests/ are.
+// defaultValues returns the values with which the chart installs exactly the objects of manifests/.
 func defaultValues(objects []*unstructured.Unstructured, from image) (Values, error) {
 	values := Values{
 		Image:    ImageValues{Registry: from.registry, Repository: from.repository},
@@ -127,7 +127,7 @@ func template(root, dir, condition string) (string, error) {
 	return out.String(), nil
 }
 
-// conditionOf returns when an object of its template is rendered at all.
+// conditionOf returns the conditions under which its template renders an object.
 func conditionOf(object *unstructured.Unstructured) []string {
 	switch kind, name := object.GetKind(), object.GetName(); {
 	case kind == "CustomResourceDefinition":
@@ -135,26 +135,26 @@ func conditionOf(object *unstructured.Unstructured) []string {
 	case kind == "Issuer", kind == "Certificate" && name == "muster-ca":
 		return []string{"not .Values.certificates.issuerRef.name"}
 	case kind == "PodDisruptionBudget":
-		// With one pod it would forbid to drain its node.
+		// With one pod it would block draining the node.
 		return []string{"gt (int .Values.webhook.replicas) 1"}
 	default:
 		return nil
 	}
 }
 
-// holes are the places of a document that a release fills: each is a word in it until the
-// document is text, for YAML knows no templates.
+// holes are the places of a document that a release fills. Until the document is text, a word stands for
+// each, because YAML has no templates.
 type holes struct {
 	fill []func(indent, key string) string
 }
 
-// line makes a hole that replaces the whole line it is on.
+// line makes a hole that replaces its whole line.
 func (h *holes) line(fill func(indent, key string) string) string {
 	h.fill = append(h.fill, fill)
 	return fmt.Sprintf("HOLE-%d-", len(h.fill)-1)
 }
 
-// lines makes a hole for some lines; an indentation is put before each.
+// lines makes a hole for several lines, which it indents.
 func (h *holes) lines(text string) string {
 	return h.line(func(indent, _ string) string {
 		return indent + strings.ReplaceAll(text, "\n", "\n"+indent) + "\n"
@@ -179,7 +179,7 @@ func (h *holes) filled(document string) string {
 
 const releaseNamespace = "RELEASE-NAMESPACE"
 
-// templateOf is an object as a template.
+// templateOf turns an object into a template.
 func templateOf(object *unstructured.Unstructured) (string, error) {
 	object = object.DeepCopy()
 	var h holes

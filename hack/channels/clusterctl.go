@@ -13,14 +13,14 @@ import (
 	"github.com/muster-fleet/muster/hack/texts"
 )
 
-// releaseSeries is what clusterctl's Metadata says of a minor release.
+// releaseSeries is an entry of clusterctl's Metadata for a minor release.
 type releaseSeries struct {
 	Major    int    `json:"major"`
 	Minor    int    `json:"minor"`
 	Contract string `json:"contract"`
 }
 
-// variables are ours: what clusterctl puts into the components, with a default for each.
+// variables are Muster's variables, which clusterctl replaces in the components, with a default for each.
 // Nothing else in them may look like a variable.
 var variables = []string{logLevelVariable}
 
@@ -29,7 +29,7 @@ const (
 	providerLabel    = "cluster.x-k8s.io/provider"
 )
 
-// addonComponents is addon-components.yaml of these objects, which it changes.
+// addonComponents returns addon-components.yaml of these objects, which it modifies.
 func addonComponents(objects []*unstructured.Unstructured) (string, error) {
 	for _, object := range objects {
 		if err := withoutVariables(object); err != nil {
@@ -47,7 +47,7 @@ func addonComponents(objects []*unstructured.Unstructured) (string, error) {
 		if err := withLogLevel(p); err != nil {
 			return "", err
 		}
-		// As Cluster API's own pods: its visualizer looks for logs by this label.
+		// As Cluster API's own pods: its visualizer finds logs by this label.
 		if err := unstructured.SetNestedField(p.deployment.Object, provider, podLabel...); err != nil {
 			return "", err
 		}
@@ -55,14 +55,14 @@ func addonComponents(objects []*unstructured.Unstructured) (string, error) {
 	return encode(objects)
 }
 
-// podLabel is where a Deployment's pods have the label of the provider.
+// podLabel is the path of the provider's label on a Deployment's pods.
 var podLabel = []string{"spec", "template", "metadata", "labels", providerLabel}
 
-// withoutVariables fails if clusterctl would take a text for a variable.
+// withoutVariables fails if clusterctl would mistake a text for a variable.
 func withoutVariables(object *unstructured.Unstructured) (err error) {
 	texts.Each(object.Object, func(text string) string {
 		if strings.Contains(text, "${") {
-			err = fmt.Errorf("%s: clusterctl would take what follows ${ for a variable of its own, in %q", nameOf(object), text)
+			err = fmt.Errorf("%s: clusterctl would take the text after ${ for a variable, in %q", nameOf(object), text)
 		}
 		return text
 	})
@@ -89,7 +89,7 @@ func withLogLevel(p program) error {
 	return p.setContainer(container)
 }
 
-// metadata is metadata.yaml, for a version that has to be in it.
+// metadata returns metadata.yaml; it fails if that does not include the version.
 func metadata(version string) (string, error) {
 	parsed := regexp.MustCompile(`^v(\d+)\.(\d+)\.\d+`).FindStringSubmatch(version)
 	if parsed == nil {
@@ -106,8 +106,8 @@ func metadata(version string) (string, error) {
 	return string(content), err
 }
 
-// operatorManifest is what the Cluster API Operator needs where it can reach no release:
-// the components in a ConfigMap, and an AddonProvider that takes them from there.
+// operatorManifest returns the objects that the Cluster API Operator needs if it can reach no release: the
+// components in a ConfigMap, and an AddonProvider that takes them from there.
 func operatorManifest(components, metadata, version string) (string, error) {
 	labels := map[string]any{
 		"provider.cluster.x-k8s.io/version": version,
@@ -130,7 +130,7 @@ func operatorManifest(components, metadata, version string) (string, error) {
 	return encode(documents)
 }
 
-// withDefaults does to components what clusterctl does if nobody sets a variable. To it,
+// withDefaults replaces the variables in components by their defaults, as clusterctl does. For clusterctl,
 // two dollars are an escaped one.
 func withDefaults(components string) string {
 	for _, variable := range variables {

@@ -70,7 +70,7 @@ func encode(objects []*unstructured.Unstructured) (string, error) {
 	return strings.Join(documents, "---\n"), nil
 }
 
-// nameOf returns which object this is, for people.
+// nameOf names an object in messages.
 func nameOf(object *unstructured.Unstructured) string {
 	name := object.GetName()
 	if object.GetNamespace() != "" {
@@ -81,12 +81,12 @@ func nameOf(object *unstructured.Unstructured) string {
 
 // program is a Deployment of Muster.
 type program struct {
-	// name is the last word of the Deployment's: webhook, syncer.
+	// name is the last word of the Deployment's name: webhook, syncer.
 	name       string
 	deployment *unstructured.Unstructured
 }
 
-// container is the only one; it is changed in place.
+// container returns the only container, to change it in place.
 func (p program) container() (map[string]any, error) {
 	list, _, err := unstructured.NestedSlice(p.deployment.Object, "spec", "template", "spec", "containers")
 	if err != nil || len(list) != 1 {
@@ -110,10 +110,10 @@ func programs(objects []*unstructured.Unstructured) []program {
 	return result
 }
 
-// image is where a program's image is found: registry/repository/muster-PROGRAM:tag.
+// image says where a program's image is: registry/repository/muster-PROGRAM:tag.
 type image struct{ registry, repository, tag string }
 
-// imageOf takes the images of all programs apart, which differ in nothing but their names.
+// imageOf parses the images of all programs, which must differ only in their names.
 func imageOf(objects []*unstructured.Unstructured) (image, error) {
 	var result image
 	for _, p := range programs(objects) {

@@ -16,14 +16,14 @@ import (
 //go:embed values.go
 var valuesSource string
 
-// value is a field of the chart's values: all that values.yaml, schema and README say of it.
+// value is a field of the chart's values, as values.yaml, schema and README describe it.
 type value struct {
 	name     string
 	doc      string
 	fallback any
 	schema   map[string]any
 	required bool
-	// fields are those of an object; nil for what is set as a whole.
+	// fields are the fields of an object; nil for a value that is set as a whole.
 	fields []value
 }
 
@@ -39,7 +39,7 @@ func valuesOf(fallback Values) ([]value, error) {
 	}
 	for _, c := range components {
 		enabled := value{name: "enabled", doc: c.doc, fallback: c.byDefault, schema: map[string]any{"type": "boolean"}}
-		// A component that has a program has that program's values, too.
+		// A component with a program has that program's values, too.
 		if i := slices.IndexFunc(fields, func(field value) bool { return field.name == c.name }); i >= 0 {
 			fields[i].fields = append([]value{enabled}, fields[i].fields...)
 			continue
@@ -49,7 +49,7 @@ func valuesOf(fallback Values) ([]value, error) {
 	return fields, nil
 }
 
-// documentation is by type and field.
+// documentation has the comments of fields, by type and field.
 type documentation map[string]map[string]string
 
 // fieldDocs reads the comments above fields.
@@ -101,7 +101,7 @@ func (d documentation) fields(structure reflect.Value) ([]value, error) {
 	return result, nil
 }
 
-// schema is that of a type whose field has this tag.
+// schema returns the schema of a type whose field has this tag.
 func (d documentation) schema(of reflect.Type, tag reflect.StructTag) (map[string]any, error) {
 	switch of.Kind() {
 	case reflect.Bool:
@@ -132,7 +132,7 @@ func (d documentation) schema(of reflect.Type, tag reflect.StructTag) (map[strin
 	}
 }
 
-// objectSchema is that of an object that has these fields and no others.
+// objectSchema returns the schema of an object with these fields and no others.
 func objectSchema(fields []value) map[string]any {
 	properties := map[string]any{}
 	var required []string
@@ -154,17 +154,17 @@ func objectSchema(fields []value) map[string]any {
 	return result
 }
 
-// schemaFile is values.schema.json.
+// schemaFile returns values.schema.json.
 func schemaFile(fields []value) (string, error) {
 	schema := objectSchema(fields)
 	schema["$schema"] = "http://json-schema.org/draft-07/schema#"
-	// Helm puts it there where the chart is a part of another.
+	// Helm adds it if the chart is a part of another.
 	schema["properties"].(map[string]any)["global"] = map[string]any{"type": "object"}
 	content, err := json.MarshalIndent(schema, "", "  ")
 	return string(content) + "\n", err
 }
 
-// valuesFile is values.yaml.
+// valuesFile returns values.yaml.
 func valuesFile(fields []value) string {
 	var out strings.Builder
 	out.WriteString("# Generated from hack/channels/values.go and manifests/. Do not edit.\n")
@@ -184,7 +184,7 @@ func writeValues(out *strings.Builder, fields []value, indent string) {
 	}
 }
 
-// inline is a default as YAML on one line: JSON is YAML.
+// inline writes a default as YAML on one line: JSON is YAML.
 func inline(fallback any) string {
 	of := reflect.ValueOf(fallback)
 	switch of.Kind() {
@@ -199,12 +199,12 @@ func inline(fallback any) string {
 	}
 	content, err := json.Marshal(fallback)
 	if err != nil {
-		panic(err) // Only what encoding/json can write is in Values.
+		panic(err) // Values has only fields that encoding/json can write.
 	}
 	return string(content)
 }
 
-// valuesTable is the table of values in the README.
+// valuesTable returns the table of values in the README.
 func valuesTable(fields []value) string {
 	var out strings.Builder
 	out.WriteString("| Value | Default | |\n|---|---|---|\n")

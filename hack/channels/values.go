@@ -1,8 +1,8 @@
 package main
 
-// Values are what the chart can be given. Names, documentation, types and limits of
-// values.yaml, values.schema.json and the chart's README come from here; the defaults come
-// from manifests/. Each component has its switch beside these.
+// Values are the chart's values. Names, documentation, types and limits in values.yaml,
+// values.schema.json and the chart's README come from here; the defaults come from manifests/. The
+// switches of the components are added to these.
 type Values struct {
 	// Where the images come from. For a mirror, set the registry.
 	Image ImageValues `json:"image"`
@@ -10,15 +10,15 @@ type Values struct {
 	ImagePullSecrets []NameValues `json:"imagePullSecrets"`
 	// The least severe level that the programs log.
 	LogLevel string `json:"logLevel" enum:"debug,info,warn,error"`
-	// On which nodes the pods may run.
+	// The nodes on which the pods may run.
 	NodeSelector map[string]string `json:"nodeSelector"`
-	// Which taints of nodes the pods tolerate.
+	// The taints of nodes that the pods tolerate.
 	Tolerations []TolerationValues `json:"tolerations"`
 	// The webhook, which decides when a Cluster is applied.
 	Webhook ProgramValues `json:"webhook"`
 	// The syncer, which keeps Fleet's objects in line.
 	Syncer ProgramValues `json:"syncer"`
-	// The registrar, which registers clusters ahead of agents that must call.
+	// The registrar, which registers clusters whose agents must call the management cluster.
 	Registrar ProgramValues `json:"registrar"`
 	// The installer, which installs Fleet itself.
 	Installer ProgramValues `json:"installer"`
@@ -38,11 +38,11 @@ type ImageValues struct {
 	Repository string `json:"repository" pattern:"^[a-z0-9]+([._/-]+[a-z0-9]+)*$"`
 	// The version of the images; the chart's appVersion if empty.
 	Tag string `json:"tag" pattern:"^[A-Za-z0-9_.-]*$"`
-	// When nodes pull; what Kubernetes takes for the tag if empty.
+	// When nodes pull images; Kubernetes' default for the tag if empty.
 	PullPolicy string `json:"pullPolicy" enum:",Always,IfNotPresent,Never"`
 }
 
-// NameValues name something.
+// NameValues name an object.
 type NameValues struct {
 	// The name.
 	Name string `json:"name" required:"true" pattern:"."`
@@ -62,11 +62,11 @@ type TolerationValues struct {
 	TolerationSeconds int `json:"tolerationSeconds" minimum:"0"`
 }
 
-// ProgramValues are those of one Deployment.
+// ProgramValues are the values of one Deployment.
 type ProgramValues struct {
 	// How many pods.
 	Replicas int `json:"replicas" minimum:"1"`
-	// What a pod asks for and may take.
+	// The resources that a pod requests, and its limits.
 	Resources ResourceValues `json:"resources"`
 	// More arguments, as in docs/reference.md: --NAME=VALUE.
 	ExtraArgs []string `json:"extraArgs" pattern:"^--[a-z]"`
@@ -74,9 +74,9 @@ type ProgramValues struct {
 
 // ResourceValues are requests and limits.
 type ResourceValues struct {
-	// What is reserved for a pod.
+	// The resources reserved for a pod.
 	Requests RequestValues `json:"requests" required:"true"`
-	// What a pod may take at most.
+	// The most that a pod may use.
 	Limits LimitValues `json:"limits" required:"true"`
 }
 
@@ -90,13 +90,13 @@ type RequestValues struct {
 
 // LimitValues are not exceeded.
 type LimitValues struct {
-	// Memory, in Mi or Gi. The Go runtime is told to stay within nine tenths of it.
+	// Memory, in Mi or Gi. The Go runtime's limit is nine tenths of it.
 	Memory string `json:"memory" required:"true" pattern:"^[1-9][0-9]*(Mi|Gi)$"`
 }
 
 // CertificateValues say who issues certificates.
 type CertificateValues struct {
-	// An Issuer of yours, instead of a CA that is made for Muster alone.
+	// Your own issuer, instead of a CA made for Muster alone.
 	IssuerRef IssuerValues `json:"issuerRef"`
 }
 

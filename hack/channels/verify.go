@@ -12,13 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// verify checks what the channels give against manifests/.
+// verify checks that the channels install the objects of manifests/.
 func verify(root string) error {
 	return errors.Join(verifyTable(root), verifyChart(root), verifyClusterctl(root))
 }
 
-// verifyTable checks that manifests/default is the parts and the components that are there
-// by default, and nothing else.
+// verifyTable checks that manifests/default has exactly the required parts and the default components.
 func verifyTable(root string) error {
 	want, err := kustomize(root, defaults)
 	if err != nil {
@@ -41,8 +40,7 @@ func verifyTable(root string) error {
 	return compare("the table in hack/channels/main.go", withoutNamespace(want), got)
 }
 
-// verifyChart renders the chart as it is, with each component that is not there by default,
-// and in another namespace.
+// verifyChart renders the chart with its defaults, with each optional component, and in another namespace.
 func verifyChart(root string) error {
 	want, err := kustomize(root, defaults)
 	if err != nil {
@@ -121,8 +119,8 @@ func verifyMirror(root string) error {
 	return nil
 }
 
-// verifyClusterctl checks the components as clusterctl reads them: with the defaults of
-// variables, and nothing else that it would take for one.
+// verifyClusterctl checks the components as clusterctl reads them: with the defaults of variables, and
+// nothing else that it would take for a variable.
 func verifyClusterctl(root string) error {
 	files, err := released(root)
 	if err != nil {
@@ -178,7 +176,7 @@ func withoutNamespace(objects []*unstructured.Unstructured) []*unstructured.Unst
 	return slices.DeleteFunc(slices.Clone(objects), func(object *unstructured.Unstructured) bool { return object.GetKind() == "Namespace" })
 }
 
-// compare returns what differs between two sets of objects.
+// compare returns the differences between two sets of objects.
 func compare(what string, want, got []*unstructured.Unstructured) error {
 	wanted, found := byName(want), byName(got)
 	var problems []error
@@ -208,7 +206,7 @@ func byName(objects []*unstructured.Unstructured) map[string]*unstructured.Unstr
 	return result
 }
 
-// difference is the first path at which two values differ, and how. No map is an empty one.
+// difference returns the first path at which two values differ, and how. A missing map equals an empty one.
 func difference(want, got any) (string, bool) {
 	wanted, isMap := want.(map[string]any)
 	found, isMapToo := got.(map[string]any)

@@ -23,13 +23,13 @@ var (
 	reason     = regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
 )
 
-// makeTargets returns the targets of a Makefile that people may name.
+// makeTargets returns the targets of a Makefile that documentation may name.
 func makeTargets(path string) ([]string, error) {
 	content, err := os.ReadFile(path)
 	return groups(makeTarget, string(content)), err
 }
 
-// subcommands are the subcommands whose flags are in the reference, too.
+// subcommands are the subcommands whose flags must be in the reference, too.
 var subcommands = [][]string{
 	{"./kubectl-muster", "tree"}, {"./kubectl-muster", "trace"}, {"./kubectl-muster", "check"}, {"./kubectl-muster", "view"},
 	{"./kubectl-muster", "lint"}, {"./kubectl-muster", "render"}, {"./kubectl-muster", "plan"}, {"./kubectl-muster", "audit"},
@@ -69,7 +69,7 @@ func groups(pattern *regexp.Regexp, text string) []string {
 	return result
 }
 
-// tested are the modules whose versions say what Muster is tested with.
+// tested are the modules whose versions Muster is tested with.
 var tested = []struct{ file, module string }{
 	{"test/parts/kube/go.mod", "k8s.io/kubernetes"},
 	{"test/parts/controllers/go.mod", "sigs.k8s.io/cluster-api"},
@@ -121,7 +121,7 @@ func settingPaths(crd string) ([]string, error) {
 	return paths, nil
 }
 
-// schema is the part of an OpenAPI schema that is read.
+// schema is the part of an OpenAPI schema that docscheck reads.
 type schema struct {
 	Properties map[string]schema `json:"properties"`
 }
@@ -139,8 +139,8 @@ func leaves(path string, schema schema) []string {
 	return result
 }
 
-// manifestNames returns the names of webhooks, admission policies or roles in manifests.
-// It leaves out roles that are aggregated into another.
+// manifestNames returns the names of webhooks, admission policies or roles in manifests, except roles that
+// are aggregated into another.
 func manifestNames(files, what string) ([]string, error) {
 	paths, err := filepath.Glob(files)
 	if err != nil {
@@ -218,8 +218,8 @@ func literals(dir string, pattern *regexp.Regexp) ([]string, error) {
 	return result, err
 }
 
-// ourKeys returns the labels and annotations that are written as <name> + Domain or
-// Domain + <name> in Go files.
+// ourKeys returns the labels and annotations in Go files that are written as <name> + Domain or
+// Domain + <name>.
 func ourKeys(dir string) ([]string, error) {
 	const domain = "fleet.addons.cluster.x-k8s.io"
 	isDomain := func(node ast.Expr) bool {
@@ -248,9 +248,9 @@ func ourKeys(dir string) ([]string, error) {
 	return keys, err
 }
 
-// conditionWords returns the types and reasons of conditions: constants named
-// …Condition and reason…, what is assigned to a field Reason, and CamelCase words
-// handed to a function whose name starts with notImported.
+// conditionWords returns the types and reasons of conditions: constants named …Condition and reason…,
+// values of fields named Reason, and CamelCase arguments of functions whose names start with
+// notImported.
 func conditionWords(dir string) ([]string, error) {
 	var words []string
 	add := func(node ast.Node) {

@@ -1,6 +1,6 @@
-// Command docscheck compares the documentation with the code: the make targets, flags,
-// metrics, settings, keys, conditions and reasons that it names exist, those that exist
-// are in the reference, and its internal links resolve.
+// Command docscheck compares the documentation with the code: every make target, flag, metric, setting,
+// key, condition and reason that it names exists, the reference names all existing ones, and internal
+// links resolve.
 package main
 
 import (
@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// reference is where everything that a user can set or see must be named.
+	// The reference must name everything that a user can set or see.
 	reference = "docs/reference.md"
-	// operations is where everything that decides on requests must be named.
+	// operations must name everything that decides on requests.
 	operations = "docs/operations.md"
-	// support is where the versions must be named that we are built for and tested with.
+	// support must name the versions that Muster is built for and tested with.
 	support = "docs/support.md"
 )
 
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-// check returns what is wrong with the documentation of the tree at root.
+// check returns the problems of the documentation in the tree at root.
 func check(root string) ([]string, error) {
 	pages, err := readPages(root)
 	if err != nil {

@@ -42,7 +42,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// What is read from the code is not empty: a check of nothing would always succeed.
+// The lists from the code are not empty: a check of nothing would always succeed.
 func TestReadsTheCode(t *testing.T) {
 	root := filepath.Join("..", "..")
 	targets, err := makeTargets(filepath.Join(root, "Makefile"))

@@ -39,18 +39,18 @@ func readPages(root string) ([]page, error) {
 }
 
 var (
-	// What a page claims to exist.
+	// References to things that must exist.
 	makeCall   = regexp.MustCompile("(?:`|^\\s*)make ([a-z][a-z0-9-]*)")
 	flagSpan   = regexp.MustCompile("`--([a-z][a-z0-9-]*)")
 	metricName = regexp.MustCompile(`\b(muster_[a-z_]+)\b`)
 
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading = regexp.MustCompile(`^#+ +(.*?) *$`)
-	// What GitHub leaves out of a heading's anchor.
+	// The characters that GitHub leaves out of a heading's anchor.
 	punctuation = regexp.MustCompile("[^a-z0-9 _-]")
 )
 
-// named reports each unknown name that pages mention, as the pattern's first group.
+// named reports each name in the pattern's first group that pages mention and that is unknown.
 func named(pages []page, pattern *regexp.Regexp, known []string, what string) []string {
 	exists := map[string]bool{}
 	for _, name := range known {
@@ -59,7 +59,7 @@ func named(pages []page, pattern *regexp.Regexp, known []string, what string) []
 	var problems []string
 	for _, page := range pages {
 		if page.path == "CHANGELOG.md" {
-			continue // It describes the past.
+			continue // The changelog describes the past.
 		}
 		for number, line := range page.lines {
 			for _, match := range pattern.FindAllStringSubmatch(line, -1) {
@@ -72,7 +72,7 @@ func named(pages []page, pattern *regexp.Regexp, known []string, what string) []
 	return problems
 }
 
-// missing reports each known name that a page does not hold in code font.
+// missing reports each known name that a page does not have in code font.
 func missing(pages []page, path string, known []string, prefix, what string) []string {
 	var text string
 	for _, page := range pages {

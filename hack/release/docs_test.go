@@ -17,7 +17,7 @@ import (
 
 var fenced = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
-// command returns the block of a page, as others copy it, that holds some text.
+// command returns the code block of a page that contains a text, as users copy it.
 func command(t *testing.T, page, text string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("../..", page))
@@ -38,15 +38,15 @@ func follow(t *testing.T, dir, command string) string {
 	return must(t, dir, "bash", "-euo", "pipefail", "-c", command)
 }
 
-// checkCommands follows the documentation with a release and a program out of its image.
-// Signatures are left out: whose they are is decided where there is a network.
+// checkCommands runs the documentation's commands with a release, and with a program from its image.
+// Signatures are not checked: verifying them needs a network.
 func checkCommands(t *testing.T, release, binaries, address string) {
 	dir := t.TempDir()
 	must(t, dir, "cp", "-r", release+"/.", dir)
 
 	check := command(t, "SECURITY.md", "sha256sum --check")
 	checked := follow(t, dir, check)
-	// It covers everything but itself.
+	// It covers all files except itself.
 	if files := len(digests(t, dir)); strings.Count(checked, ": OK\n") != files-1 {
 		t.Errorf("the checksums are of other files than the %d:\n%s", files, checked)
 	}
@@ -69,13 +69,13 @@ func checkCommands(t *testing.T, release, binaries, address string) {
 				t.Errorf("the SBOM of %s lacks\n%s", program.Name, lacking)
 			}
 		}
-		// That of another program does lack something, so the command can fail.
+		// The SBOM of another program must lack something, or the command could not fail.
 		if out := follow(t, dir, strings.ReplaceAll(compare, "go version -m webhook", "go version -m "+tool)); !strings.Contains(out, "go-containerregistry") {
 			t.Errorf("the SBOM of the webhook is that of any program, too:\n%s", out)
 		}
 	}
 
-	// Where there is no network, the archive is all there is.
+	// Without a network there is only the archive.
 	archive := command(t, "docs/operations.md", "tar -xf muster-airgap")
 	follow(t, dir, archive)
 	inside := filepath.Join(dir, "muster-airgap-"+version)
@@ -99,10 +99,10 @@ func mustAbs(t *testing.T, path string) string {
 	return absolute
 }
 
-// schemaFolder is where CycloneDX's own schemas are: beside the library that writes SBOMs.
+// schemaFolder has CycloneDX's own schemas, from the module of the library that writes SBOMs.
 type schemaFolder string
 
-// Load is for what a schema refers to. Nothing is fetched.
+// Load loads a schema to which another refers, without a network.
 func (dir schemaFolder) Load(url string) (any, error) {
 	name := url[strings.LastIndex(url, "/")+1:]
 	if name == "jsf-0.82.schema.json" {
@@ -111,7 +111,7 @@ func (dir schemaFolder) Load(url string) (any, error) {
 	return jsonschema.FileLoader{}.Load("file://" + filepath.Join(string(dir), name))
 }
 
-// validSBOM returns what CycloneDX's schema does not allow in an SBOM.
+// validSBOM validates an SBOM with CycloneDX's schema.
 func validSBOM(content []byte) error {
 	dir, err := exec.Command("go", "list", "-m", "-f={{.Dir}}", "github.com/CycloneDX/cyclonedx-go").Output()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// checkIndex looks at an image in a registry as a node would, and at what a person sees of it.
+// checkIndex checks an image in a registry, as a node and as a person see it.
 func checkIndex(t *testing.T, image, revision string) {
 	t.Helper()
 	ref, err := name.ParseReference(image)
@@ -76,7 +76,7 @@ func checkImage(t *testing.T, name string, image v1.Image, arch string) {
 	}
 }
 
-// checkSBOM compares an SBOM with what Go itself says of a binary from the image.
+// checkSBOM compares an SBOM with the modules that Go recorded in a binary from the image.
 func checkSBOM(t *testing.T, file, binary string) {
 	t.Helper()
 	content, err := os.ReadFile(file)

@@ -1,5 +1,5 @@
-// Command release builds what Muster ships: images, and everything else that a release has.
-// The Makefile calls it: make images, make push-images, make release, make test-images.
+// Command release builds everything that Muster ships: images, and the other assets of a release. The
+// Makefile calls it: make images, make push-images, make release, make test-images.
 package main
 
 import (
@@ -93,10 +93,10 @@ func buildImages(ctx context.Context, o options) error {
 	return nil
 }
 
-// built returns the images that were built before.
+// built returns the images of an earlier build.
 func built(o options) ([]images.Image, error) {
 	if o.registry == "" {
-		return nil, errors.New("no registry is given: say where the images are to go, for example REGISTRY=registry.example.com/muster")
+		return nil, errors.New("no registry is given: say where to push the images, for example REGISTRY=registry.example.com/muster")
 	}
 	return images.Read(filepath.Join(o.root, "dist", images.LayoutFolder))
 }
@@ -157,7 +157,7 @@ func serve(ctx context.Context, o options) error {
 }
 
 func makeAssets(ctx context.Context, o options) error {
-	// A version is said before anything else is looked at.
+	// The version first, because that needs no work tree.
 	if err := source.CheckVersion(o.version); err != nil {
 		return err
 	}

@@ -20,11 +20,11 @@ import (
 	"github.com/muster-fleet/muster/hack/release/programs"
 )
 
-// version is one that the repository will hardly release, of a series that it has.
+// version is one that will hardly be released, of an existing series.
 const version = "v0.1.0-test.1"
 
-// isTrial has images and plugin built for this machine only: every further platform
-// compiles everything again. `make test-release` builds for all.
+// isTrial builds images and plugin for this machine only, because each further platform compiles everything
+// again. `make test-release` builds for all.
 var isTrial = os.Getenv("MUSTER_RELEASE") == "trial"
 
 // assetsOf makes the release in a clone.
@@ -33,7 +33,7 @@ func assetsOf(t *testing.T, dir string) {
 	must(t, dir, tool, "assets", "-root=.", "-version="+version, fmt.Sprintf("-trial=%t", isTrial))
 }
 
-// tool is the command under test, as a process of its own.
+// tool is the command under test, which runs as a separate process.
 var tool string
 
 func TestMain(m *testing.M) {
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// runIn runs a command in a folder, and returns what it prints.
+// runIn runs a command in a folder, and returns its output.
 func runIn(t *testing.T, dir, name string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
@@ -65,7 +65,7 @@ func runIn(t *testing.T, dir, name string, args ...string) (string, error) {
 	if config := os.Getenv("GIT_CONFIG_GLOBAL"); config != "" {
 		gitConfig = "GIT_CONFIG_GLOBAL=" + config
 	}
-	// Who runs the tests has another idea of time, and of who commits.
+	// The environment of the tests must not change times and committers.
 	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=", gitConfig, "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com")
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -85,7 +85,7 @@ func must(t *testing.T, dir, name string, args ...string) string {
 	return out
 }
 
-// clone returns a clone of a repository. Work in progress is not in it.
+// clone returns a clone of a repository, without uncommitted changes.
 func clone(t *testing.T, from string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "muster")
@@ -152,8 +152,8 @@ func digests(t *testing.T, dir string) map[string]string {
 	return result
 }
 
-// The whole, told once: two people release the same commit, in clones at different places,
-// and one of them does it twice. What they made is then used as others would use it.
+// The whole story: two people release the same commit, in clones at different places, and one of them does
+// it twice. Then the assets are used as by users.
 func TestRelease(t *testing.T) {
 	first := releasable(t)
 	second := filepath.Join(t.TempDir(), "muster")
@@ -207,7 +207,7 @@ func checkAssets(t *testing.T, dir string) {
 	}
 	for _, program := range programs.All {
 		if program.Folder == programs.Plugin {
-			continue // People run it.
+			continue // People run it themselves.
 		}
 		if !strings.Contains(run, "image: "+programs.Registry+"/"+program.Image()+":"+version+"\n") {
 			t.Errorf("nothing runs %s of %s", program.Image(), version)
@@ -230,7 +230,7 @@ func checkAssets(t *testing.T, dir string) {
 	}
 }
 
-// What cannot be released is refused before anything is built, with what to do.
+// The command refuses an impossible release before it builds anything, and says what to do.
 func TestRefusals(t *testing.T) {
 	for name, test := range map[string]struct {
 		version string
@@ -283,13 +283,13 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// What is to go nowhere, or was never built, is said.
+// Without a registry, or without images, push says what to do.
 func TestPushRefusals(t *testing.T) {
 	dir := t.TempDir()
 	for want, args := range map[string][]string{
-		"no registry is given: say where the images are to go": {"push", "-root=."},
-		"run make images first":                                {"push", "-root=.", "-registry=localhost:1"},
-		"say what to do":                                       {"pus"},
+		"no registry is given: say where to push the images": {"push", "-root=."},
+		"run make images first":                              {"push", "-root=.", "-registry=localhost:1"},
+		"say what to do":                                     {"pus"},
 	} {
 		if _, err := runIn(t, dir, tool, args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", args, err, want)
@@ -297,8 +297,8 @@ func TestPushRefusals(t *testing.T) {
 	}
 }
 
-// checkImages pushes the images to a registry, pulls them from there, and asks the programs
-// in them who they are.
+// checkImages pushes the images to a registry, pulls them from there, and asks the programs for their
+// versions.
 func checkImages(t *testing.T, dir, revision string) {
 	address := startRegistry(t)
 	pushed := must(t, dir, tool, "push", "-root=.", "-registry="+address+"/some/where")
@@ -325,7 +325,7 @@ func checkImages(t *testing.T, dir, revision string) {
 	t.Run("commands", func(t *testing.T) { checkCommands(t, filepath.Join(dir, "dist", "release"), into, address) })
 }
 
-// startRegistry runs a registry in a process of its own, and returns its address.
+// startRegistry runs a registry as a separate process, and returns its address.
 func startRegistry(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "address")

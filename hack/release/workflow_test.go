@@ -23,8 +23,8 @@ func readWorkflow(t *testing.T) string {
 	return string(content)
 }
 
-// What builds a release can neither sign nor publish, and what publishes it builds nothing:
-// of all that runs in a build, nothing gets hold of a right.
+// The job that builds a release can neither sign nor publish, and the job that publishes builds nothing: so no
+// code that runs in a build gets such rights.
 func TestReleaseHasLeastRights(t *testing.T) {
 	var release struct {
 		Permissions *map[string]string `json:"permissions"`
@@ -69,7 +69,7 @@ func TestReleaseHasLeastRights(t *testing.T) {
 	}
 }
 
-// What is released is vouched for, program by program.
+// Every released program has an attestation.
 func TestEveryImageIsAttested(t *testing.T) {
 	release := readWorkflow(t)
 	for _, program := range programs.All {
@@ -85,7 +85,7 @@ func TestEveryImageIsAttested(t *testing.T) {
 	}
 }
 
-// A tag that nobody has merged is refused, with what to do.
+// The script refuses a tag of an unmerged commit, and says what to do.
 func TestTagIsOnMain(t *testing.T) {
 	script, err := filepath.Abs("../on-main.sh")
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package texts changes the texts in objects of any kind, for tools and tests.
 package texts
 
-// Each replaces every string in a value by what change makes of it. Keys stay.
+// Each replaces every string in a value by the result of change. Keys stay.
 func Each(value any, change func(string) string) any {
 	switch typed := value.(type) {
 	case string:

@@ -1,5 +1,5 @@
-// Package agentmanifest reads the manifest of a Cluster whose agent registers by itself, with
-// the rights of the person who asks.
+// Package agentmanifest reads the manifest of a Cluster whose agent registers itself, with the rights of
+// the person who runs it.
 package agentmanifest
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Read reads the manifest of a Cluster. A Secret that only has the right name may
-// be anybody's, and what is applied to a cluster owns it.
+// Read reads the manifest of a Cluster. It checks the Secret's type and owner: anyone may have made a
+// Secret of this name, and its author would control the cluster.
 func Read(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]byte, error) {
 	var cluster clusterv1.Cluster
 	if err := reader.Get(ctx, key, &cluster); err != nil {
@@ -26,7 +26,7 @@ func Read(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]by
 	condition := meta.FindStatusCondition(cluster.Status.Conditions, stamp.ManifestCondition)
 	switch {
 	case condition == nil:
-		return nil, fmt.Errorf("cluster %s has no manifest: its agent is not to register itself, or the component registrar does not run (condition FleetImported says which)", key)
+		return nil, fmt.Errorf("cluster %s has no manifest: its agent does not register itself, or the component registrar does not run (condition FleetImported says which)", key)
 	case condition.Status != metav1.ConditionTrue:
 		return nil, fmt.Errorf("the manifest of Cluster %s is not ready: %s: %s", key, condition.Reason, condition.Message)
 	}
@@ -40,7 +40,7 @@ func Read(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]by
 	}
 	owners := secret.OwnerReferences
 	if secret.Type != stamp.ManifestSecretType || len(owners) != 1 || owners[0].UID != cluster.UID || len(secret.Data[stamp.ManifestKey]) == 0 {
-		return nil, fmt.Errorf("the Secret %s is not one that Muster has made for this Cluster; do not apply it", key)
+		return nil, fmt.Errorf("the Secret %s was not made by Muster for this Cluster; do not apply it", key)
 	}
 	return secret.Data[stamp.ManifestKey], nil
 }

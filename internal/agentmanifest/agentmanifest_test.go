@@ -14,8 +14,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// What is printed is applied to a cluster with all rights: it must be Muster's, and for
-// this Cluster.
+// A person applies the manifest with all rights: it must be Muster's, and for this Cluster.
 func TestRead(t *testing.T) {
 	cluster := func(status metav1.ConditionStatus) *clusterv1.Cluster {
 		c := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge", UID: "1"}}

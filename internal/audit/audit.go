@@ -1,7 +1,7 @@
-// Package audit finds what was never authorized in a management cluster: mappings that are
-// open without a rightful user, Clusters that use a class of another namespace, and Fleet
-// Clusters that were released and left over. Audit is pure; Read fetches its input, with the
-// rights of the person who asks; the rest prints.
+// Package audit finds objects in a management cluster that no one authorized: open mappings without a
+// rightful user, Clusters that use a class of another namespace, and released Fleet Clusters that were
+// left over. Audit is pure; Read fetches its input, with the rights of the person who runs it; the rest
+// prints.
 package audit
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// State is what exists. What could not be read is nil, and listed in Unread.
+// State has the objects that exist. A list that could not be read is nil, and its kind is in Unread.
 type State struct {
 	Settings settings.Settings
 	// Namespaces are the labels of each Namespace.
@@ -35,14 +35,14 @@ type State struct {
 	// AskedSince is when the webhook that checks who may use a class was installed; nil if it
 	// does not exist or was not read.
 	AskedSince *time.Time
-	// Unread maps what could not be read to the reason.
+	// Unread has, for each kind that could not be read, the reason.
 	Unread map[Kind]string
 }
 
-// Kind is something that is read.
+// Kind is a kind of objects that Read reads.
 type Kind string
 
-// What is read.
+// The kinds.
 const (
 	Configs       Kind = "FleetAddonConfig"
 	Namespaces    Kind = "Namespaces"
@@ -53,28 +53,28 @@ const (
 	Webhook       Kind = "ValidatingWebhookConfiguration " + webhookName
 )
 
-// webhookName is the configuration whose webhook checks who may use a class.
+// webhookName is the webhook configuration that checks who may use a class.
 const webhookName = "muster-validating-webhook"
 
-// Report is what was found, each list in the order of namespace and name.
+// Report has the findings, each list sorted by namespace and name.
 type Report struct {
-	// Mappings are those that are open without a rightful user.
+	// Mappings are open mappings without a rightful user.
 	Mappings []Mapping `json:"mappings"`
-	// Clusters are those that use a class of another namespace.
+	// Clusters use a class of another namespace.
 	Clusters []Use `json:"clusters"`
-	// Released are the Fleet Clusters that were released and whose Cluster is gone.
+	// Released are released Fleet Clusters whose Cluster is gone.
 	Released []Leftover `json:"released"`
-	// Notes say what could not be read, and what is therefore unknown.
+	// Notes say which kinds could not be read, and what is therefore unknown.
 	Notes []string `json:"notes"`
 }
 
-// Mapping is a BundleNamespaceMapping of Muster's that is open without a rightful user.
+// Mapping is one of Muster's BundleNamespaceMappings, open without a rightful user.
 type Mapping struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Edited means that someone changed what it maps.
+	// Edited means that its selectors are not those that Muster made.
 	Edited bool `json:"edited"`
-	// RetainedBy is why Muster leaves it open; if empty, nothing keeps it.
+	// RetainedBy has the objects for which Muster leaves it open; empty if there are none.
 	RetainedBy []Retainer `json:"retainedBy"`
 }
 
@@ -96,18 +96,18 @@ type Use struct {
 	Asked          Asked     `json:"asked"`
 }
 
-// Asked reports whether the right to use the class was checked.
+// Asked says whether the webhook checked the right to use the class.
 type Asked string
 
-// Whether it was checked.
+// The answers.
 const (
-	// AskedYes applies to a Cluster that is younger than the webhook that checks.
+	// AskedYes means that the Cluster is younger than the webhook.
 	AskedYes Asked = "yes"
-	// AskedOlder applies to an older one. It was checked only if its class was changed since.
+	// AskedOlder means that it is older: the webhook checked it only if its class has changed since.
 	AskedOlder Asked = "no, older than the webhook"
-	// AskedNobody applies while there is no webhook that checks.
+	// AskedNobody means that there is no webhook.
 	AskedNobody Asked = "no, there is no webhook"
-	// AskedUnknown applies where the webhook may not be read.
+	// AskedUnknown means that the webhook configuration could not be read.
 	AskedUnknown Asked = "unknown"
 )
 
@@ -115,10 +115,10 @@ const (
 type Leftover struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Cluster is the name of the Cluster it was made from, if that is known.
+	// Cluster is the name of the Cluster from which it was made; empty if unknown.
 	Cluster string    `json:"cluster,omitempty"`
 	Created time.Time `json:"created"`
-	// Delete is the command that deletes it, and with it what Fleet deployed.
+	// Delete is the command that deletes it, and with it everything that Fleet deployed there.
 	Delete string `json:"delete"`
 }
 
@@ -194,16 +194,16 @@ func (a *audit) leftovers() {
 	}
 }
 
-// needed is what decides whether a user is rightful.
+// needed are the kinds that decide whether a user is rightful.
 var needed = []Kind{Configs, Clusters, Classes, FleetClusters}
 
-// undecided reports whether something unread could give a mapping a rightful user.
+// undecided reports whether unread objects could include a rightful user of a mapping.
 func (a *audit) undecided() bool {
 	return a.Unread[Namespaces] != "" && !a.Settings.Cluster.NamespaceSelector.Empty() ||
 		slices.ContainsFunc(needed, func(kind Kind) bool { return a.Unread[kind] != "" })
 }
 
-// notes returns what was not read, and what is therefore unknown.
+// notes adds a note for each kind that was not read, and for the consequences.
 func (a *audit) notes() {
 	for _, kind := range slices.Sorted(maps.Keys(a.Unread)) {
 		a.report.Notes = append(a.report.Notes, fmt.Sprintf("%s: %s", kind, a.Unread[kind]))
@@ -226,7 +226,7 @@ func (a *audit) notes() {
 	}
 }
 
-// WriteTables writes a report for people.
+// WriteTables writes a report as tables.
 func (r *Report) WriteTables(to io.Writer) error {
 	table := tabwriter.NewWriter(to, 0, 0, 3, ' ', 0)
 	section(table, "BundleNamespaceMappings without a rightful user", len(r.Mappings), "NAMESPACE\tNAME\tMAPS\tRETAINED BY")

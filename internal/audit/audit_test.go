@@ -21,7 +21,7 @@ import (
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// user returns a claimed Cluster of namespace team that uses platform/std, made at noon.
+// user returns a claimed Cluster of namespace team that uses platform/std, created at noon.
 func user(name string, change ...func(*clusterv1.Cluster)) *clusterv1.Cluster {
 	cluster := &clusterv1.Cluster{}
 	cluster.Namespace, cluster.Name, cluster.UID, cluster.CreationTimestamp = "team", name, types.UID(name), metav1.NewTime(noon)
@@ -41,7 +41,7 @@ func annotatedPaused(cluster *clusterv1.Cluster) {
 	cluster.Annotations[clusterv1.PausedAnnotation] = ""
 }
 
-// fleetCluster returns one of Muster's, of the class platform/std.
+// fleetCluster returns one of Muster's Fleet Clusters, of the class platform/std.
 func fleetCluster(name string, annotations map[string]string) *metav1.PartialObjectMetadata {
 	cluster := &metav1.PartialObjectMetadata{}
 	cluster.Namespace, cluster.Name, cluster.CreationTimestamp = "team", name, metav1.NewTime(noon)
@@ -217,7 +217,7 @@ func TestReleased(t *testing.T) {
 	}
 }
 
-// What may not be read is said, and what cannot be said for it.
+// The report names the kinds that could not be read, and the resulting gaps.
 func TestNotes(t *testing.T) {
 	got := Audit(state(func(s *State) { s.Unread = map[Kind]string{Clusters: "may not be read", Webhook: "may not be read"} })).Notes
 	want := []string{

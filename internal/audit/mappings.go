@@ -52,8 +52,8 @@ func (a *audit) mappings() {
 	}
 }
 
-// isOpen reports whether a mapping maps anything: to Fleet, a missing selector selects
-// nothing. A mapping that is being retired is not open.
+// isOpen reports whether a mapping maps anything: for Fleet, a missing selector selects nothing. A mapping
+// that is being retired is not open.
 func isOpen(mapping *fleetv1.BundleNamespaceMapping) bool {
 	return mapping.BundleSelector != nil && mapping.NamespaceSelector != nil
 }
@@ -64,12 +64,12 @@ func isEdited(mapping *fleetv1.BundleNamespaceMapping) bool {
 		!equality.Semantic.DeepEqual(want.NamespaceSelector, mapping.NamespaceSelector)
 }
 
-// retainers returns what retains the mapping from a class namespace to another one; rightful
-// says that one of them is a Cluster for which Muster would make it.
+// retainers returns the objects that retain the mapping from a class namespace to another one. rightful
+// means that Muster would make the mapping for one of them.
 func (a *audit) retainers(classNamespace, namespace string) (retainers []Retainer, rightful bool) {
 	retainers = []Retainer{}
 	if !a.Settings.Cluster.ApplyClassGroup {
-		return retainers, false // There should be none.
+		return retainers, false // There should be no mapping.
 	}
 	for _, cluster := range a.users[namespace] {
 		if cluster.GetClassKey().Namespace != classNamespace {
@@ -101,12 +101,11 @@ func (a *audit) retainers(classNamespace, namespace string) (retainers []Retaine
 	return retainers, false
 }
 
-// notRightful returns why Muster makes nothing for a Cluster that uses a class of another
-// namespace; empty if it is rightful. A Cluster that is neither claimed nor selected
-// does not even keep what is there.
+// notRightful returns why Muster makes no mapping for a Cluster that uses a class of another namespace;
+// empty if it is rightful. A Cluster that is neither claimed nor selected does not even keep one.
 func (a *audit) notRightful(cluster *clusterv1.Cluster) (why string, keeps bool) {
 	claimed := stamp.PinOf(cluster.Annotations).IsComplete()
-	// While imports are off nothing is changed, so what was rightful stays so.
+	// While imports are off, nothing changes, so rightful users remain rightful.
 	in := a.Settings.Cluster
 	in.Enabled = true
 	selected, _ := stamp.SubjectOf(cluster, a.Namespaces[cluster.Namespace]).IsSelected(in)
@@ -135,8 +134,8 @@ func crosses(cluster *clusterv1.Cluster) bool {
 	return class.Name != "" && class.Namespace != cluster.Namespace
 }
 
-// clusterOf returns the Cluster with the name that a Fleet Cluster was made from; nil if
-// there is none. CAAPF does not note that name, but its Fleet Clusters have the expected one.
+// clusterOf returns the Cluster with the name from which a Fleet Cluster was made; nil if there is none.
+// CAAPF does not record that name, but its Fleet Clusters have the expected one.
 func (a *audit) clusterOf(cluster *metav1.PartialObjectMetadata) *clusterv1.Cluster {
 	name := stamp.OriginOf(cluster).Name
 	if name == "" {
@@ -145,8 +144,8 @@ func (a *audit) clusterOf(cluster *metav1.PartialObjectMetadata) *clusterv1.Clus
 	return a.byName[types.NamespacedName{Namespace: cluster.Namespace, Name: name}]
 }
 
-// isOwn reports whether a Fleet Cluster was made from this very Cluster, and not from an
-// earlier one with the same name.
+// isOwn reports whether a Fleet Cluster was made from this very Cluster, and not from an earlier one of
+// the same name.
 func isOwn(fleetCluster *metav1.PartialObjectMetadata, cluster *clusterv1.Cluster) bool {
 	relation, _ := stamp.RelationOf(fleetCluster, cluster, func(string, types.UID) bool { return false })
 	return relation == stamp.Own

@@ -19,8 +19,8 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// Read reads the state of a cluster. It notes in the state what may not be read, and
-// returns any other error.
+// Read reads the state of a cluster. It notes kinds that it may not read in the state, and returns any
+// other error.
 func Read(ctx context.Context, reader client.Reader) (*State, error) {
 	r := &reading{Reader: reader, state: &State{
 		Settings: settings.Default(), Namespaces: map[string]map[string]string{}, Classes: map[types.NamespacedName]bool{}, Unread: map[Kind]string{},
@@ -70,7 +70,7 @@ func (r *reading) namespaces(ctx context.Context) error {
 	})
 }
 
-// clusters keeps only the parts of each Cluster that are needed: there may be thousands.
+// clusters reduces Clusters to the fields that Audit needs: there may be thousands.
 func (r *reading) clusters(ctx context.Context) error {
 	return all(ctx, r, &clusterv1.ClusterList{}, func(list *clusterv1.ClusterList) {
 		for i := range list.Items {
@@ -124,7 +124,7 @@ func metadataList(kind schema.GroupVersionKind) *metav1.PartialObjectMetadataLis
 	return list
 }
 
-// all lists everything.
+// all lists all objects of a kind.
 func all[L client.ObjectList](ctx context.Context, reader client.Reader, empty L, each func(L)) error {
 	_, err := pager.Each(ctx, reader, empty, each)
 	return err

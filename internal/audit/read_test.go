@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// server answers with pages of one Cluster each, and with an error for all else.
+// server answers with pages of one Cluster each, and with an error for any other kind.
 type server struct {
 	pages   int
 	problem error
@@ -31,7 +31,7 @@ func (s *server) List(_ context.Context, list client.ObjectList, options ...clie
 	}
 	asked := (&client.ListOptions{}).ApplyOptions(options)
 	s.asked = append(s.asked, strconv.FormatInt(asked.Limit, 10)+" "+asked.Continue)
-	page, _ := strconv.Atoi(asked.Continue) // The first has no token.
+	page, _ := strconv.Atoi(asked.Continue) // The first page has no token.
 	clusters.Items = append(clusters.Items, *user("one-" + strconv.Itoa(page)))
 	if page+1 < s.pages {
 		clusters.Continue = strconv.Itoa(page + 1)
@@ -62,7 +62,7 @@ func TestReadPages(t *testing.T) {
 	}
 }
 
-// No answer is not an answer.
+// An error is not an empty answer.
 func TestReadFails(t *testing.T) {
 	for _, problem := range []error{errors.New("no answer"), apierrors.NewResourceExpired("too old")} {
 		if _, err := Read(t.Context(), &server{problem: problem}); !errors.Is(err, problem) {

@@ -1,5 +1,5 @@
-// Package authority checks certificate authorities that users name, for admission and for
-// the installer.
+// Package authority checks certificate authorities that users name, for admission and for the
+// installer.
 package authority
 
 import (
@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Key is where a certificate authority lies, in a ConfigMap or a Secret.
+// Key is the key of a certificate authority in a ConfigMap or a Secret.
 const Key = "ca.crt"
 
-// Problem returns what is wrong with CA certificates and what to do; empty if nothing.
+// Problem returns what to correct in CA certificates; empty if they are usable.
 func Problem(text string, now time.Time) string {
 	count := 0
 	for rest := []byte(text); ; {

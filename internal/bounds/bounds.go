@@ -1,5 +1,5 @@
-// Package bounds limits what checking an object costs: anyone who may create objects in one
-// namespace decides how large they are, and everyone waits for the same webhooks.
+// Package bounds limits the cost of checking an object: tenants decide how large their objects are, and
+// everyone waits for the same webhooks.
 package bounds
 
 import (
@@ -25,18 +25,18 @@ const (
 	// MaxValues is how many values all expressions of a selector together may have.
 	MaxValues = 1024
 
-	// MaxName is how many bytes the longest name has that any object can have.
+	// MaxName is the longest name of any object, in bytes.
 	MaxName = validation.DNS1123SubdomainMaxLength
 
 	// maxShown is how many bytes of a bad value an answer repeats.
 	maxShown = 256
 )
 
-// Name returns the part of a string that a cache keeps where it expects a name: one byte more
-// than MaxName of a longer one, which still names nothing.
+// Name returns the part of a string that a cache keeps of a name. It cuts a string longer than MaxName to
+// one byte more than that, which is no valid name either.
 func Name(value string) string { return Cut(value, MaxName+1) }
 
-// Cut returns the first bytes of a string, in memory of their own: a substring keeps the whole.
+// Cut returns the first bytes of a string as a copy, because a substring would keep the whole in memory.
 func Cut(value string, most int) string {
 	if len(value) <= most {
 		return value
@@ -44,8 +44,8 @@ func Cut(value string, most int) string {
 	return strings.Clone(value[:most])
 }
 
-// Names returns the annotations or labels with these keys, each value cut as by Name, in a map
-// of their own; nil if there are none.
+// Names returns the annotations or labels with these keys in a new map, with values cut like names; nil if
+// there are none.
 func Names(all map[string]string, keys ...string) map[string]string {
 	var retained map[string]string
 	for _, key := range keys {
@@ -59,8 +59,8 @@ func Names(all map[string]string, keys ...string) map[string]string {
 	return retained
 }
 
-// Selector returns what is wrong with a label selector. Of one with too many terms or values
-// it checks no more than their number.
+// Selector validates a label selector. If it has too many terms or values, Selector returns only these
+// errors.
 func Selector(selector *metav1.LabelSelector, path *field.Path) field.ErrorList {
 	if selector == nil {
 		return nil
@@ -85,8 +85,8 @@ func Selector(selector *metav1.LabelSelector, path *field.Path) field.ErrorList 
 	return metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, path)
 }
 
-// AsSelector parses a label selector like metav1.LabelSelectorAsSelector, but its error is the
-// first of what may be thousands, joined.
+// AsSelector parses a label selector like metav1.LabelSelectorAsSelector, but returns only the first of
+// possibly thousands of errors.
 func AsSelector(selector *metav1.LabelSelector) (labels.Selector, error) {
 	parsed, err := metav1.LabelSelectorAsSelector(selector)
 	if all := utilerrors.Aggregate(nil); errors.As(err, &all) {
@@ -95,9 +95,9 @@ func AsSelector(selector *metav1.LabelSelector) (labels.Selector, error) {
 	return parsed, err
 }
 
-// Errors returns the first errors of a list, with bad values cut, and one more that counts
-// the rest. Joining errors into one text takes time with the square of their number
-// (errors.Aggregate of apimachinery), so every list is cut before it is joined.
+// Errors returns the first MaxErrors errors, with bad values cut, and one more that counts the rest.
+// Joining errors takes time quadratic in their number (errors.Aggregate of apimachinery), so every list
+// is cut first.
 func Errors(errs field.ErrorList) field.ErrorList {
 	var result field.ErrorList
 	for _, err := range errs[:min(MaxErrors, len(errs))] {

@@ -1,5 +1,5 @@
-// Package crd applies the rules of Muster's CRDs to manifests, with the API server's own code and
-// without an API server. It knows no rule itself.
+// Package crd applies the rules of Muster's CRDs to manifests, with the API server's own code but
+// without an API server. It has no rule of its own.
 package crd
 
 import (
@@ -78,8 +78,8 @@ func rulesOf(external *apiextensionsv1.JSONSchemaProps) (*rules, error) {
 	return &rules{structural, validator, cel.NewValidator(structural, true, celconfig.PerCallLimit)}, nil
 }
 
-// Validate returns what the API server would say, before it asks a webhook, if an object were
-// created. It says nothing about kinds that are not Muster's.
+// Validate returns the errors with which the API server would refuse to create an object, before it calls
+// webhooks. It returns none for other kinds than Muster's.
 func Validate(ctx context.Context, kind schema.GroupVersionKind, raw []byte) (field.ErrorList, error) {
 	all, err := load()
 	if err != nil {
@@ -93,7 +93,7 @@ func Validate(ctx context.Context, kind schema.GroupVersionKind, raw []byte) (fi
 	if err := json.UnmarshalCaseSensitivePreserveInts(raw, &object); err != nil {
 		return nil, err
 	}
-	delete(object, "status") // Whoever creates an object cannot set it.
+	delete(object, "status") // A client cannot set the status of an object that it creates.
 	defaulting.Default(object, r.structural)
 	defaulting.PruneNonNullableNullsWithoutDefaults(object, r.structural)
 	problems := validation.ValidateCustomResource(nil, object, r.schema)
@@ -116,8 +116,7 @@ func blocksRules(err *field.Error) bool {
 	return false
 }
 
-// validateMetadata returns the errors in an object's own metadata. In manifests, a missing namespace is one that kubectl
-// adds.
+// validateMetadata returns the errors in an object's own metadata. A missing namespace is none: kubectl adds one.
 func validateMetadata(object map[string]any) field.ErrorList {
 	its, path := unstructured.Unstructured{Object: object}, field.NewPath("metadata")
 	var problems field.ErrorList

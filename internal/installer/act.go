@@ -17,17 +17,16 @@ import (
 )
 
 const (
-	// firstRetry and lastRetry bound how long a release that failed is left alone.
+	// firstRetry and lastRetry bound the pause after a failed attempt.
 	firstRetry = 30 * time.Second
 	lastRetry  = 30 * time.Minute
-	// mostFailures is how many different attempts are remembered.
+	// mostFailures is how many failed attempts the installer remembers.
 	mostFailures = 32
 )
 
-// take takes one step.
 func (r *reconciler) take(ctx context.Context, s *state, p *plan) error {
 	ctrl.LoggerFrom(ctx).Info("Taking a step", "step", p.step, "version", text(p.version))
-	const left = "left half done by an installer that is gone"
+	const left = "left half done, and no Helm client works on it any more"
 	switch p.step {
 	case ask:
 		return r.lookUp(ctx, s)
@@ -55,11 +54,11 @@ func text(version *semver.Version) string {
 	return version.String()
 }
 
-// NewRun returns a mark for one thing that an installer does to a release (Release.MadeBy).
+// NewRun returns a random mark for one change of a release (Release.MadeBy).
 func NewRun() string { return rand.String(16) }
 
-// put brings a release in. That it fails is noted and told, and no error: it is tried again
-// later, and less and less often.
+// put installs or upgrades a release. If Helm fails, put records that and returns no error; the
+// installer retries later, less and less often.
 func (r *reconciler) put(ctx context.Context, s *state, p *plan, order Order) error {
 	if err := r.room.make(ctx); err != nil {
 		return err
@@ -79,11 +78,11 @@ func (r *reconciler) put(ctx context.Context, s *state, p *plan, order Order) er
 	return nil
 }
 
-// fetch gets the chart of a step that needs one, before anything is reported about the step. It
-// reports whether the step can be taken; if not, it is tried again later, and less and less
+// fetch downloads the chart of a step that needs one, before anything is reported about the step.
+// It reports whether the step can be taken. If not, the installer retries later, less and less
 // often.
 func (r *reconciler) fetch(ctx context.Context, s *state, p *plan) (bool, error) {
-	if p.version == nil { // Only the steps that need a chart name a version.
+	if p.version == nil { // Only steps that need a chart name a version.
 		return true, nil
 	}
 	var err error
@@ -98,12 +97,12 @@ func (r *reconciler) fetch(ctx context.Context, s *state, p *plan) (bool, error)
 		return false, nil
 	}
 	if last := r.failures[p.what()]; last != nil && last.reason != "" {
-		delete(r.failures, p.what()) // What fails from here on is something else.
+		delete(r.failures, p.what()) // Any later failure has another cause.
 	}
 	return true, nil
 }
 
-// archive gets the chart of a step that needs one.
+// archive downloads the chart of a step that needs one.
 func (r *reconciler) archive(ctx context.Context, s *state, p *plan) ([]byte, error) {
 	repository, err := r.open(ctx, s.install)
 	if err != nil {
@@ -112,7 +111,7 @@ func (r *reconciler) archive(ctx context.Context, s *state, p *plan) ([]byte, er
 	return repository.Fetch(ctx, p.chart(), p.version)
 }
 
-// fail notes that an attempt failed. The reason is empty where Helm did.
+// fail records a failed attempt. The reason is empty if Helm failed.
 func (r *reconciler) fail(p *plan, reason string, err error) {
 	last := r.failures[p.what()]
 	if last == nil {
@@ -127,8 +126,8 @@ func (r *reconciler) fail(p *plan, reason string, err error) {
 	last.count++
 }
 
-// write sets one key of a ConfigMap that is somebody else's, if nobody has changed it since
-// it was read. All its other bytes stay.
+// write sets one key of a ConfigMap that the installer does not own, unless the ConfigMap has
+// changed since the installer read it. All its other bytes stay.
 func (r *reconciler) write(ctx context.Context, p *plan, object *corev1.ConfigMap, key string) error {
 	changed := object.DeepCopy()
 	changed.Data[key] = p.text
@@ -140,7 +139,7 @@ func (r *reconciler) write(ctx context.Context, p *plan, object *corev1.ConfigMa
 	return nil
 }
 
-// applyAs applies an object of the installer's own.
+// applyAs applies an object that the installer owns.
 func applyAs(ctx context.Context, c client.Client, object map[string]any) error {
 	configuration := client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: object})
 	return c.Apply(ctx, configuration, client.FieldOwner(FieldManager), client.ForceOwnership)

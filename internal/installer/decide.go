@@ -10,37 +10,36 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// step is one thing to do, after which everything is observed again.
+// step is one action. After each the installer observes everything again.
 type step string
 
 const (
 	rest          step = ""
 	ask           step = "ask the repository"
-	makeRoom      step = "make the namespace"
-	freeCRDs      step = "free the release of the CRDs"
-	freeFleet     step = "free the release"
-	putCRDs       step = "put the CRDs"
-	putFleet      step = "put Fleet"
+	freeCRDs      step = "unblock the release of the CRDs"
+	freeFleet     step = "unblock the release of Fleet"
+	putCRDs       step = "deploy the CRDs"
+	putFleet      step = "deploy Fleet"
 	writeSettings step = "write the settings"
 	writeGates    step = "write the feature gates"
 )
 
-// plan is what is to be done next, and what to report if that is nothing.
+// plan is the next step, and the conditions to report if there is none.
 type plan struct {
 	step step
-	// version is the one to put; nil keeps the chart that is deployed.
+	// version is the chart version to deploy; nil keeps the deployed chart.
 	version *semver.Version
-	// archive is the chart of that version, once it has been fetched.
+	// archive is the chart in that version, once it has been fetched.
 	archive []byte
 	values  map[string]any
 	text    string
-	// conditions are reported when nothing is left to do, and before a step that takes long.
+	// installed and configured are reported when no step is left, and before a step that takes long.
 	installed, configured *metav1.Condition
-	// later is when to observe again at the latest; zero leaves it to the usual interval.
+	// later is the longest time until the next observation; zero means the usual interval.
 	later time.Duration
 }
 
-// chart is that of the release that is put.
+// chart names the chart that the step deploys.
 func (p *plan) chart() string {
 	if p.step == putCRDs {
 		return CRDChart
@@ -64,7 +63,7 @@ func configuredIs(holds bool, reason, format string, args ...any) *metav1.Condit
 	return condition(ConfiguredCondition, holds, reason, format, args...)
 }
 
-// next returns what to do next.
+// next returns the next step.
 func (s *state) next() plan {
 	var p plan
 	if s.isNothing() {
@@ -74,10 +73,10 @@ func (s *state) next() plan {
 	case ranchers:
 		p = s.underRancher()
 	case unmanaged:
-		p = s.beside(installedIs(false, ReasonForeignFleet, "a Fleet is here that no Helm release stands for, and nothing of it was touched; remove spec.install, or remove that Fleet but for its CRDs"))
+		p = s.configureForeign(installedIs(false, ReasonForeignFleet, "Fleet is installed here without a Helm release, and the installer left it unchanged; remove spec.install, or uninstall that Fleet but keep its CRDs"))
 	case theirs:
 		if !s.adopt {
-			p = s.beside(installedIs(false, ReasonForeignRelease, "the Helm releases of Fleet here are somebody else's, and nothing of them was touched; upgrade them with Helm and remove spec.install, or hand them over with the annotation %s: \"true\" on this FleetAddonConfig", AdoptAnnotation))
+			p = s.configureForeign(installedIs(false, ReasonForeignRelease, "Fleet is installed here by Helm releases that Muster does not own, and the installer left them unchanged; upgrade them with Helm and remove spec.install, or hand them over with the annotation %s: \"true\" on this FleetAddonConfig", AdoptAnnotation))
 			break
 		}
 		fallthrough
@@ -94,31 +93,31 @@ func (s *state) next() plan {
 	return p
 }
 
-// shown says of a step that it would be taken, where nothing is to be done.
+// shown turns a step into a condition that announces it, if spec.install.mode is Plan.
 func (s *state) shown(p plan) plan {
 	if s.install == nil || !s.install.planOnly || p.step == rest || p.step == ask {
 		return p
 	}
-	const format = "to %s would come next; spec.install.mode: Apply does it"
+	const format = "the next step would be to %s; set spec.install.mode to Apply to take it"
 	return plan{
 		installed:  cmp.Or(p.installed, installedIs(false, ReasonPlanned, format, p.step)),
 		configured: configuredIs(false, ReasonPlanned, format, p.step),
 	}
 }
 
-// underRancher leaves everything to Rancher, but for the gates in the ConfigMap that is named.
+// underRancher leaves Fleet to Rancher, except for the feature gates in the ConfigMap that the user names.
 func (s *state) underRancher() plan {
 	p := plan{
-		installed: installedIs(false, ReasonManagedByRancher, "Rancher installs Fleet here (Deployment cattle-system/rancher) and nothing of it was touched; remove spec.install, and upgrade Rancher instead"),
+		installed: installedIs(false, ReasonManagedByRancher, "Rancher installs Fleet here (Deployment cattle-system/rancher) and the installer left it unchanged; remove spec.install, and upgrade Rancher instead"),
 	}
 	var problem *metav1.Condition
 	p.step, p.text, problem, p.later = s.gatesStep()
 	switch {
 	case problem != nil:
 		p.configured = problem
-	case p.step != rest: // The result is reported.
+	case p.step != rest: // The next report has the result.
 	case s.serverWanted() || s.bootstrap != nil:
-		p.configured = configuredIs(false, ReasonConfigureByHand, "Rancher configures Fleet here (Deployment cattle-system/rancher) and nothing of it was touched; set server-url and cacerts in Rancher, and remove spec.config.server")
+		p.configured = configuredIs(false, ReasonConfigureByHand, "Rancher configures Fleet here (Deployment cattle-system/rancher) and the installer left it unchanged; set server-url and cacerts in Rancher, and remove spec.config.server")
 	case !s.gatesElsewhere():
 		p.configured = configuredIs(false, ReasonConfigureByHand, "Rancher configures Fleet here; name its ConfigMap in spec.config.featureGates.configMap.ref, usually cattle-system/rancher-config")
 	default:
@@ -129,16 +128,16 @@ func (s *state) underRancher() plan {
 
 func (w *wanted) serverWanted() bool { return w.server != nil }
 
-// gatesElsewhere reports whether the gates are wanted in a ConfigMap that is named.
+// gatesElsewhere reports whether the user names a ConfigMap for the feature gates.
 func (s *state) gatesElsewhere() bool { return s.gates != nil && s.gates.configMap.Name != "" }
 
 func (w *wanted) asksForSettings() bool {
 	return w.serverWanted() || w.gates != nil || w.bootstrap != nil
 }
 
-// beside sets up a Fleet that somebody else has installed, where that can be done beside
-// its release.
-func (s *state) beside(installed *metav1.Condition) plan {
+// configureForeign configures a Fleet that the installer does not own, as far as that is possible without
+// changing its Helm release.
+func (s *state) configureForeign(installed *metav1.Condition) plan {
 	p := plan{installed: installed}
 	var problem *metav1.Condition
 	if p.step, p.text, problem, p.later = s.gatesStep(); p.step != rest || problem != nil {
@@ -151,7 +150,7 @@ func (s *state) beside(installed *metav1.Condition) plan {
 	}
 	if s.serverWanted() {
 		if s.settings == nil {
-			p.configured = configuredIs(false, ReasonFleetMissing, "ConfigMap %s/%s, which holds Fleet's settings, is not there", FleetNamespace, settingsName)
+			p.configured = configuredIs(false, ReasonFleetMissing, "ConfigMap %s/%s, which holds Fleet's settings, does not exist", FleetNamespace, settingsName)
 			return p
 		}
 		text, err := withServer(s.settings, s.server)
@@ -167,16 +166,16 @@ func (s *state) beside(installed *metav1.Condition) plan {
 	}
 	switch {
 	case s.gates != nil && !s.gatesElsewhere(), s.bootstrap != nil:
-		p.configured = configuredIs(false, ReasonBelongsToRelease, "feature gates and bootstrapLocalCluster can be set only as values of Fleet's chart, and the release is somebody else's: set helmops.enabled, extraEnv and bootstrap.enabled there")
+		p.configured = configuredIs(false, ReasonBelongsToRelease, "feature gates and bootstrapLocalCluster can be set only as values of Fleet's chart, and Muster does not own the release: set helmops.enabled, extraEnv and bootstrap.enabled there")
 	case s.serverWanted():
-		p.configured = configuredIs(true, ReasonConfiguredForNow, "%s; written into ConfigMap %s/%s, as the release is somebody else's: put apiServerURL and apiServerCA into its values, or its next upgrade takes them back", s.server.describe(), FleetNamespace, settingsName)
+		p.configured = configuredIs(true, ReasonConfiguredForNow, "%s; written into ConfigMap %s/%s, as Muster does not own the release: put apiServerURL and apiServerCA into its values, or its next upgrade reverts them", s.server.describe(), FleetNamespace, settingsName)
 	case s.gatesElsewhere():
 		p.configured = configuredIs(true, ReasonConfigured, "the feature gates are in ConfigMap %s", s.gates.configMap)
 	}
 	return p
 }
 
-// gatesStep brings the gates into the ConfigMap that is named for them.
+// gatesStep plans to write the feature gates into the ConfigMap that the user names for them.
 func (s *state) gatesStep() (next step, text string, problem *metav1.Condition, later time.Duration) {
 	if !s.gatesElsewhere() {
 		return rest, "", nil, 0

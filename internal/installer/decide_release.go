@@ -48,7 +48,7 @@ func (s *state) throughReleases() plan {
 	return converged
 }
 
-// unblock frees releases that somebody has left half done. Helm would refuse to touch them.
+// unblock plans to mark half-done releases as failed. Helm refuses to change them as they are.
 func (s *state) unblock() *plan {
 	for _, entry := range []struct {
 		release *Release
@@ -58,17 +58,17 @@ func (s *state) unblock() *plan {
 		switch r := entry.release; {
 		case r == nil || !r.isPending():
 		case r.byInstaller(), s.now.Sub(r.Seen) >= abandoned:
-			// Of installers one leads, and does one thing after the other: nobody works on it.
+			// Only the leading installer acts, one step after the other, so no other installer is still working on it.
 			return &plan{step: entry.free}
 		default:
-			text := fmt.Sprintf("Helm release %s is %s, by somebody else's hand: waiting until that is done, or %s have passed; if nobody is at it, roll it back with Helm", entry.name, r.Status, abandoned)
+			text := fmt.Sprintf("Helm release %s is %s, set by another Helm client: the installer waits until that client finishes, or for %s; if none is running, roll the release back with Helm", entry.name, r.Status, abandoned)
 			return &plan{installed: installedIs(false, ReasonHelmBusy, "%s", text), configured: configuredIs(false, ReasonHelmBusy, "%s", text), later: busyInterval}
 		}
 	}
 	return nil
 }
 
-// current is the version of Fleet that serves, nil if none does.
+// current returns the version of Fleet that is deployed, or nil if none is.
 func (s *state) current() *semver.Version {
 	if s.fleet == nil {
 		return nil
@@ -76,7 +76,8 @@ func (s *state) current() *semver.Version {
 	return s.fleet.Deployed
 }
 
-// goal returns the version that is to be there. What the repository cannot say now is stale.
+// goal returns the version to deploy, and in stale why newer versions cannot be found. If no version
+// can be deployed now, it returns a plan instead.
 func (s *state) goal() (version *semver.Version, stale *Problem, wait *plan) {
 	current := s.current()
 	switch {
@@ -100,13 +101,14 @@ func (s *state) goal() (version *semver.Version, stale *Problem, wait *plan) {
 	case current == nil || !chosen.LessThan(current):
 		return chosen, nil, nil
 	case s.install.isMetBy(current):
-		return current, nil, nil // Newer than what the repository has by now.
+		return current, nil, nil // The repository no longer offers a version as new as the installed one.
 	}
 	return nil, nil, s.withheld(installedIs(false, ReasonDowngradeRefused,
 		"Fleet %s is installed and stays: its CRDs and objects cannot go back to %s; ask for %[1]s or newer, or uninstall Fleet first", current, chosen))
 }
 
-// stay keeps the version that is there if it is one of those asked for.
+// stay keeps the current version if it satisfies the FleetAddonConfig. Otherwise it reports the problem
+// and changes no version.
 func (s *state) stay(current *semver.Version, problem *Problem) (*semver.Version, *Problem, *plan) {
 	if s.install.isMetBy(current) && s.crdsServe(current) {
 		return current, problem, nil
@@ -118,8 +120,8 @@ func (s *state) stay(current *semver.Version, problem *Problem) (*semver.Version
 	return nil, nil, s.withheld(installedIs(false, problem.Reason, "%s", text))
 }
 
-// withheld is a plan to do nothing about the version. Settings of what serves are reported as
-// they are.
+// withheld plans no change of version. If Fleet is deployed, it still reports the settings, or
+// applies them.
 func (s *state) withheld(why *metav1.Condition) *plan {
 	p := &plan{installed: why}
 	switch {
@@ -128,7 +130,7 @@ func (s *state) withheld(why *metav1.Condition) *plan {
 	case sameValues(s.chartValues(s.version()), s.fleet.Values):
 		p.configured = s.configured()
 	case s.current() != nil:
-		if next := s.putFleet(s.current()); next != nil { // Settings do not wait for a version.
+		if next := s.putFleet(s.current()); next != nil { // New settings do not wait for a version.
 			next.installed = why
 			return next
 		}
@@ -136,7 +138,7 @@ func (s *state) withheld(why *metav1.Condition) *plan {
 	return p
 }
 
-// crdsServe reports whether the CRDs are those of a version, or of a newer one.
+// crdsServe reports whether the deployed CRDs are at least as new as a version.
 func (s *state) crdsServe(version *semver.Version) bool {
 	return s.crds != nil && s.crds.isOurs() && s.crds.Status == StatusDeployed && !s.crds.Version.LessThan(version)
 }
@@ -156,12 +158,12 @@ func (s *state) putFleet(goal *semver.Version) *plan {
 	case r.isOurs() && r.Status == StatusDeployed && r.Version.Equal(goal) && sameValues(p.values, r.Values):
 		return nil
 	case s.current() != nil && s.current().Equal(goal), s.install == nil:
-		p.version = nil // The chart lies in the release.
+		p.version = nil // The release holds the chart.
 	}
 	return s.backedOff(p)
 }
 
-// underWay is what is reported while a version is brought in; nil where it is there.
+// underWay returns the condition to report while a version is being deployed; nil if it is there.
 func (s *state) underWay(goal *semver.Version) *metav1.Condition {
 	switch current := s.current(); {
 	case current == nil:
@@ -173,7 +175,7 @@ func (s *state) underWay(goal *semver.Version) *metav1.Condition {
 	}
 }
 
-// backedOff keeps from trying again at once what has just failed.
+// backedOff delays a step that failed shortly before.
 func (s *state) backedOff(p *plan) *plan {
 	last := s.failures[p.what()]
 	if last == nil || !s.now.Before(last.next) {
@@ -187,7 +189,7 @@ func (s *state) backedOff(p *plan) *plan {
 	if p.version == nil || s.current() == nil {
 		return result
 	}
-	// Settings do not wait for a version that cannot be brought in.
+	// New settings do not wait for a version that cannot be deployed.
 	switch next := s.putFleet(s.current()); {
 	case next == nil:
 		result.configured = s.configured()
@@ -200,8 +202,8 @@ func (s *state) backedOff(p *plan) *plan {
 	return result
 }
 
-// failed reports an attempt that failed. That a version which would do as well, and is newer,
-// cannot be fetched takes nothing away.
+// failed reports a failed attempt. Installed stays True if only fetching a newer version failed,
+// and the deployed one satisfies the FleetAddonConfig too.
 func (s *state) failed(last *failure) *metav1.Condition {
 	current := s.current()
 	reason := last.reason
@@ -211,14 +213,14 @@ func (s *state) failed(last *failure) *metav1.Condition {
 	case current == nil:
 		return installedIs(false, reason, "%s", last.message)
 	case reason == "":
-		return installedIs(false, ReasonUpgradeFailed, "Fleet %s goes on; %s", current, last.message)
+		return installedIs(false, ReasonUpgradeFailed, "Fleet %s keeps running; %s", current, last.message)
 	default:
 		isMet := s.install != nil && s.install.isMetBy(current) && s.crdsServe(current)
-		return installedIs(isMet, reason, "Fleet %s goes on; %s", current, last.message)
+		return installedIs(isMet, reason, "Fleet %s keeps running; %s", current, last.message)
 	}
 }
 
-// what distinguishes attempts. One at a version fails whatever the settings.
+// what identifies attempts that would fail alike. One at a version fails whatever the settings.
 func (p *plan) what() string {
 	if p.version != nil {
 		return fmt.Sprint(p.step, " ", p.version)
@@ -230,7 +232,7 @@ func (p *plan) what() string {
 	return fmt.Sprint(p.step, " ", string(values))
 }
 
-// planned returns what would be done.
+// planned reports the step that spec.install.mode: Apply would take.
 func (s *state) planned(goal *semver.Version) plan {
 	var text string
 	switch current := s.current(); {
@@ -242,12 +244,12 @@ func (s *state) planned(goal *semver.Version) plan {
 		text = fmt.Sprintf("the values of Fleet %s would be changed", goal)
 	}
 	return plan{
-		installed:  installedIs(false, ReasonPlanned, "%s; `kubectl muster plan` shows every object that would change, and spec.install.mode: Apply does it", text),
+		installed:  installedIs(false, ReasonPlanned, "%s; `kubectl muster plan` shows every object that would change, and spec.install.mode: Apply changes them", text),
 		configured: configuredIs(false, ReasonPlanned, "%s, as spec.install.mode is Plan", text),
 	}
 }
 
-// converged reports what is there, when nothing is left to do.
+// converged reports the deployed version, when no step is left.
 func (s *state) converged(stale *Problem) plan {
 	p := plan{configured: s.configured()}
 	reason, text := ReasonInstalled, fmt.Sprintf("Fleet %s", s.fleet.Version)
@@ -267,7 +269,7 @@ func (s *state) converged(stale *Problem) plan {
 	return p
 }
 
-// configured reports settings that are in the values of a release of ours.
+// configured reports settings that are in the values of the installer's own release.
 func (s *state) configured() *metav1.Condition {
 	if s.serverProblem != nil {
 		return configuredIs(false, s.serverProblem.Reason, "%s", s.serverProblem.Message)
@@ -282,7 +284,6 @@ func (s *state) configured() *metav1.Condition {
 	return configuredIs(true, ReasonConfigured, "%s", text)
 }
 
-// sameValues reports whether two releases have the same values.
 func sameValues(a, b map[string]any) bool {
 	return len(a) == 0 && len(b) == 0 || reflect.DeepEqual(a, b)
 }

@@ -20,13 +20,13 @@ func planned(spec addonsv1.FleetAddonConfigSpec) addonsv1.FleetAddonConfigSpec {
 	return spec
 }
 
-// decided is what is to come of a state.
+// decided is the expected plan.
 type decided struct {
 	step  step
 	puts  string
 	later time.Duration
-	// installed and configured are status, reason and a part of the message, as "False Planned:
-	// would be"; empty where nothing is to be reported.
+	// installed and configured are status, reason and a part of the message, like "False Planned:
+	// would be"; empty if the plan reports no such condition.
 	installed, configured string
 }
 
@@ -65,12 +65,12 @@ var (
 	here016  = &server{url: "https://here:6443", ca: "CA", from: "somewhere"}
 )
 
-// deployed are both releases of ours, at a version each.
+// deployed returns both releases, made by an installer, at a version each.
 func deployed(crds, fleet string, values map[string]any) state {
 	return state{crds: released(crds, nil), fleet: released(fleet, values)}
 }
 
-// asking is the state with what a specification asks for. An annotation that is there stays.
+// asking returns the state with the wishes of a specification, and keeps the adopt annotation.
 func (s state) asking(t *testing.T, spec addonsv1.FleetAddonConfigSpec) *state {
 	t.Helper()
 	adopt := s.adopt
@@ -105,11 +105,11 @@ func TestPlanShows(t *testing.T) {
 		"other values":      {version("0.16.0"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { s.server = here016 }), decided{installed: "False Planned: the values of Fleet 0.16.0 would be changed", configured: "False Planned: would be changed"}},
 		"all is there":      {version("0.16.0"), deployed("0.16.0", "0.16.0", found016).with(func(s *state) { s.server = here016 }), decided{installed: "True Installed", configured: "True Configured"}},
 		"half done": {version("0.16.0"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { isPending(s.fleet, 2*abandoned) }),
-			decided{installed: "False Planned: to free the release would come next", configured: "False Planned: to free the release"}},
+			decided{installed: "False Planned: next step would be to unblock the release of Fleet", configured: "False Planned: to unblock the release"}},
 		"a version that is none, other values": {version("newest"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { s.server = here016 }),
-			decided{installed: "False VersionInvalid: neither", configured: "False Planned: to put Fleet would come next"}},
+			decided{installed: "False VersionInvalid: neither", configured: "False Planned: next step would be to deploy Fleet"}},
 		"somebody's, other settings": {version("0.16.0"), state{server: here016, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":1}`)},
-			decided{installed: "False ForeignRelease", configured: "False Planned: to write the settings would come next"}},
+			decided{installed: "False ForeignRelease", configured: "False Planned: next step would be to write the settings"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := test.state
@@ -170,7 +170,7 @@ func TestThroughReleases(t *testing.T) {
 		"handed over while it is at work": {version("0.16.0"), state{crds: foreign(released("0.16.0", nil)), fleet: released("0.16.0", plain)}.with(func(s *state) { s.adopt = true; isPending(s.fleet, time.Minute); foreign(s.fleet) }),
 			decided{later: busyInterval, installed: "False HelmBusy", configured: ""}},
 		"not made for it": {version("0.16.0"), deployed("0.16.0", "0.16.0", found016).with(func(s *state) { s.fleet.KubeVersion, s.kubernetes = ">=1.40", semver.MustParse("1.36.0") }),
-			decided{installed: "True Installed: agents find the management cluster at https://here:6443; it says that it is for Kubernetes >=1.40"}},
+			decided{installed: "True Installed: agents find the management cluster at https://here:6443; its chart requires Kubernetes >=1.40"}},
 		"a CA alone": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", map[string]any{"apiServerCA": "CA"}).with(func(s *state) { s.server = &server{ca: "CA", from: "Secret a/b"} }),
 			decided{installed: "True Installed", configured: "True Configured: agents trust the CA from Secret a/b"}},
 		"every right": {bootstrapping(version("0.16.0"), true), deployed("0.16.0", "0.16.0", map[string]any{"bootstrap": map[string]any{"enabled": true}}),
@@ -192,7 +192,7 @@ func bootstrapping(spec addonsv1.FleetAddonConfigSpec, wanted bool) addonsv1.Fle
 	return spec
 }
 
-// What has failed is reported with its own reason, and what goes on.
+// A failed attempt is reported with its own reason, together with the version that keeps running.
 func TestBackedOff(t *testing.T) {
 	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
 	withServer := func(s *state) { s.server = here016 }
@@ -213,34 +213,34 @@ func TestBackedOff(t *testing.T) {
 		changes []func(*state)
 		want    decided
 	}{
-		"CRDs": {inferring(version("0.16.0")), state{offered: offers("0.16.0")}, []func(*state){tried("put the CRDs 0.16.0", "")},
+		"CRDs": {inferring(version("0.16.0")), state{offered: offers("0.16.0")}, []func(*state){tried("deploy the CRDs 0.16.0", "")},
 			decided{later: time.Minute, installed: "False InstallFailed: helm says no", configured: "False ReleaseFailed: not in force: helm says no"}},
-		"CRDs, due": {inferring(version("0.16.0")), state{offered: offers("0.16.0"), now: now.Add(time.Minute)}, []func(*state){tried("put the CRDs 0.16.0", "")},
+		"CRDs, due": {inferring(version("0.16.0")), state{offered: offers("0.16.0"), now: now.Add(time.Minute)}, []func(*state){tried("deploy the CRDs 0.16.0", "")},
 			decided{step: putCRDs, puts: "0.16.0", installed: "False Installing"}},
-		"Fleet": {inferring(version("0.16.0")), state{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, []func(*state){tried("put Fleet 0.16.0", "")},
+		"Fleet": {inferring(version("0.16.0")), state{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, []func(*state){tried("deploy Fleet 0.16.0", "")},
 			decided{later: time.Minute, installed: "False InstallFailed: helm says no", configured: "False ReleaseFailed: helm says no"}},
-		"another version": {inferring(version("0.16.1")), state{offered: offers("0.16.1"), crds: released("0.16.1", nil)}, []func(*state){tried("put Fleet 0.16.0", "")},
+		"another version": {inferring(version("0.16.1")), state{offered: offers("0.16.1"), crds: released("0.16.1", nil)}, []func(*state){tried("deploy Fleet 0.16.0", "")},
 			decided{step: putFleet, puts: "0.16.1", installed: "False Installing", configured: "False Configuring"}},
-		"cannot be fetched": {version("0.16.0"), state{offered: offers("0.16.0")}, []func(*state){tried("put the CRDs 0.16.0", ReasonRepositoryBroken)},
+		"cannot be fetched": {version("0.16.0"), state{offered: offers("0.16.0")}, []func(*state){tried("deploy the CRDs 0.16.0", ReasonRepositoryBroken)},
 			decided{later: time.Minute, installed: "False RepositoryInvalid: helm says no"}},
-		"cannot be fetched, Fleet of the range there": {version("0.16.x"), deployed("0.16.0", "0.16.0", plain).with(offering("0.16.1")), []func(*state){tried("put the CRDs 0.16.1", ReasonRepositoryOut)},
-			decided{later: time.Minute, installed: "True RepositoryUnreachable: Fleet 0.16.0 goes on; helm says no"}},
-		"cannot be fetched, another there": {version("0.17.0"), deployed("0.16.0", "0.16.0", plain).with(offering("0.17.0")), []func(*state){tried("put the CRDs 0.17.0", ReasonRepositoryOut)},
-			decided{later: time.Minute, installed: "False RepositoryUnreachable: Fleet 0.16.0 goes on"}},
-		"CRDs cannot be fetched for what is there": {version("0.16.x"), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")), []func(*state){tried("put the CRDs 0.16.0", ReasonRepositoryOut)},
-			decided{later: time.Minute, installed: "False RepositoryUnreachable: Fleet 0.16.0 goes on"}},
-		"upgrade, settings are there": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", found016).with(offering("0.17.0")), []func(*state){withServer, tried("put Fleet 0.17.0", "")},
-			decided{later: time.Minute, installed: "False UpgradeFailed: Fleet 0.16.0 goes on; helm says no", configured: "True Configured: https://here:6443"}},
-		"upgrade, new settings": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", plain).with(offering("0.17.0")), []func(*state){withServer, tried("put Fleet 0.17.0", "")},
-			decided{step: putFleet, installed: "False UpgradeFailed: Fleet 0.16.0 goes on"}},
-		"upgrade, and new settings": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", plain).with(offering("0.17.0")), []func(*state){withServer, tried("put Fleet 0.17.0", ""), settings("")},
+		"cannot be fetched, Fleet of the range there": {version("0.16.x"), deployed("0.16.0", "0.16.0", plain).with(offering("0.16.1")), []func(*state){tried("deploy the CRDs 0.16.1", ReasonRepositoryOut)},
+			decided{later: time.Minute, installed: "True RepositoryUnreachable: Fleet 0.16.0 keeps running; helm says no"}},
+		"cannot be fetched, another there": {version("0.17.0"), deployed("0.16.0", "0.16.0", plain).with(offering("0.17.0")), []func(*state){tried("deploy the CRDs 0.17.0", ReasonRepositoryOut)},
+			decided{later: time.Minute, installed: "False RepositoryUnreachable: Fleet 0.16.0 keeps running"}},
+		"CRDs cannot be fetched for what is there": {version("0.16.x"), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")), []func(*state){tried("deploy the CRDs 0.16.0", ReasonRepositoryOut)},
+			decided{later: time.Minute, installed: "False RepositoryUnreachable: Fleet 0.16.0 keeps running"}},
+		"upgrade, settings are there": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", found016).with(offering("0.17.0")), []func(*state){withServer, tried("deploy Fleet 0.17.0", "")},
+			decided{later: time.Minute, installed: "False UpgradeFailed: Fleet 0.16.0 keeps running; helm says no", configured: "True Configured: https://here:6443"}},
+		"upgrade, new settings": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", plain).with(offering("0.17.0")), []func(*state){withServer, tried("deploy Fleet 0.17.0", "")},
+			decided{step: putFleet, installed: "False UpgradeFailed: Fleet 0.16.0 keeps running"}},
+		"upgrade, and new settings": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", plain).with(offering("0.17.0")), []func(*state){withServer, tried("deploy Fleet 0.17.0", ""), settings("")},
 			decided{later: time.Minute, installed: "False UpgradeFailed: helm says no", configured: "False ReleaseFailed: no room"}},
-		"CRDs of an upgrade, settings are there": {inferring(version("0.17.0")), deployed("0.16.0", "0.16.0", found016).with(offering("0.17.0")), []func(*state){withServer, tried("put the CRDs 0.17.0", "")},
+		"CRDs of an upgrade, settings are there": {inferring(version("0.17.0")), deployed("0.16.0", "0.16.0", found016).with(offering("0.17.0")), []func(*state){withServer, tried("deploy the CRDs 0.17.0", "")},
 			decided{later: time.Minute, installed: "False UpgradeFailed", configured: "True Configured"}},
-		"CRDs of what serves, settings are there": {inferring(version("0.16.0")), deployed("0.15.0", "0.16.0", found016).with(offering("0.16.0")), []func(*state){withServer, tried("put the CRDs 0.16.0", "")},
-			decided{later: time.Minute, installed: "False UpgradeFailed: Fleet 0.16.0 goes on", configured: "True Configured"}},
-		"CRDs of what serves, new settings": {inferring(version("0.16.0")), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")), []func(*state){withServer, tried("put the CRDs 0.16.0", "")},
-			decided{step: putFleet, installed: "False UpgradeFailed: Fleet 0.16.0 goes on"}},
+		"CRDs of what serves, settings are there": {inferring(version("0.16.0")), deployed("0.15.0", "0.16.0", found016).with(offering("0.16.0")), []func(*state){withServer, tried("deploy the CRDs 0.16.0", "")},
+			decided{later: time.Minute, installed: "False UpgradeFailed: Fleet 0.16.0 keeps running", configured: "True Configured"}},
+		"CRDs of what serves, new settings": {inferring(version("0.16.0")), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")), []func(*state){withServer, tried("deploy the CRDs 0.16.0", "")},
+			decided{step: putFleet, installed: "False UpgradeFailed: Fleet 0.16.0 keeps running"}},
 		"new settings": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", plain), []func(*state){withServer, settings("")},
 			decided{later: 2 * time.Minute, installed: "False UpgradeFailed: no room", configured: "False ReleaseFailed: no room"}},
 		"new settings, not asked for": {inferring(addonsv1.FleetAddonConfigSpec{}), deployed("0.16.0", "0.16.0", plain), []func(*state){withServer, settings("")},
@@ -259,8 +259,8 @@ func TestBackedOff(t *testing.T) {
 	}
 }
 
-// A release that nothing of serves, and that nobody asks to install, gets its settings at the
-// version that it has.
+// A release that never became ready, and that spec.install no longer asks for, gets its settings at
+// the version that it has.
 func TestSettingsOfWhatFailed(t *testing.T) {
 	s := state{fleet: failed(released("0.12.3", nil), "")}
 	s.wanted, s.now = asked(t, gated("")), now

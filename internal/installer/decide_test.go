@@ -16,7 +16,7 @@ import (
 
 var now = time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC)
 
-// released is a release that an installer has deployed at a version.
+// released returns a release that an installer has deployed.
 func released(version string, values map[string]any) *Release {
 	parsed := semver.MustParse(version)
 	return &Release{Version: parsed, AppVersion: version, Deployed: parsed, Revision: 1, Status: StatusDeployed, MadeBy: "run", Values: values}
@@ -171,17 +171,17 @@ func gatesOf(text string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{Data: map[string]string{gatesKey: text}}
 }
 
-// What has just failed is left alone for a while; settings are not.
+// A failed upgrade waits before the next attempt; settings do not.
 func TestNextAfterFailure(t *testing.T) {
 	here := &server{url: "https://here:6443", ca: "CA", from: "somewhere"}
 	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
 	s := state{
 		wanted: asked(t, version("0.17.0")), now: now, offered: offers("0.16.0", "0.17.0"),
 		crds: released("0.17.0", nil), fleet: released("0.16.0", plain),
-		failures: map[string]*failure{"put Fleet 0.17.0": {message: "helm says no", next: now.Add(time.Minute)}},
+		failures: map[string]*failure{"deploy Fleet 0.17.0": {message: "helm says no", next: now.Add(time.Minute)}},
 	}
 	p := s.next()
-	if p.step != rest || p.installed.Reason != ReasonUpgradeFailed || !strings.Contains(p.installed.Message, "Fleet 0.16.0 goes on; helm says no") || p.later != time.Minute {
+	if p.step != rest || p.installed.Reason != ReasonUpgradeFailed || !strings.Contains(p.installed.Message, "Fleet 0.16.0 keeps running; helm says no") || p.later != time.Minute {
 		t.Errorf("%+v, %+v", p, p.installed)
 	}
 	s.wanted = asked(t, inferring(version("0.17.0")))
@@ -197,8 +197,8 @@ func TestNextAfterFailure(t *testing.T) {
 
 var errTest = errors.New("out of reach")
 
-// The installer applies some settings next to a foreign release, and reports the others.
-func TestBeside(t *testing.T) {
+// The installer applies some settings to a Fleet that it does not own, and reports the others.
+func TestConfigureForeign(t *testing.T) {
 	theirs := func(settings *corev1.ConfigMap) state {
 		return state{server: here016, fleet: foreign(released("0.16.0", nil)), crds: foreign(released("0.16.0", nil)), settings: settings}
 	}
@@ -237,7 +237,7 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// Of Rancher's nothing is touched but the gates, where they are asked for.
+// With Rancher's Fleet, the installer changes only the feature gates, if asked.
 func TestUnderRancher(t *testing.T) {
 	gates := "extraEnv:\n    - name: OCI_STORAGE\n      value: \"true\"\nhelmops:\n    enabled: true\n"
 	for name, test := range map[string]struct {

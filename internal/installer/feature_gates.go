@@ -13,11 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// gatesKey holds, in the ConfigMap that Rancher reads, the values of Fleet's chart.
+// gatesKey is the key of Fleet's chart values in the ConfigMap that Rancher reads.
 const gatesKey = "fleet"
 
-// withGates returns the values in a ConfigMap of Rancher's with the gates in them. What else
-// there is, comments and order included, stays.
+// withGates returns the chart values in Rancher's ConfigMap with the feature gates set. Everything
+// else stays, comments and order included.
 func withGates(object *corev1.ConfigMap, in *gates, version *semver.Version) (string, error) {
 	text, found := object.Data[gatesKey]
 	if !found {
@@ -35,7 +35,7 @@ func withGates(object *corev1.ConfigMap, in *gates, version *semver.Version) (st
 		*values = yaml.Node{Kind: yaml.MappingNode}
 	}
 	if values.Kind != yaml.MappingNode {
-		return "", fmt.Errorf("its key %s holds no values of a chart", gatesKey)
+		return "", fmt.Errorf("its key %s is not a map of chart values", gatesKey)
 	}
 	changed, err := in.merge(values, version)
 	if err != nil || !changed {
@@ -45,7 +45,7 @@ func withGates(object *corev1.ConfigMap, in *gates, version *semver.Version) (st
 	return string(result), err
 }
 
-// merge sets the gates in the values of a chart, and says whether one was not set so.
+// merge sets the feature gates in the values of a chart, and reports whether that changed any.
 func (g *gates) merge(values *yaml.Node, version *semver.Version) (changed bool, err error) {
 	variables, err := child(values, "extraEnv", yaml.SequenceNode)
 	if err != nil {
@@ -65,14 +65,14 @@ func (g *gates) merge(values *yaml.Node, version *semver.Version) (changed bool,
 	return changed, nil
 }
 
-// child returns the value of a key, and makes it if it is not there.
+// child returns the value of a key, and adds the key if it is missing.
 func child(values *yaml.Node, key string, kind yaml.Kind) (*yaml.Node, error) {
 	if found := lookUp(values, key); found != nil {
 		if found.Tag == "!!null" {
 			*found = yaml.Node{Kind: kind}
 		}
 		if found.Kind != kind {
-			return nil, errors.New("its value " + key + " is of a kind that the chart does not know")
+			return nil, errors.New("its value " + key + " has a type that the chart does not accept")
 		}
 		return found, nil
 	}
@@ -118,20 +118,20 @@ func setScalar(values *yaml.Node, key, value, tag string) bool {
 	return true
 }
 
-// watched is for how long a text that has been undone before must stand until it is said to
-// be in force.
+// watched is how long a text that was reverted before must stand before the installer reports
+// that it is in force.
 const watched = 2 * time.Minute
 
-// written is what was written last into a ConfigMap that is somebody else's, and how often that
-// has been undone.
+// written is the last text that the installer wrote into a ConfigMap that it does not own, and how
+// often another program reverted it.
 type written struct {
 	text   string
 	at     time.Time
 	undone int
 }
 
-// record notes that a text is written. That it is the one before says that somebody has taken
-// that back, but for one who has let it stand for long.
+// record notes that the installer wrote a text. Writing the same text again means that another
+// program has reverted it, unless it stood for long.
 func (w *written) record(text string, now time.Time) *written {
 	next := &written{text: text, at: now}
 	if w != nil && w.text == text && now.Sub(w.at) < 2*lastRetry {
@@ -140,8 +140,8 @@ func (w *written) record(text string, now time.Time) *written {
 	return next
 }
 
-// due is when it may be written again: at once the first time, as when somebody has upgraded
-// his release, and then less and less often.
+// due is when the installer may write the text again: at once after the first revert, which may be
+// an upgrade of the release, then less and less often.
 func (w *written) due() time.Time {
 	if w.undone == 0 {
 		return w.at
@@ -149,8 +149,8 @@ func (w *written) due() time.Time {
 	return w.at.Add(min(lastRetry, firstRetry<<min(w.undone-1, 10)))
 }
 
-// overwrite reports whether the installer writes a text into a ConfigMap of another owner now.
-// Who keeps undoing that is not fought with, but told of.
+// overwrite decides whether the installer writes a text into a ConfigMap that it does not own now.
+// If another program keeps reverting the text, the installer slows down and reports it.
 func (s *state) overwrite(kind step, where fmt.Stringer, has, text string) (step, *metav1.Condition, time.Duration) {
 	last := s.writes[kind]
 	isUndone := last != nil && last.text == text
@@ -168,5 +168,5 @@ func (s *state) overwrite(kind step, where fmt.Stringer, has, text string) (step
 
 func reverted(where fmt.Stringer) *metav1.Condition {
 	return configuredIs(false, ReasonReverted,
-		"somebody keeps taking back what is written into ConfigMap %s; put it into the release or repository that the ConfigMap comes from, or have its key left out there; it is written less and less often, at last every %s", where, lastRetry)
+		"another program keeps reverting what the installer writes into ConfigMap %s; set it in the release or repository that the ConfigMap comes from, or leave the key out there; the installer tries less and less often, at last every %s", where, lastRetry)
 }

@@ -11,8 +11,8 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// Objects that a user names may be missing, unreadable or of no use: each is said with what to
-// do about it, and is no error.
+// An object that the user names may be missing, unreadable or useless. Each is no error but a
+// condition that says what to do.
 func TestNamedObjects(t *testing.T) {
 	repository := version("0.17.0")
 	repository.Install.RepositorySecretRef = &addonsv1.RepositorySecretReference{Name: "charts"}

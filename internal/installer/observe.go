@@ -24,7 +24,7 @@ import (
 	"github.com/muster-fleet/muster/internal/authority"
 )
 
-// observe reads what there is, past all caches: it is read seldom, and decided on at once.
+// observe reads the cluster's state past all caches: it reads seldom, and acts on the result at once.
 func (r *reconciler) observe(ctx context.Context, config *addonsv1.FleetAddonConfig) (*state, error) {
 	s := &state{wanted: wantedFrom(config), generation: config.Generation, failures: r.failures, writes: r.writes, now: r.now(), kubernetes: r.kubernetes}
 	if s.isNothing() {
@@ -67,7 +67,7 @@ func (r *reconciler) observeDeployments(ctx context.Context, s *state) error {
 	return nil
 }
 
-// imageVersion is the version in the tag of a Deployment's image, nil if there is none.
+// imageVersion returns the version in the tag of a Deployment's image, or nil if the tag has none.
 func imageVersion(deployment *appsv1.Deployment) *semver.Version {
 	for _, container := range deployment.Spec.Template.Spec.Containers {
 		if container.Name != deployment.Name {
@@ -81,7 +81,7 @@ func imageVersion(deployment *appsv1.Deployment) *semver.Version {
 	return nil
 }
 
-// observeFleet reads releases and settings, if there is a namespace for them.
+// observeFleet reads releases and settings, if Fleet's namespace exists.
 func (r *reconciler) observeFleet(ctx context.Context, s *state) error {
 	if there, err := r.room.find(ctx); err != nil || !there {
 		return err
@@ -103,14 +103,14 @@ func (r *reconciler) observeFleet(ctx context.Context, s *state) error {
 	return nil
 }
 
-// find reads a release, and notes since when it has been pending.
+// find reads a release, and records since when it has been pending.
 func (r *reconciler) find(ctx context.Context, name string, now time.Time) (*Release, error) {
 	found, err := r.releases.Find(ctx, name)
 	if err != nil || found == nil || !found.isPending() {
 		delete(r.pending, name)
 		return found, err
 	}
-	// Counted anew for every revision, and for whatever happens to it.
+	// The time starts again with every revision and every change of its status.
 	what := fmt.Sprint(found.Revision, " ", found.Status)
 	if r.pending[name].what != what {
 		r.pending[name] = observation{what, now}
@@ -126,7 +126,7 @@ func (r *reconciler) observeServer(ctx context.Context, s *state) error {
 	if s.rancher {
 		return nil
 	}
-	defer r.hold.begin() // What is set later has not been there before this installer was.
+	defer r.hold.begin() // An address that is set later was not in force before this installer started.
 	if in == nil {
 		if s.install == nil || s.fleet != nil && s.fleet.Values["apiServerURL"] != nil {
 			return nil
@@ -174,19 +174,19 @@ func (r *reconciler) infer(ctx context.Context, s *state) (*server, *Problem, er
 	return found, problem, nil
 }
 
-// ownAuthority reads the certificate authority by which this program itself knows the API
-// server: in a pod, its ServiceAccount's, which nobody but the kubelet writes.
+// ownAuthority reads the certificate authority with which this program itself verifies the API
+// server: in a pod that of its ServiceAccount, which only the kubelet writes.
 func ownAuthority(config *clientrest.Config) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		if len(config.CAData) > 0 || config.CAFile == "" {
 			return string(config.CAData), nil
 		}
-		text, err := os.ReadFile(config.CAFile) // It is rotated.
+		text, err := os.ReadFile(config.CAFile) // The file is rotated, so it is read each time.
 		return string(text), err
 	}
 }
 
-// publicAuthority reads what ServiceAccounts are given, for somebody who has none.
+// publicAuthority reads the certificate authority that pods get, for a person without a ServiceAccount.
 func publicAuthority(live client.Reader) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		root := &corev1.ConfigMap{}
@@ -229,8 +229,8 @@ func (r *reconciler) secret(ctx context.Context, key types.NamespacedName) (map[
 	return object.Data, problem, err
 }
 
-// named reads an object that a user names. Whether that is allowed is asked first: a refusal
-// is no error, and no entry in anybody's audit log.
+// named reads an object that a user names. It first asks whether the installer may read it, because
+// a refusal should be neither an error nor an entry in an audit log.
 func (r *reconciler) named(ctx context.Context, resource, kind string, key types.NamespacedName, object client.Object) (*Problem, error) {
 	allowed, err := r.may(ctx, "get", resource, key)
 	if err != nil {
@@ -271,7 +271,7 @@ func (r *reconciler) observeGates(ctx context.Context, s *state) error {
 	return nil
 }
 
-// lookups remembers what repositories answered, so that they are asked once in an interval
+// lookups remembers the answers of repositories, so that the installer asks once in an interval,
 // whatever else changes.
 type lookups struct {
 	interval time.Duration
@@ -300,10 +300,10 @@ func (l *lookups) known(in *install, generation int64, now time.Time) *offered {
 	return ptr.To(l.answer)
 }
 
-// wait is for how long the answer holds.
+// wait returns how long the answer is valid.
 func (l *lookups) wait(now time.Time) time.Duration { return max(l.due.Sub(now), time.Second) }
 
-// keep notes an answer. An error is asked about sooner.
+// keep records an answer. After an error, the next request comes sooner.
 func (l *lookups) keep(s *state, offers []Offer, err error) {
 	key, now := s.install.lookup(), s.now
 	if l.generation != s.generation {
@@ -328,7 +328,7 @@ func (r *reconciler) lookUp(ctx context.Context, s *state) error {
 	return nil
 }
 
-// unreachable names the repository in an error that says nothing more of it.
+// unreachable adds the name of the repository to an error that is not a *Problem.
 func unreachable(in *install, err error) error {
 	var problem *Problem
 	if err == nil || errors.As(err, &problem) {

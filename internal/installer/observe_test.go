@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// found are releases that are there.
+// found are the releases in the cluster, by name.
 type found map[string]*Release
 
 func (f found) Find(_ context.Context, name string) (*Release, error) { return f[name], nil }
@@ -14,8 +14,7 @@ func (f found) Put(context.Context, Order) (string, error)            { return "
 func (f found) Abandon(context.Context, string, string) error         { return nil }
 func (f found) Manifest(context.Context, string) (string, error)      { return "", nil }
 
-// For how long a release is pending is counted from when it was seen first, for every
-// revision anew.
+// A release counts as pending since the installer first saw this revision pending.
 func TestFindCountsPending(t *testing.T) {
 	release := released("0.16.0", nil)
 	r := &reconciler{releases: found{FleetChart: release}, pending: map[string]observation{}}

@@ -19,27 +19,27 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// Previewed is what the installer would do.
+// Previewed lists the changes that the installer would make.
 type Previewed struct {
-	// Releases are the Helm releases that it would put in, in that order.
+	// Releases are the Helm releases that it would install or upgrade, in this order.
 	Releases []PreviewedRelease `json:"releases"`
-	// Next is a step that would come next, after which nothing can be foreseen.
+	// Next is the next step, if its outcome cannot be predicted.
 	Next string `json:"next,omitempty"`
-	// Conditions are what the FleetAddonConfig would say in the end.
+	// Conditions are what the FleetAddonConfig would report once no step is left.
 	Conditions []metav1.Condition `json:"conditions"`
 }
 
-// PreviewedRelease is a Helm release that would be put in.
+// PreviewedRelease is a Helm release that the installer would install or upgrade.
 type PreviewedRelease struct {
 	Name string `json:"name"`
-	// From is its version; empty if there is none yet.
+	// From is the deployed version; empty if there is none.
 	From string `json:"from,omitempty"`
 	To   string `json:"to"`
-	// Changes are the objects that differ, a line for each.
+	// Changes has a line for each object that differs.
 	Changes []string `json:"changes"`
 }
 
-// Write writes it for people.
+// Write writes the preview as text.
 func (p *Previewed) Write(to io.Writer) error {
 	out := &strings.Builder{}
 	for _, release := range p.Releases {
@@ -69,14 +69,14 @@ func (r *PreviewedRelease) movement() string {
 	}
 }
 
-// previewing is a Fleet that is observed and never touched.
+// previewing takes the installer's decisions on a Fleet that it only reads.
 type previewing struct {
 	*reconciler
 	found *Previewed
 }
 
-// Preview returns what the installer would do for a FleetAddonConfig, object by object, and does
-// nothing. With an error it returns what comes before that.
+// Preview returns the changes that the installer would make for a FleetAddonConfig, object by
+// object, and makes none. With an error it returns the changes that come before it.
 func Preview(ctx context.Context, cluster client.Client, releases Releases, repository OpenRepository, config *addonsv1.FleetAddonConfig) (*Previewed, error) {
 	p := &previewing{found: &Previewed{Releases: []PreviewedRelease{}, Conditions: []metav1.Condition{}}, reconciler: &reconciler{
 		Client: cluster, Options: Options{LookupInterval: time.Hour, HelmTimeout: time.Minute}, live: cluster,
@@ -96,7 +96,7 @@ func Preview(ctx context.Context, cluster client.Client, releases Releases, repo
 	return p.found, p.walk(ctx, s)
 }
 
-// walk goes from step to step, as if each had been taken.
+// walk plans step after step, as if each had been taken.
 func (p *previewing) walk(ctx context.Context, s *state) error {
 	for range mostSteps {
 		next := s.next()
@@ -114,16 +114,16 @@ func (p *previewing) walk(ctx context.Context, s *state) error {
 				return err
 			}
 		case freeCRDs, freeFleet:
-			return fmt.Errorf("to %s, which somebody has left half done, comes first; what is there afterwards cannot be foreseen", next.step)
+			return fmt.Errorf("the next step would be to %s, which was left half done; what follows cannot be predicted", next.step)
 		default:
 			p.found.Next = string(next.step)
 			return nil
 		}
 	}
-	return errors.New("no step has led anywhere")
+	return fmt.Errorf("not done after %d steps", mostSteps)
 }
 
-// conclude finds what would be told in the end.
+// conclude keeps the conditions that the last plan reports.
 func (p *previewing) conclude(last *plan) {
 	for _, condition := range []*metav1.Condition{last.installed, last.configured} {
 		if condition != nil {
@@ -132,7 +132,7 @@ func (p *previewing) conclude(last *plan) {
 	}
 }
 
-// put finds what putting a release in would change, and goes on as if it had been done.
+// put finds the changes that a release would bring, and continues as if it had been deployed.
 func (p *previewing) put(ctx context.Context, s *state, next *plan) error {
 	name, release := next.chart(), &s.fleet
 	if next.step == putCRDs {
@@ -214,7 +214,7 @@ func objects(manifest string) (map[string]map[string]any, error) {
 	}
 }
 
-// differing returns the paths at which two objects differ, no deeper than a person reads.
+// differing returns the paths at which two objects differ, at most three keys deep.
 func differing(path string, a, b map[string]any) []string {
 	const depth = 3
 	var paths []string

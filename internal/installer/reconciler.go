@@ -18,61 +18,61 @@ import (
 )
 
 const (
-	// FieldManager is the field manager of every write but Helm's own.
+	// FieldManager is the field manager of every write except Helm's.
 	FieldManager = "muster-installer"
-	// pollInterval is how often what no event shows is observed: releases, settings, and
-	// what the settings are taken from.
+	// pollInterval is how often the installer observes state for which it gets no events: releases,
+	// settings, and the sources of the settings.
 	pollInterval = 15 * time.Second
-	// conflictInterval is how long to wait for a state that somebody has just written.
+	// conflictInterval is how long to wait after another client changed an object at the same time.
 	conflictInterval = time.Second
-	// troubleLasts is after how long a lasting error is reported.
+	// troubleLasts is how long an error must last before it is reported.
 	troubleLasts = 20 * time.Second
-	// mostSteps is more than there are to take.
+	// mostSteps bounds the steps of one reconcile; it is more than any plan needs.
 	mostSteps = 12
 )
 
 // Options are the settings of the program.
 type Options struct {
-	// LookupInterval is how often a repository is asked for newer versions.
+	// LookupInterval is how often the installer asks a repository for newer versions.
 	LookupInterval time.Duration
-	// HelmTimeout is how long Helm waits until what it has installed is ready.
+	// HelmTimeout is how long Helm waits for an install or upgrade to become ready.
 	HelmTimeout time.Duration
 }
 
-// reconciler keeps Fleet as the FleetAddonConfig says: it observes, and takes one step after the
-// other until none is left.
+// reconciler brings Fleet into the state that the FleetAddonConfig describes: it observes, takes a
+// step, and starts again until no step is left.
 type reconciler struct {
 	client.Client
 	Options
-	live       client.Reader // past the cache
+	live       client.Reader // reads past the cache
 	room       *room
 	releases   Releases
 	repository OpenRepository
 	recorder   events.EventRecorder
 	kubernetes *semver.Version
 	now        func() time.Time
-	// rootCA returns the certificate authority of the API server, in PEM.
+	// rootCA returns the API server's certificate authority, in PEM.
 	rootCA func(context.Context) (string, error)
 
 	hold     hold
 	lookups  *lookups
 	failures map[string]*failure
 	writes   map[step]*written
-	// asks identifies the settings with which they failed.
+	// asks identifies the settings to which failures and writes belong.
 	asks string
-	// troubled is since when every observation or step has ended in an error; zero if the last did not.
+	// troubled is since when every reconcile has failed; zero if the last one did not.
 	troubled time.Time
-	// pending are revisions of releases on which somebody works, by the release.
+	// pending has, by release, the revision on which a Helm client is working.
 	pending map[string]observation
 }
 
-// observation is something, and since when it has been seen.
+// observation is a text that describes a state, and when it was first seen.
 type observation struct {
 	what  string
 	since time.Time
 }
 
-// Reconcile reconciles the FleetAddonConfig, of which there is one.
+// Reconcile reconciles the FleetAddonConfig, a singleton.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	result, err := r.advance(ctx, req.NamespacedName)
 	switch {
@@ -96,7 +96,7 @@ func (r *reconciler) advance(ctx context.Context, key types.NamespacedName) (ctr
 		config := &addonsv1.FleetAddonConfig{}
 		switch err := r.live.Get(ctx, key, config); {
 		case apierrors.IsNotFound(err):
-			tally(&config.Status) // Nobody asks for anything.
+			tally(&config.Status) // Without a FleetAddonConfig, no condition holds.
 			return ctrl.Result{}, nil
 		case err != nil:
 			return ctrl.Result{}, err
@@ -126,10 +126,10 @@ func (r *reconciler) advance(ctx context.Context, key types.NamespacedName) (ctr
 			return ctrl.Result{}, &stepError{p.step, err}
 		}
 	}
-	return ctrl.Result{}, errors.New("no step has led anywhere")
+	return ctrl.Result{}, fmt.Errorf("not done after %d steps", mostSteps)
 }
 
-// stepError is a step that could not be taken.
+// stepError is the error of a step that failed.
 type stepError struct {
 	step step
 	err  error
@@ -138,8 +138,7 @@ type stepError struct {
 func (e *stepError) Error() string { return fmt.Sprintf("to %s: %v", e.step, e.err) }
 func (e *stepError) Unwrap() error { return e.err }
 
-// heed forgets what has failed once something else is asked for: who changes that wants it to
-// be tried.
+// heed forgets past failures when the FleetAddonConfig changes: its author expects a new attempt.
 func (r *reconciler) heed(config *addonsv1.FleetAddonConfig) {
 	asks := fmt.Sprint(config.UID, " ", config.Generation, " ", config.Annotations[AdoptAnnotation])
 	if r.asks == asks {
@@ -150,7 +149,7 @@ func (r *reconciler) heed(config *addonsv1.FleetAddonConfig) {
 	clear(r.writes)
 }
 
-// pause is how long nothing needs to be observed.
+// pause returns how long until the next observation; zero means until an event.
 func (r *reconciler) pause(s *state, p *plan) time.Duration {
 	if s.isNothing() {
 		return 0
@@ -165,7 +164,7 @@ func (r *reconciler) pause(s *state, p *plan) time.Duration {
 	return wait
 }
 
-// may asks whether the installer may do something to a named object.
+// may reports whether the installer may use a verb on a named object.
 func (r *reconciler) may(ctx context.Context, verb, resource string, key types.NamespacedName) (bool, error) {
 	return mayI(ctx, r.Client, authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: resource, Namespace: key.Namespace, Name: key.Name})
 }

@@ -22,18 +22,18 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// fixture is a cluster with one FleetAddonConfig, and an installer that has its time set.
+// fixture is a cluster with one FleetAddonConfig, and an installer with a clock that the test sets.
 type fixture struct {
 	*testing.T
 	client.Client
 	*reconciler
 	now      time.Time
-	broken   error // what reading Secrets' releases, or writing ConfigMaps, ends in
+	broken   error // the error of reading releases, and of writing ConfigMaps
 	releases found
 	patches  int
 	fetches  int
 	fetching error
-	// forbidden is what the installer asks for, and is told that it may not do it.
+	// forbidden is the access that RBAC denies to the installer.
 	forbidden string
 }
 
@@ -86,7 +86,7 @@ func newFixture(t *testing.T, spec addonsv1.FleetAddonConfigSpec, objects ...cli
 	return p
 }
 
-// after reconciles again a while later, and returns what is told of a condition.
+// after reconciles again a while later, and returns a condition.
 func (p *fixture) after(wait time.Duration, kind string) metav1.Condition {
 	p.Helper()
 	p.now = p.now.Add(wait)
@@ -112,7 +112,7 @@ func fleetSettings() *corev1.ConfigMap {
 	return object
 }
 
-// Somebody's self-healing is not fought with every time that it is observed.
+// If another program keeps reverting the settings, the installer slows down.
 func TestSettingsThatAreTakenBack(t *testing.T) {
 	p := newFixture(t, custom(), fleetSettings())
 	p.releases[FleetChart] = foreign(released("0.16.0", nil))
@@ -133,7 +133,7 @@ func TestSettingsThatAreTakenBack(t *testing.T) {
 	if reported.Status != metav1.ConditionFalse || reported.Reason != ReasonReverted || p.patches > 9 || p.patches < 6 {
 		t.Errorf("%+v, %d writes in an hour", reported, p.patches)
 	}
-	// Left alone at last.
+	// The other program stops at last.
 	for range 4 * 40 {
 		reported = p.after(pollInterval, ConfiguredCondition)
 	}
@@ -142,8 +142,8 @@ func TestSettingsThatAreTakenBack(t *testing.T) {
 	}
 }
 
-// A chart that cannot be fetched is tried less and less often, and nothing is told to be
-// under way meanwhile.
+// The installer retries a chart that it cannot fetch less and less often, and reports no progress
+// meanwhile.
 func TestChartThatCannotBeFetched(t *testing.T) {
 	p := newFixture(t, version("0.17.0"))
 	p.fetching = errors.New("broken pipe")
@@ -155,7 +155,7 @@ func TestChartThatCannotBeFetched(t *testing.T) {
 	if p.fetches > 9 || p.fetches < 5 || len(reported) != 1 || !reported["False "+ReasonRepositoryOut] {
 		t.Errorf("fetched %d times in an hour, told %v", p.fetches, reported)
 	}
-	// Who changes something wants it to be tried.
+	// A changed FleetAddonConfig is tried at once.
 	fetched := p.fetches
 	config := &addonsv1.FleetAddonConfig{}
 	if err := p.live.Get(t.Context(), client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, config); err != nil {
@@ -170,7 +170,7 @@ func TestChartThatCannotBeFetched(t *testing.T) {
 	}
 }
 
-// A lasting error is reported, and what is known of the version is kept.
+// A lasting error is reported, and the status keeps the installed version.
 func TestPersistentError(t *testing.T) {
 	spec := custom()
 	spec.Install = version("0.16.0").Install

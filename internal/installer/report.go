@@ -21,10 +21,10 @@ import (
 	"github.com/muster-fleet/muster/internal/metrics"
 )
 
-// report writes what is the installer's of the status, and events about what has changed.
+// report writes the installer's part of the status, and an event for each changed condition.
 func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConfig, version string, p *plan) error {
 	if p.step != rest && p.installed == nil && p.configured == nil {
-		return nil // A short step; the result is reported.
+		return nil // This step is short, so only its result is reported.
 	}
 	have := ownStatus(&config.Status)
 	want := addonsv1.FleetAddonConfigStatus{InstalledVersion: version}
@@ -35,7 +35,7 @@ func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConf
 	}{{ConfiguredCondition, p.configured}, {InstalledCondition, p.installed}} {
 		old, wanted := meta.FindStatusCondition(have.Conditions, entry.kind), entry.wanted
 		if wanted == nil && p.step != rest {
-			wanted = old // It is reported when the step is taken.
+			wanted = old // The old condition stays until the step has been taken.
 		}
 		if wanted == nil {
 			continue
@@ -65,14 +65,14 @@ func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConf
 	return nil
 }
 
-// reportFailure reports a lasting error. What is known of the version is kept, and so is
-// what an error in writing settings says nothing about.
+// reportFailure reports a lasting error. It keeps the installed version, and the condition
+// FleetInstalled if writing settings failed.
 func (r *reconciler) reportFailure(ctx context.Context, key types.NamespacedName, why error) error {
 	config := &addonsv1.FleetAddonConfig{}
 	if err := r.live.Get(ctx, key, config); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	const format = "nothing is done any more, as this has failed for a while, and is tried again: %v"
+	const format = "the installer makes no progress and keeps retrying: %v"
 	asks := wantedFrom(config)
 	var p plan
 	if at := (*stepError)(nil); errors.As(why, &at) {
@@ -87,7 +87,7 @@ func (r *reconciler) reportFailure(ctx context.Context, key types.NamespacedName
 	return r.report(ctx, config, config.Status.InstalledVersion, &p)
 }
 
-// installedVersion is the version of Fleet that is really there.
+// installedVersion is the version of Fleet that really runs.
 func (s *state) installedVersion() string {
 	switch {
 	case s.fleet != nil && s.fleet.Deployed != nil:
@@ -99,7 +99,7 @@ func (s *state) installedVersion() string {
 	}
 }
 
-// ownStatus is what is the installer's of a status.
+// ownStatus returns the installer's part of a status.
 func ownStatus(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConfigStatus {
 	result := &addonsv1.FleetAddonConfigStatus{InstalledVersion: status.InstalledVersion}
 	for _, condition := range status.Conditions {
@@ -111,8 +111,8 @@ func ownStatus(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConf
 	return result
 }
 
-// writeStatus applies what is the installer's; what it does not name any more goes, and what
-// is the syncer's stays.
+// writeStatus applies the installer's part of the status. Fields that it no longer names disappear;
+// the syncer's stay.
 func (r *reconciler) writeStatus(ctx context.Context, config *addonsv1.FleetAddonConfig, want *addonsv1.FleetAddonConfigStatus) error {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
 	if err != nil {
@@ -139,13 +139,13 @@ func (r *reconciler) event(config *addonsv1.FleetAddonConfig, condition *metav1.
 
 // The conditions that the installer owns on the FleetAddonConfig.
 const (
-	// InstalledCondition reports whether Fleet is there as spec.install asks.
+	// InstalledCondition reports whether Fleet is installed as spec.install asks.
 	InstalledCondition = "FleetInstalled"
-	// ConfiguredCondition reports whether it is set up as spec.config asks.
+	// ConfiguredCondition reports whether Fleet is configured as spec.config asks.
 	ConfiguredCondition = "FleetConfigured"
 )
 
-// ReasonFailing is one of both conditions: an error lasts, and nothing can be reported or done.
+// ReasonFailing is a reason of both conditions: an error lasts, so the installer makes no progress.
 const ReasonFailing = "Failing"
 
 // Reasons of InstalledCondition.
@@ -187,8 +187,8 @@ const (
 	ReasonReleaseFailed    = "ReleaseFailed"
 )
 
-// reasonsToBeFalse are those that each condition can have while it is False: all of them are
-// exposed, so that an alert on one that never was finds it at 0, and not gone.
+// reasonsToBeFalse has the reasons with which each condition can be False. All of them are exposed as
+// metrics, so that an alert on one that never occurred finds 0 instead of no series.
 var reasonsToBeFalse = map[string][]string{
 	InstalledCondition: {
 		ReasonInstalling, ReasonPlanned, ReasonInstallFailed, ReasonUpgradeFailed, ReasonDowngradeRefused,
@@ -204,7 +204,7 @@ var reasonsToBeFalse = map[string][]string{
 	},
 }
 
-// tally exposes what the conditions say.
+// tally exposes the conditions and the installed version as metrics.
 func tally(status *addonsv1.FleetAddonConfigStatus) {
 	metrics.FleetVersion(status.InstalledVersion)
 	for kind, reasons := range reasonsToBeFalse {

@@ -17,10 +17,10 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// onlyTrue are the reasons that a condition has only while it is True.
+// onlyTrue are the reasons that only a True condition has.
 var onlyTrue = []string{ReasonInstalled, ReasonUpgrading, ReasonConfigured, ReasonConfiguredForNow}
 
-// A reason that the metrics do not know would never fire an alert.
+// An alert would never fire for a reason that the metrics do not know.
 func TestEveryReasonIsTallied(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "report.go", nil, 0)
 	if err != nil {
@@ -53,7 +53,7 @@ func TestEveryReasonIsTallied(t *testing.T) {
 	}
 }
 
-// exposed returns what the metrics say of the conditions, where it is not 0, and of the version.
+// exposed returns the version metric, and those of the conditions that are not 0.
 func exposed(t *testing.T) []string {
 	t.Helper()
 	families, err := ctrlmetrics.Registry.Gather()
@@ -79,7 +79,7 @@ func exposed(t *testing.T) []string {
 	return found
 }
 
-// What is reported on the FleetAddonConfig is what the metrics say, until nobody asks any more.
+// The metrics agree with the FleetAddonConfig's status until it no longer asks for Fleet.
 func TestTally(t *testing.T) {
 	spec := custom()
 	spec.Install = version("0.17.0").Install
@@ -90,7 +90,7 @@ func TestTally(t *testing.T) {
 	if diff := cmp.Diff(want, exposed(t)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	p.after(0, InstalledCondition) // Nothing is written, and it still says so.
+	p.after(0, InstalledCondition) // The second reconcile writes nothing, and the metrics stay.
 	if diff := cmp.Diff(want, exposed(t)); diff != "" {
 		t.Errorf("a second time (-want +got):\n%s", diff)
 	}

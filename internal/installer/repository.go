@@ -11,7 +11,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/repository"
 )
 
-// charts is a repository with Fleet's charts, whose index is read once.
+// charts is a repository with Fleet's charts. Its client reads the index once.
 type charts struct {
 	*repository.Client
 	url    string
@@ -43,7 +43,7 @@ func (c *charts) Offers(ctx context.Context, chart string) ([]Offer, error) {
 	versions, err := c.Versions(ctx, c.request(chart))
 	var offers []Offer
 	for _, text := range versions {
-		// A version that cannot be parsed can be neither named nor compared.
+		// An unparsable version can be neither named nor compared.
 		if version, err := semver.NewVersion(text); err == nil {
 			offers = append(offers, Offer{Version: version})
 		}
@@ -61,7 +61,7 @@ func (c *charts) request(chart string) repository.Request {
 	return repository.Request{RepoURL: c.url, Chart: chart, Access: c.access}
 }
 
-// meaning returns a *Problem that says what to do, where only a person can do something.
+// meaning returns a *Problem that says what to do, if only a person can act.
 func meaning(err error) error {
 	const checkURL = "; check spec.install.repository"
 	switch repository.ReasonOf(err) {

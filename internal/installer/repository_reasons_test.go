@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Whatever is wrong with a repository has the reason that says what to do about it; what may be
-// over soon has none.
+// Each problem with a repository has a reason that says what to do; one that may be over soon has
+// none.
 func TestReasons(t *testing.T) {
 	answering := func(status int, body string) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, _ *http.Request) bool {

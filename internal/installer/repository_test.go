@@ -16,7 +16,7 @@ import (
 
 const archive = "an archive"
 
-// served is a repository with one chart, for who knows the password.
+// served serves a repository with one chart to clients that know the password.
 func served(t *testing.T, change func(w http.ResponseWriter, r *http.Request) (done bool)) (address string, credentials Credentials) {
 	t.Helper()
 	sum := sha256.Sum256([]byte(archive))
@@ -66,7 +66,7 @@ func TestIndexed(t *testing.T) {
 	}
 }
 
-// Credentials are for the repository's own host, and for nobody to listen to.
+// The client sends credentials only to the repository's own host, and follows no redirect to another.
 func TestCredentialsStay(t *testing.T) {
 	var heard []string
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

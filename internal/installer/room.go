@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// account is the installer's ServiceAccount, and the RoleBinding in Fleet's namespace.
+	// account names the installer's ServiceAccount, and the RoleBinding in Fleet's namespace.
 	account = "muster-installer"
-	// roomRole is what it may do in Fleet's namespace, shipped as a ClusterRole: the
-	// namespace may not be there yet, and must not go with the installer.
+	// roomRole names the installer's rights in Fleet's namespace. They are shipped as a ClusterRole,
+	// because the namespace may not exist yet, and must not be uninstalled with the installer.
 	roomRole = "muster-installer-fleet-namespace"
 )
 
@@ -27,16 +27,16 @@ const (
 type room struct {
 	client.Client
 	live client.Reader
-	// namespace is the installer's own. It is empty where a person previews, with rights of his
-	// own, for whom nothing is bound.
+	// namespace is the installer's own. It is empty in a preview: a person has rights already, so
+	// nothing is bound.
 	namespace string
-	// sure is the UID of the namespace in which the rights have been seen: where it is made
-	// anew, they are gone.
+	// sure is the UID of the namespace in which the installer has its rights. If the namespace is
+	// recreated, they are gone.
 	sure types.UID
 }
 
-// find reports whether Fleet's namespace is there, and sees to it that the installer may
-// work in it.
+// find reports whether Fleet's namespace exists, and if so makes sure that the installer has its
+// rights there.
 func (r *room) find(ctx context.Context) (bool, error) {
 	namespace := &corev1.Namespace{}
 	switch err := r.live.Get(ctx, types.NamespacedName{Name: FleetNamespace}, namespace); {
@@ -56,12 +56,12 @@ func (r *room) find(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// make makes Fleet's namespace if it is not there.
+// make creates Fleet's namespace if it does not exist.
 func (r *room) make(ctx context.Context) error {
 	if there, err := r.find(ctx); err != nil || there {
 		return err
 	}
-	// Applied and not created: then the API server asks RBAC about this very name.
+	// Apply instead of create, so that the API server checks RBAC for this very name.
 	namespace := map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": FleetNamespace}}
 	if err := applyAs(ctx, r.Client, namespace); err != nil {
 		return fmt.Errorf("making Namespace %s: %w", FleetNamespace, err)
@@ -70,7 +70,7 @@ func (r *room) make(ctx context.Context) error {
 	return err
 }
 
-// enter binds the shipped role to the installer's own account, in this namespace.
+// enter binds the shipped role to the installer's ServiceAccount, in Fleet's namespace.
 func (r *room) enter(ctx context.Context) error {
 	allowed := func(ctx context.Context) (bool, error) {
 		return mayI(ctx, r.Client, authorizationv1.ResourceAttributes{Verb: "list", Version: "v1", Resource: "secrets", Namespace: FleetNamespace})
@@ -87,7 +87,7 @@ func (r *room) enter(ctx context.Context) error {
 	if err := applyAs(ctx, r.Client, binding); err != nil {
 		return fmt.Errorf("binding ClusterRole %s in Namespace %s: %w", roomRole, FleetNamespace, err)
 	}
-	// The API server learns of a binding a moment later.
+	// The API server notices a binding a moment later.
 	if err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, allowed); err != nil {
 		return fmt.Errorf("waiting for the rights in Namespace %s: %w", FleetNamespace, err)
 	}

@@ -35,29 +35,29 @@ import (
 	"github.com/muster-fleet/muster/internal/metrics"
 )
 
-// server is where the agents of clusters find the management cluster.
+// server is the address at which agents reach the management cluster's API server.
 type server struct {
 	url string
 	// ca is in PEM.
 	ca string
-	// from specifies where it was found.
+	// from says where the address was found.
 	from string
 }
 
-// published is what a cluster itself publishes of where its API server is.
+// published has the cluster's own objects that say where its API server is.
 type published struct {
-	// clusterInfo is kube-public/cluster-info, which kubeadm and others make; nil without it.
+	// clusterInfo is kube-public/cluster-info, which kubeadm and others make; nil if it does not exist.
 	clusterInfo *corev1.ConfigMap
-	// slice is the EndpointSlice default/kubernetes, which the API servers keep themselves; nil
-	// without it.
+	// slice is the EndpointSlice default/kubernetes, which the API servers maintain themselves; nil if it
+	// does not exist.
 	slice *discoveryv1.EndpointSlice
-	// rootCA is the certificate authority by which the installer itself knows the API server,
-	// in PEM.
+	// rootCA is the certificate authority with which the installer itself verifies the API server, in
+	// PEM.
 	rootCA string
 }
 
-// infer finds the API server in what the cluster publishes. The one in force, if it comes
-// from there, stays as long as it is not gone for good.
+// infer finds the API server in the published objects. If the address in force comes from there, it
+// stays until it has been gone for as long as absence.
 func (p *published) infer(inForce server, in *hold, now time.Time) (*server, *Problem) {
 	isFirst := in.begin()
 	if p.clusterInfo != nil {
@@ -66,11 +66,11 @@ func (p *published) infer(inForce server, in *hold, now time.Time) (*server, *Pr
 		}
 	}
 	if p.rootCA == "" {
-		return nil, &Problem{ReasonServerUnknown, "the installer has no certificate authority of the API server's to hand on; set spec.config.server.custom"}
+		return nil, &Problem{ReasonServerUnknown, "the installer has no certificate authority for the API server that it could give to agents; set spec.config.server.custom"}
 	}
 	found := endpoints(p.slice)
 	if isFirst && inForce.ca == p.rootCA && isEndpoint(inForce.url) {
-		in.see(inForce.url, now) // It was there before this installer was.
+		in.see(inForce.url, now) // The address was in force before this installer started.
 	}
 	for _, address := range found {
 		in.see(address, now)
@@ -86,17 +86,17 @@ func (p *published) infer(inForce server, in *hold, now time.Time) (*server, *Pr
 	return result, nil
 }
 
-// absence is for how long an address may be missing before another takes its place: a
-// control plane's machine that starts again must not have all agents deployed anew, twice.
+// absence is how long an address may be missing before another replaces it. A control plane machine
+// that reboots must not make Fleet deploy all agents anew, twice.
 const absence = 5 * time.Minute
 
-// hold remembers which addresses have been seen.
+// hold remembers when each address was last seen.
 type hold struct {
 	begun bool
 	seen  map[string]time.Time
 }
 
-// begin reports whether nothing has been observed yet.
+// begin reports whether this is the first observation.
 func (h *hold) begin() bool {
 	was := h.begun
 	h.begun = true
@@ -120,7 +120,7 @@ func (h *hold) holds(address string, now time.Time) bool {
 	return known && now.Sub(last) < absence
 }
 
-// isEndpoint reports whether a URL may be one of an EndpointSlice.
+// isEndpoint reports whether a URL may come from an EndpointSlice.
 func isEndpoint(text string) bool {
 	parsed, err := url.Parse(text)
 	return err == nil && parsed.Scheme == "https" && net.ParseIP(parsed.Hostname()) != nil
@@ -140,8 +140,7 @@ func fromClusterInfo(object *corev1.ConfigMap) *server {
 	return nil
 }
 
-// endpoints returns the URLs of the API servers that are ready, in an order that depends on
-// nothing else.
+// endpoints returns the URLs of the API servers that are ready, sorted, so that the order is stable.
 func endpoints(slice *discoveryv1.EndpointSlice) []string {
 	if slice == nil || slice.AddressType == discoveryv1.AddressTypeFQDN {
 		return nil
@@ -163,7 +162,7 @@ func endpoints(slice *discoveryv1.EndpointSlice) []string {
 	return found
 }
 
-// httpsPort is the port named https, or 443, or the only one that there is.
+// httpsPort returns the port named https, or 443, or the only port.
 func httpsPort(ports []discoveryv1.EndpointPort) (int32, bool) {
 	for _, port := range ports {
 		if ptr.Deref(port.Name, "") == "https" && port.Port != nil {
@@ -183,11 +182,11 @@ func httpsPort(ports []discoveryv1.EndpointPort) (int32, bool) {
 
 // AddTo adds the options as flags.
 func (o *Options) AddTo(fs *pflag.FlagSet) {
-	fs.DurationVar(&o.LookupInterval, "lookup-interval", time.Hour, "How often the repository of Fleet's charts is asked for newer versions, where a range or the newest release is wanted.")
-	fs.DurationVar(&o.HelmTimeout, "helm-timeout", 5*time.Minute, "How long Helm waits until what it has installed is ready. An upgrade that is not ready by then is rolled back.")
+	fs.DurationVar(&o.LookupInterval, "lookup-interval", time.Hour, "How often the installer asks the repository of Fleet's charts for newer versions, if spec.install asks for a range or the newest release.")
+	fs.DurationVar(&o.HelmTimeout, "helm-timeout", 5*time.Minute, "How long Helm waits for an install or upgrade to become ready. An upgrade that takes longer is rolled back.")
 }
 
-// Setup adds the installer to a manager. Its own namespace is the one of its ServiceAccount.
+// Setup adds the installer to a manager. namespace is where its ServiceAccount lives.
 func Setup(mgr ctrl.Manager, options Options, namespace string, releases Releases, repository OpenRepository) error {
 	kubernetes, err := serverVersion(mgr)
 	if err != nil {
@@ -200,11 +199,11 @@ func Setup(mgr ctrl.Manager, options Options, namespace string, releases Release
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("fleet").
 		WithOptions(controller.Options{
-			// CRDs, Fleet, and the way back, each with Helm's patience.
+			// CRDs, Fleet and a rollback may each take Helm's timeout.
 			ReconciliationTimeout: 3*options.HelmTimeout + 5*time.Minute,
 			RateLimiter:           workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](100*time.Millisecond, time.Minute),
 		}).
-		// A status says nothing new; an annotation may hand a release over.
+		// A change of the status needs no reconcile; an annotation may hand a release over.
 		For(&addonsv1.FleetAddonConfig{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Complete(r)
 }

@@ -19,8 +19,8 @@ const (
 	settingsKey  = "config"
 )
 
-// withServer returns the text of Fleet's settings with the server in it. All other bytes are
-// as they were: whoever wrote them finds them again.
+// withServer returns Fleet's settings with the server in them. All other bytes stay, because
+// the ConfigMap belongs to another owner.
 func withServer(object *corev1.ConfigMap, in *server) (string, error) {
 	text, found := object.Data[settingsKey]
 	if !found {
@@ -41,7 +41,7 @@ func withServer(object *corev1.ConfigMap, in *server) (string, error) {
 	return text, nil
 }
 
-// inForce is the server that is set now, as far as it can be read.
+// inForce returns the server that is configured now, as far as the installer can read it.
 func (s *state) inForce() server {
 	if s.fleet.isOurs() {
 		url, _ := s.fleet.Values["apiServerURL"].(string)
@@ -61,7 +61,7 @@ func (s *state) inForce() server {
 	return server{url: read.URL, ca: string(read.CA)}
 }
 
-// withText sets one text in a JSON object, in place.
+// withText sets one string in a JSON object, in place.
 func withText(document, key, value string) (string, error) {
 	if !json.Valid([]byte(document)) {
 		var reason any
@@ -88,14 +88,14 @@ func withText(document, key, value string) (string, error) {
 		if err := decoder.Decode(&old); err != nil {
 			return "", err
 		}
-		if name == key { // Of several with one name, the last counts.
+		if name == key { // If a name is repeated, the last one counts.
 			to = decoder.InputOffset()
 			from = to - int64(len(old))
 		}
 	}
 	switch {
 	case from >= 0 && isText(document[from:to], value):
-		return document, nil // Perhaps in other letters.
+		return document, nil // It may be escaped differently.
 	case from >= 0:
 		return document[:from] + string(encoded) + document[to:], nil
 	case isEmpty:
@@ -110,11 +110,11 @@ func isText(encoded, value string) bool {
 	return json.Unmarshal([]byte(encoded), &text) == nil && text != nil && *text == value
 }
 
-// renamed is the first Fleet that knows the gates as they are called today.
+// renamed is the first version of Fleet with the present names of the feature gates.
 var renamed = semver.MustParse("0.13.0-0")
 
-// chartValues returns the values that a release of ours is to have: those it has, the user's
-// own among them, with ours over them. What is not asked for any more stays as it is.
+// chartValues returns the values for the installer's own release: those that it has, including the
+// user's, overridden by the installer's. Values for settings that are no longer requested stay.
 func (s *state) chartValues(version *semver.Version) map[string]any {
 	values := map[string]any{}
 	isNew := s.fleet == nil
@@ -129,7 +129,7 @@ func (s *state) chartValues(version *semver.Version) map[string]any {
 			values["apiServerCA"] = s.server.ca
 		}
 	}
-	// The chart's own default would give Fleet every right there is.
+	// The chart's own default would give Fleet every right in the cluster.
 	if isNew {
 		set(values, false, "bootstrap", "enabled")
 	}
@@ -142,7 +142,7 @@ func (s *state) chartValues(version *semver.Version) map[string]any {
 	return values
 }
 
-// into writes the gates into the values of a chart.
+// into writes the feature gates into the values of a chart.
 func (g *gates) into(values map[string]any, version *semver.Version) {
 	environment := g.environment(version)
 	for _, name := range slices.Sorted(maps.Keys(environment)) {
@@ -154,8 +154,8 @@ func (g *gates) into(values map[string]any, version *semver.Version) {
 	}
 }
 
-// environment returns the gates that are environment variables in a version of Fleet. One
-// that is not known is taken for a new one.
+// environment returns the feature gates that are environment variables in a version of Fleet. An
+// unknown version is treated as a recent one.
 func (g *gates) environment(version *semver.Version) map[string]string {
 	if version != nil && version.LessThan(renamed) {
 		return map[string]string{"EXPERIMENTAL_HELM_OPS": truth(g.helmOps), "EXPERIMENTAL_OCI_STORAGE": truth(g.ociStorage)}
@@ -163,7 +163,7 @@ func (g *gates) environment(version *semver.Version) map[string]string {
 	return map[string]string{"OCI_STORAGE": truth(g.ociStorage)}
 }
 
-// helmOpsValue returns the chart's own value for HelmOps, in versions that have one.
+// helmOpsValue returns the chart's value for HelmOps, and whether this version of the chart has one.
 func (g *gates) helmOpsValue(version *semver.Version) (value, isValue bool) {
 	return g.helmOps, version == nil || !version.LessThan(renamed)
 }
@@ -175,8 +175,8 @@ func truth(value bool) string {
 	return "false"
 }
 
-// withVariable sets one environment variable in a list of them, and leaves the others, and
-// their order, alone.
+// withVariable sets one environment variable in a list. The others keep their values and their
+// order.
 func withVariable(list []any, name, value string) []any {
 	result := make([]any, 0, len(list)+1)
 	found := false
@@ -195,7 +195,7 @@ func withVariable(list []any, name, value string) []any {
 	return result
 }
 
-// set sets a value below a path, and makes the path.
+// set sets the value at a path, and creates the maps on the way.
 func set(values map[string]any, value any, path ...string) {
 	for _, key := range path[:len(path)-1] {
 		next, isMap := values[key].(map[string]any)

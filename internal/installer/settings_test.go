@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// All but the two keys is as it was, byte for byte.
+// Everything but the two keys stays, byte for byte.
 func TestWithServer(t *testing.T) {
 	in := &server{url: "https://[fd00::1]:6443", ca: "CA"}
 	for name, test := range map[string]struct{ text, want, err string }{
@@ -64,8 +64,8 @@ func TestWithGates(t *testing.T) {
 		"an old Fleet": {version: old, text: "a: 1\n",
 			want: "a: 1\nextraEnv:\n    - name: EXPERIMENTAL_HELM_OPS\n      value: \"true\"\n    - name: EXPERIMENTAL_OCI_STORAGE\n      value: \"false\"\n"},
 		"no YAML":   {version: today, text: "a: [", err: "is not YAML"},
-		"no values": {version: today, text: "hello", err: "holds no values"},
-		"odd":       {version: today, text: "extraEnv: {}\n", err: "of a kind that the chart does not know"},
+		"no values": {version: today, text: "hello", err: "is not a map of chart values"},
+		"odd":       {version: today, text: "extraEnv: {}\n", err: "has a type that the chart does not accept"},
 	} {
 		got, err := withGates(gatesOf(test.text), on, test.version)
 		if test.err != "" {
@@ -149,8 +149,8 @@ func TestInfer(t *testing.T) {
 	}
 }
 
-// An API server that starts again is not where it was, for a while. Agents are deployed anew
-// only when it stays away.
+// While an API server restarts, its address is missing for a while. The address for agents changes
+// only if it stays away.
 func TestInferHolds(t *testing.T) {
 	at := func(addresses ...string) *published {
 		slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To[int32](6443)}}}

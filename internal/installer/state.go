@@ -9,16 +9,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Fleet's charts, and its releases, which have their names.
+// CRDChart and FleetChart name Fleet's charts, and its releases.
 const (
 	CRDChart   = "fleet-crd"
 	FleetChart = "fleet"
 )
 
-// Status is the status of a Helm release, in Helm's own words.
+// Status is the status of a Helm release, in Helm's words.
 type Status string
 
-// The statuses that make a difference.
+// The statuses that the installer distinguishes.
 const (
 	StatusDeployed   Status = "deployed"
 	StatusFailed     Status = "failed"
@@ -31,138 +31,135 @@ const (
 type Release struct {
 	AppVersion string
 	Version    *semver.Version
-	// KubeVersion is the range of Kubernetes versions that the chart says it is for.
+	// KubeVersion is the range of Kubernetes versions that the chart supports, as it says itself.
 	KubeVersion string
 	Revision    int
 	Status      Status
 	Description string
 	Values      map[string]any
-	// MadeBy distinguishes who has made a revision: it is another one for each time that an
-	// installer does something, is inherited where somebody else does, and is empty where
-	// no installer ever did. Before is that of the revision before.
+	// MadeBy identifies the installer's change that made a revision. Each change has its own; a
+	// revision of another Helm client inherits it, and it is empty if no installer ever changed the
+	// release. Before is the MadeBy of the previous revision.
 	MadeBy, Before string
-	// Deployed is the version that serves, which after a failed upgrade is an older one;
-	// nil if none does.
+	// Deployed is the version that runs, which after a failed upgrade is an older one; nil if none
+	// does.
 	Deployed *semver.Version
-	// Seen is since when an installer has seen this revision to be pending. By its own clock:
-	// Helm notes the time of the machine that it runs on, and not when it was there last.
+	// Seen is since when the installer has seen this revision pending, by its own clock. Helm's
+	// timestamps come from the machine that runs Helm, and do not say when it was last at work.
 	Seen time.Time
 }
 
-// isOurs reports whether an installer has made the release.
+// isOurs reports whether an installer made the release.
 func (r *Release) isOurs() bool { return r != nil && r.MadeBy != "" }
 
 func (r *Release) isPending() bool { return strings.HasPrefix(string(r.Status), pendingPrefix) }
 
-// byInstaller reports whether an installer, and nobody with Helm's own commands, has made
-// this very revision. A rollback has the mark of the revision that it returns to; installers
-// upgrade back instead.
+// byInstaller reports whether an installer made this very revision, rather than a person with Helm.
+// Helm copies the mark of the revision to which it rolls back; installers upgrade back instead.
 func (r *Release) byInstaller() bool {
 	return r.MadeBy != "" && r.MadeBy != r.Before && r.Status != pendingRollback
 }
 
-// Order is what a release is to become.
+// Order describes a release that Releases.Put installs or upgrades.
 type Order struct {
 	Name string
-	// Archive is the chart; nil keeps the one that is deployed.
+	// Archive is the chart; nil keeps the deployed one.
 	Archive []byte
-	// Values are all that the release is to have beside the chart's own.
+	// Values override those of the chart.
 	Values map[string]any
-	// MadeBy is noted on the release.
+	// MadeBy is recorded on the revision.
 	MadeBy string
-	// KeepObjects has Helm leave the release's objects where they are when a later version
-	// does not have them any more, or the release is uninstalled.
+	// KeepObjects makes Helm keep the release's objects when a later version no longer has them, or
+	// when the release is uninstalled.
 	KeepObjects bool
-	// Adopt takes objects over that are there without a release.
+	// Adopt takes over existing objects that belong to no release.
 	Adopt   bool
 	Timeout time.Duration
-	// DryRun changes nothing.
+	// DryRun changes nothing in the cluster.
 	DryRun bool
 }
 
-// Releases makes and changes Helm releases in Fleet's namespace.
+// Releases reads and changes Helm releases in Fleet's namespace.
 type Releases interface {
-	// Find returns the release of this name, nil if there is none.
+	// Find returns the newest revision of a release, or nil if it is not installed.
 	Find(ctx context.Context, name string) (*Release, error)
-	// Put installs a release, or upgrades it. An upgrade that fails is rolled back.
+	// Put installs or upgrades a release, and returns its manifest. It rolls a failed upgrade back.
 	Put(ctx context.Context, order Order) (manifest string, err error)
-	// Abandon marks a revision as failed on which nobody works any more.
+	// Abandon marks a pending revision as failed, if no Helm client works on it any more.
 	Abandon(ctx context.Context, name, why string) error
-	// Manifest returns the objects of what is deployed.
+	// Manifest returns the objects of the deployed revision, as YAML; empty if there is none.
 	Manifest(ctx context.Context, name string) (string, error)
 }
 
 // Offer is one version of a chart in a repository.
 type Offer struct{ Version *semver.Version }
 
-// Problem is something in the way that only a person can move.
+// Problem is an obstacle that only a person can remove.
 type Problem struct{ Reason, Message string }
 
 func (p *Problem) Error() string { return p.Message }
 
-// Repository is where charts come from. Its errors are *Problem where they mean more than
-// that it cannot be reached.
+// Repository offers charts. Its errors are *Problem, unless the repository is merely out of reach.
 type Repository interface {
 	Offers(ctx context.Context, chart string) ([]Offer, error)
 	Fetch(ctx context.Context, chart string, version *semver.Version) ([]byte, error)
 }
 
-// Credentials are for a repository.
+// Credentials give access to a repository.
 type Credentials struct {
 	Username, Password, Token string
-	// CA is in PEM; if empty, the well-known ones are trusted.
+	// CA is in PEM; if empty, the system's certificate authorities are trusted.
 	CA []byte
 }
 
-// OpenRepository returns the repository at an address.
+// OpenRepository returns the repository at a URL.
 type OpenRepository func(address string, credentials Credentials) (Repository, error)
 
-// state is what there is, as far as it has been observed.
+// state is the observed state, and what the FleetAddonConfig asks for.
 type state struct {
 	wanted
-	// generation is that of the FleetAddonConfig.
+	// generation is the FleetAddonConfig's.
 	generation int64
 	// rancher means that Rancher is installed, which installs Fleet itself.
 	rancher     bool
 	crds, fleet *Release
 	// settings is Fleet's ConfigMap, nil if there is none.
 	settings *corev1.ConfigMap
-	// server is where agents are to find the management cluster, nil if nothing is said
-	// of it or it is not known; then serverProblem says why.
+	// server is the address for agents; nil if none is needed, or if it is unknown. serverProblem says
+	// why.
 	server        *server
 	serverProblem *Problem
-	// gatesMap is the ConfigMap that the gates are written to, nil if it is not named or
-	// cannot be read; then gatesProblem says why.
+	// gatesMap is the ConfigMap for the feature gates; nil if none is named, or if it cannot be written.
+	// gatesProblem says why.
 	gatesMap     *corev1.ConfigMap
 	gatesProblem *Problem
-	// offered is what the repository has, nil if nobody has asked.
+	// offered is the repository's answer, or nil if the installer must ask first.
 	offered *offered
-	// running is the version of the image that Fleet's Deployment has; nil if it has none.
+	// running is the version of the image in Fleet's Deployment; nil if there is none.
 	running *semver.Version
-	// failures are attempts that failed, by what was tried.
+	// failures has the failed attempts, by plan.what.
 	failures map[string]*failure
-	// writes are what was written last into ConfigMaps that are somebody else's.
+	// writes has the last texts that the installer wrote into ConfigMaps that it does not own.
 	writes map[step]*written
 	now    time.Time
-	// kubernetes is the version of the management cluster.
+	// kubernetes is the version of the management cluster's API server.
 	kubernetes *semver.Version
 }
 
-// offered is the answer of a repository.
 type offered struct {
 	offers []Offer
 	err    error
 }
 
-// failure is an attempt that failed, and when the next is due.
+// failure is a failed attempt, and when the next one is due.
 type failure struct {
-	// reason explains why there was nothing to try with; it is empty where Helm failed.
+	// reason says why the chart could not be fetched; it is empty if Helm failed.
 	reason, message string
 	next            time.Time
 	count           int
 }
 
-// owner specifies whose Fleet it is.
+// owner says who owns the Fleet in the cluster.
 type owner string
 
 const (
@@ -173,7 +170,6 @@ const (
 	unmanaged owner = "unmanaged"
 )
 
-// owner returns whose Fleet is there.
 func (s *state) owner() owner {
 	switch {
 	case s.rancher:
@@ -189,7 +185,7 @@ func (s *state) owner() owner {
 	}
 }
 
-// version is the version of Fleet, as opposed to that of its chart; nil if it is not known.
+// version is the version of Fleet rather than of its chart; nil if it is unknown.
 func (s *state) version() *semver.Version {
 	if s.fleet == nil {
 		return s.running

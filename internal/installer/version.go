@@ -26,12 +26,12 @@ func (i *install) isMetBy(version *semver.Version) bool {
 // follows reports whether the FleetAddonConfig allows newer versions.
 func (i *install) follows() bool { return i.exact == nil }
 
-// choose returns the version to install of those that a repository offers.
+// choose returns the newest version that the repository offers and the FleetAddonConfig allows.
 func (i *install) choose(offers []Offer) (*semver.Version, *Problem) {
 	var best *semver.Version
 	for _, offer := range offers {
 		if i.exact == nil && i.within == nil && offer.Version.Prerelease() != "" {
-			continue // The newest release is a release.
+			continue // Without a version or range, only releases count.
 		}
 		if i.isMetBy(offer.Version) && (best == nil || offer.Version.GreaterThan(best)) {
 			best = offer.Version
@@ -44,7 +44,6 @@ func (i *install) choose(offers []Offer) (*semver.Version, *Problem) {
 		i.repository, i.describe(), FleetChart, CRDChart, listed(offers))}
 }
 
-// describe returns a description of the requested version.
 func (i *install) describe() string {
 	switch {
 	case i.exact != nil:
@@ -56,7 +55,7 @@ func (i *install) describe() string {
 	}
 }
 
-// listed names the newest of what is offered.
+// listed names the newest versions on offer.
 func listed(offers []Offer) string {
 	const most = 5
 	var versions []*semver.Version
@@ -78,15 +77,15 @@ func listed(offers []Offer) string {
 	return text
 }
 
-// both returns the versions that both charts have: the one without the other is half a Fleet.
+// both returns the versions that both charts have: one chart without the other is half a Fleet.
 func both(fleet, crds []Offer) []Offer {
 	return slices.DeleteFunc(slices.Clone(fleet), func(offer Offer) bool {
 		return !slices.ContainsFunc(crds, func(other Offer) bool { return other.Version.Equal(offer.Version) })
 	})
 }
 
-// unfit reports that a release is not made for a version of Kubernetes; empty if it is, or does
-// not say.
+// unfit returns a message if the release's chart does not support a version of Kubernetes; empty
+// if it does, or does not say.
 func (r *Release) unfit(kubernetes *semver.Version) string {
 	if r.KubeVersion == "" || kubernetes == nil {
 		return ""
@@ -95,5 +94,5 @@ func (r *Release) unfit(kubernetes *semver.Version) string {
 	if err != nil || fits.Check(kubernetes) {
 		return ""
 	}
-	return fmt.Sprintf("it says that it is for Kubernetes %s, and this is %s", r.KubeVersion, kubernetes)
+	return fmt.Sprintf("its chart requires Kubernetes %s, and this cluster has %s", r.KubeVersion, kubernetes)
 }

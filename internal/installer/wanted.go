@@ -15,38 +15,37 @@ import (
 )
 
 const (
-	// AdoptAnnotation on the FleetAddonConfig hands a Fleet to Muster that somebody else has
-	// installed with Helm. Nothing else does.
+	// AdoptAnnotation on the FleetAddonConfig hands releases over that another Helm client installed.
+	// Nothing else does.
 	AdoptAnnotation = "fleet.addons.cluster.x-k8s.io/adopt-fleet"
-	// DefaultRepository is Fleet's own.
+	// DefaultRepository is the repository of the Fleet project.
 	DefaultRepository = "https://rancher.github.io/fleet-helm-charts"
-	// FleetNamespace is where Fleet is, and its releases are: its programs know no other.
+	// FleetNamespace is the namespace of Fleet and its releases. Fleet's programs know no other.
 	FleetNamespace = stamp.FleetSystem
 )
 
-// wanted is what a FleetAddonConfig asks of Fleet itself.
+// wanted is what a FleetAddonConfig asks for.
 type wanted struct {
 	install *install
 	server  *serverWanted
 	gates   *gates
-	// bootstrap reports whether Fleet manages the management cluster; nil if nothing is said.
+	// bootstrap says whether Fleet manages the management cluster too; nil leaves that as it is.
 	bootstrap *bool
 	adopt     bool
 }
 
-// install is what spec.install asks for: one of exact, within, or neither, which is the
-// newest release.
+// install is what spec.install asks for: exact, within, or, with neither, the newest release.
 type install struct {
 	exact  *semver.Version
 	within *semver.Constraints
 	text   string // what the user wrote
-	// invalid explains why that cannot be used, which admission would have refused; nil if it can.
+	// invalid says why the version is unusable; nil if it is usable. Admission refuses such a version.
 	invalid *Problem
 
 	repository string
-	// secret holds the credentials of the repository; its name is empty if there are none.
+	// secret has the credentials of the repository; its name is empty if there is none.
 	secret types.NamespacedName
-	// planOnly means that nothing is to be installed, only shown.
+	// planOnly means that the installer only shows its next step.
 	planOnly bool
 }
 
@@ -57,14 +56,13 @@ type serverWanted struct {
 	ca    *corev1.ObjectReference
 }
 
-// gates are the feature gates as they are to be.
+// gates are the requested feature gates.
 type gates struct {
 	helmOps, ociStorage bool
-	// configMap is where the values of a Fleet are that Rancher installs; empty if there is none.
+	// configMap holds the values of a Fleet that Rancher installs; its name is empty if none is given.
 	configMap types.NamespacedName
 }
 
-// wantedFrom reads what a FleetAddonConfig asks for.
 func wantedFrom(config *addonsv1.FleetAddonConfig) wanted {
 	result := wanted{adopt: config.Annotations[AdoptAnnotation] == "true", install: installFrom(config.Spec.Install)}
 	if fleet := config.Spec.Config; fleet != nil {
@@ -75,7 +73,6 @@ func wantedFrom(config *addonsv1.FleetAddonConfig) wanted {
 	return result
 }
 
-// isNothing reports whether nothing is asked for.
 func (w *wanted) isNothing() bool {
 	return w.install == nil && !w.asksForSettings()
 }

@@ -1,6 +1,6 @@
-// Package kube is how Muster's programs talk to the API server: a cache that is small and
-// never older than the program's own writes, server-side apply of what differs, lists page
-// by page, and the meaning of errors. It does not know what the objects are for.
+// Package kube is how Muster's programs talk to the API server: a small cache that is never older than
+// the program's own writes, server-side apply only where objects differ, paged lists, and the
+// meaning of errors. It does not know the purpose of the objects.
 package kube
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// Result specifies what Applier.Apply did.
+// Result says what Applier.Apply did.
 type Result string
 
 // The results of Apply.
@@ -44,9 +44,9 @@ type Applier struct {
 	Store *Store
 }
 
-// Keep makes the object as wanted, unless it is being deleted or not ours, and returns the
-// UID of what is then there; empty if nothing can be. If patch is false, an existing object
-// is left as it is. The error is a *ForeignError if somebody else made what has the name.
+// Keep creates or updates the object, unless it is being deleted or is not Muster's, and returns the
+// UID of the resulting object; empty if there is none. If patch is false, an existing object stays as
+// it is. The error is a *ForeignError if another program made an object of this name.
 func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (types.UID, error) {
 	key := client.ObjectKeyFromObject(want)
 	have := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
@@ -57,7 +57,7 @@ func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (typ
 	case !found:
 		have = nil
 	case !have.GetDeletionTimestamp().IsZero():
-		return have.GetUID(), nil // Its deletion brings us back.
+		return have.GetUID(), nil // The event of its deletion enqueues it again.
 	case !stamp.IsOurs(have):
 		return "", &ForeignError{kind: kindOf(want), object: have}
 	}
@@ -71,8 +71,8 @@ func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (typ
 	return written.GetUID(), nil
 }
 
-// ForeignError means that an object that somebody else made has the name of one that is needed. It
-// is left alone.
+// ForeignError means that an object that Muster did not make has the name that Muster needs. Muster
+// leaves it unchanged.
 type ForeignError struct {
 	kind   string
 	object client.Object
@@ -88,10 +88,10 @@ func (e *ForeignError) Error() string {
 	}
 	slices.Sort(managers)
 	return fmt.Sprintf("%s %s is not Muster's (written by %s), so bundles for the ClusterClass may not reach the Cluster: delete or rename it, or hand it over with the annotation %s=true",
-		e.kind, client.ObjectKeyFromObject(e.object), cmp.Or(strings.Join(slices.Compact(managers), ", "), "somebody unknown"), stamp.AdoptAnnotation)
+		e.kind, client.ObjectKeyFromObject(e.object), cmp.Or(strings.Join(slices.Compact(managers), ", "), "an unknown client"), stamp.AdoptAnnotation)
 }
 
-// IgnoreForeign returns nil for a ForeignError, and other errors as they are.
+// IgnoreForeign returns nil for a ForeignError, and any other error unchanged.
 func IgnoreForeign(err error) error {
 	if foreign := (*ForeignError)(nil); errors.As(err, &foreign) {
 		return nil
@@ -99,7 +99,7 @@ func IgnoreForeign(err error) error {
 	return err
 }
 
-// UID returns the UID of an object of a kind; empty if there is none.
+// UID returns the UID of an object; empty if it does not exist.
 func (a *Applier) UID(ctx context.Context, key client.ObjectKey, object client.Object) (types.UID, error) {
 	found, err := a.Store.Get(ctx, key, object)
 	if err != nil || !found {
@@ -108,8 +108,8 @@ func (a *Applier) UID(ctx context.Context, key client.ObjectKey, object client.O
 	return object.GetUID(), nil
 }
 
-// Patch changes an object as it was seen and returns the result: the write fails if it has
-// changed since. The change is a merge patch, and has metadata.
+// Patch applies a merge patch to an object and returns the result. It fails if the object has
+// changed since it was read as seen. The change must contain metadata.
 func (a *Applier) Patch(ctx context.Context, seen client.Object, change map[string]any) (client.Object, error) {
 	metadata := change["metadata"].(map[string]any)
 	metadata["uid"], metadata["resourceVersion"] = seen.GetUID(), seen.GetResourceVersion()
@@ -125,9 +125,9 @@ func (a *Applier) Patch(ctx context.Context, seen client.Object, change map[stri
 	return written, a.Store.Wrote(written)
 }
 
-// Apply makes the object as wanted and returns the result. Have is the live object, nil if
-// there is none; if patch is false an existing object is left as it is. An unchanged object
-// costs no request. The error wraps the API server's.
+// Apply creates or updates the object and returns the result. have is the live object, or nil if
+// there is none. If patch is false, an existing object stays as it is. An unchanged object costs no
+// request. The error wraps the API server's.
 func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch bool) (client.Object, Result, error) {
 	result, write := Created, a.create
 	if have != nil {
@@ -154,8 +154,8 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 	return written, result, nil
 }
 
-// create makes an object that was not seen. Only the metadata is asked for in return: the
-// rest is what was sent.
+// create applies an object that the cache does not have. It requests only the metadata in return,
+// because the rest is what it sent.
 func (a *Applier) create(ctx context.Context, want client.Object) (client.Object, error) {
 	answer := &metav1.PartialObjectMetadata{}
 	answer.SetGroupVersionKind(want.GetObjectKind().GroupVersionKind())
@@ -164,7 +164,7 @@ func (a *Applier) create(ctx context.Context, want client.Object) (client.Object
 		return nil, err
 	}
 	if answer.Generation > 1 || hasStrays(answer, want) {
-		// It was there after all: what others added may be in the way.
+		// The object existed already, perhaps with additions by others that are in the way.
 		written, err := a.update(ctx, want)
 		if err != nil {
 			return nil, err
@@ -183,7 +183,7 @@ func (a *Applier) update(ctx context.Context, want client.Object) (client.Object
 	if err := a.send(ctx, want, whole); err != nil {
 		return nil, err
 	}
-	// Trim replaces what it trims, so the rest may be shared.
+	// Trim replaces the fields that it changes, so the others may be shared.
 	written := ShallowCopy(whole)
 	if _, err := Trim(written); err != nil {
 		return nil, err
@@ -211,9 +211,9 @@ func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
 		client.FieldOwner(desired.FieldManager), client.ForceOwnership)
 }
 
-// dropAdded removes what others added to what is wholly ours: template values, tolerations,
-// environment and kubeconfig, selectors, the keys of our own domain, which only we may write,
-// and owners of Cluster API's kinds. An apply leaves what it does not mention.
+// dropAdded removes additions by others to fields that belong to Muster alone: template values,
+// tolerations, environment, kubeconfig, selectors, the keys of Muster's domain, and owners of Cluster
+// API's kinds. An apply leaves whatever it does not mention.
 func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) error {
 	before := written.DeepCopyObject().(client.Object)
 	written.SetLabels(withoutStrays(written.GetLabels(), want.GetLabels()))
@@ -225,22 +225,22 @@ func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) er
 		if want.Spec.TemplateValues != nil {
 			written.Spec.TemplateValues = want.Spec.TemplateValues.DeepCopy()
 		}
-		// The answer is decoded into them, and what is wanted is shared.
+		// A copy, because the client decodes the answer into these fields, and want is shared.
 		spec := want.Spec.DeepCopy()
 		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = spec.AgentTolerations, spec.AgentEnvVars
-		// Where the agent registers itself there is none: by one that somebody wrote Fleet would import.
+		// It is empty if the agent registers itself; with another client's kubeconfig Fleet would import the cluster.
 		written.Spec.KubeConfigSecret = spec.KubeConfigSecret
 	case *fleetv1.ClusterGroup:
 		written.(*fleetv1.ClusterGroup).Spec.Selector = want.Spec.Selector
 	case *fleetv1.BundleNamespaceMapping:
-		// A retired mapping maps nothing, whoever has edited it.
+		// A retired mapping must map nothing, even if edited.
 		written := written.(*fleetv1.BundleNamespaceMapping)
 		written.BundleSelector, written.NamespaceSelector = want.BundleSelector, want.NamespaceSelector
 	}
 	return a.Client.Patch(ctx, written, client.MergeFrom(before), client.FieldOwner(desired.FieldManager))
 }
 
-// Delete deletes the object as it was seen: one that was replaced meanwhile stays.
+// Delete deletes the object that was read; one that replaced it stays.
 func (a *Applier) Delete(ctx context.Context, object client.Object) error {
 	err := a.Client.Delete(ctx, object, client.Preconditions{UID: ptr.To(object.GetUID())})
 	metrics.Applied(kindOf(object), "deleted", client.IgnoreNotFound(err))
@@ -249,26 +249,25 @@ func (a *Applier) Delete(ctx context.Context, object client.Object) error {
 	}
 	ctrl.LoggerFrom(ctx).Info("Deleted", "kind", kindOf(object), "object", client.ObjectKeyFromObject(object).String())
 	if len(object.GetFinalizers()) > 0 {
-		return nil // It lives until its finalizers are gone, and the cache will tell.
+		return nil // It lives until its finalizers are gone, and the cache will show that.
 	}
 	return a.Store.Deleted(object)
 }
 
-// kindOf names the Go type, which is the kind: objects from a cache carry no TypeMeta.
+// kindOf returns the Go type's name, which is the kind: objects from a cache carry no TypeMeta.
 func kindOf(object client.Object) string { return reflect.TypeOf(object).Elem().Name() }
 
-// hasLegacyManager recognizes the field managers that CAAPF used beside the one we share: one
-// per Cluster on groups and mappings that several Clusters use, each with an owner reference
-// of its own. Left alone they hold on to what is no longer wanted.
+// hasLegacyManager recognizes field managers of CAAPF other than the one that Muster shares: one for each
+// Cluster on groups and mappings that several Clusters use, each with its own owner reference. They
+// would keep fields that are no longer wanted.
 func hasLegacyManager(object client.Object) bool {
 	return slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
 		return stamp.IsLegacyManager(entry.Manager)
 	})
 }
 
-// dropLegacy removes CAAPF's per-Cluster managers from an object that we have applied, and
-// the owner references to Clusters that only they wanted. It costs one read and one write,
-// once in an object's life.
+// dropLegacy removes CAAPF's per-Cluster managers from an applied object, and the owner references to
+// Clusters that only they wanted. It costs one read and one write, once in an object's life.
 func (a *Applier) dropLegacy(ctx context.Context, want client.Object) error {
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(want.GetObjectKind().GroupVersionKind())

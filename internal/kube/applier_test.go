@@ -21,11 +21,11 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// server plays the API server for one kind of request at a time.
+// server is a fake API server for one kind of request at a time.
 type server struct {
 	client.Client
 	err error
-	// generation is that of the answer to an apply.
+	// generation is the object's, in the answer to an apply.
 	generation int64
 	applied    []client.PatchOptions
 	deleted    []client.DeleteOptions
@@ -61,7 +61,7 @@ func (s *server) Delete(_ context.Context, _ client.Object, options ...client.De
 	return s.err
 }
 
-// cached is a cache with one Fleet Cluster, or none.
+// cached is a cache with at most one Fleet Cluster.
 type cached struct {
 	client.Reader
 	shows *fleetv1.Cluster
@@ -92,7 +92,7 @@ func TestApply(t *testing.T) {
 		err    error
 		want   Result
 		writes int
-		// generation is what the object has afterwards, if it is not 1.
+		// generation is the object's after the write, if it is not 1.
 		generation int64
 	}{
 		"absent":                {patch: true, want: Created, writes: 1},
@@ -136,7 +136,7 @@ func TestApply(t *testing.T) {
 			if retained := seen.Spec.TemplateValues.Data; !cmp.Equal(retained, desired.ShortValues(retained)) {
 				t.Errorf("the Store keeps whole template values: %v", seen.Spec.TemplateValues.Data)
 			}
-			// So the event of this very write makes no second one.
+			// So the event of this write causes no second one.
 			if _, again, err := applier.Apply(t.Context(), wantedCluster(), &seen, true); err != nil || again != Unchanged {
 				t.Errorf("the second Apply = %q, %v", again, err)
 			}
@@ -144,8 +144,8 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// keeper plays an API server on which somebody else has written a kubeconfig: an apply leaves
-// it, and only another write removes it.
+// keeper is a fake API server on which another client has written a kubeconfig: an apply leaves it, and
+// only a merge patch removes it.
 type keeper struct {
 	server
 	merged string
@@ -162,7 +162,7 @@ func (k *keeper) Patch(ctx context.Context, answer client.Object, patch client.P
 	return err
 }
 
-// Where the agent is to register itself, Fleet must find nothing by which it would import.
+// If the agent registers itself, Fleet must find no kubeconfig with which it would import the cluster.
 func TestSomebodysKubeconfigGoes(t *testing.T) {
 	want := wantedCluster()
 	want.Spec.ClientID, want.Spec.KubeConfigSecret = "drawn", ""

@@ -18,25 +18,25 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// compacted is the only field, beside type and identity, that Compact leaves: the rest of the
-// object as JSON, deflated. A control plane of 12 KiB takes about 90 KiB as maps and 3 KiB
-// like this, and is read only when its Cluster is reconciled.
+// compacted is the field to which Compact reduces an object, apart from type and identity: the rest as
+// JSON, deflated. A control plane of 12 KiB takes about 90 KiB as maps and 3 KiB like this, and is
+// inflated only when its Cluster is reconciled.
 const compacted = "compacted"
 
-// deflaters are kept because each is over half a megabyte.
+// deflaters are reused because each takes over half a megabyte.
 var deflaters = sync.Pool{New: func() any {
 	deflater, err := flate.NewWriter(nil, flate.BestSpeed)
 	if err != nil {
-		panic(err) // It is returned only for a level that does not exist.
+		panic(err) // The only error is an invalid level.
 	}
 	return deflater
 }}
 
-// inflaters are kept, too.
+// inflaters are reused, too.
 var inflaters = sync.Pool{New: func() any { return flate.NewReader(nil) }}
 
-// Compact makes an object small, in place: it keeps its type, its identity, whether it is
-// paused, and a string from which Expand restores what can reach the template values. It
+// Compact makes an object small, in place. It keeps the type, the identity, whether the object is
+// paused, and a string from which Expand restores the fields that can reach the template values. It
 // fails only if the object is not JSON.
 func Compact(object *unstructured.Unstructured) error {
 	if _, done := object.Object[compacted]; done {
@@ -65,9 +65,8 @@ func Compact(object *unstructured.Unstructured) error {
 	return nil
 }
 
-// Expand returns what Compact was given, as far as it can reach the template values.
-// The result is the caller's own. An object that was never compacted is returned as
-// it is.
+// Expand restores the fields that can reach the template values. The caller may change the result,
+// unless the object was never compacted: then Expand returns its contents as they are.
 func Expand(object *unstructured.Unstructured) (map[string]any, error) {
 	small, ok := object.Object[compacted].(string)
 	if !ok {
@@ -87,14 +86,14 @@ func Expand(object *unstructured.Unstructured) (map[string]any, error) {
 	return document, nil
 }
 
-// Content returns what Compact has made of an object.
+// Content returns the compacted contents of an object.
 func Content(object *unstructured.Unstructured) string {
 	content, _ := object.Object[compacted].(string)
 	return content
 }
 
-// CompactedChanged passes updates of compacted objects that can reach the template
-// values; a control plane's status changes all the time and never does.
+// CompactedChanged passes updates that can reach the template values, or that start or end a pause. A
+// control plane's status changes all the time and never does.
 var CompactedChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*unstructured.Unstructured)
 	after, isToo := e.ObjectNew.(*unstructured.Unstructured)

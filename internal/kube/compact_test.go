@@ -13,8 +13,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// controlPlane returns what an API server returns of a control plane with that many
-// inline files.
+// controlPlane returns a control plane as an API server would, with a number of inline files.
 func controlPlane(files int) *unstructured.Unstructured {
 	var list []any
 	for i := range files {
@@ -45,7 +44,7 @@ func TestCompact(t *testing.T) {
 	if err := Compact(small); err != nil {
 		t.Fatal(err)
 	}
-	// Twice is as good as once: a transform may see an object again.
+	// A transform may get an object twice.
 	if err := Compact(small); err != nil {
 		t.Fatal(err)
 	}
@@ -143,8 +142,8 @@ func TestCompactedChanged(t *testing.T) {
 	}
 }
 
-// What never reaches the template values is not in the cache either: the values are the
-// same with and without it, and a change of nothing else is none.
+// Fields that never reach the template values are not in the cache either: the values are the same with
+// and without them, and a change of only such fields is none.
 func TestCompactLeavesOutWhatTheValuesDo(t *testing.T) {
 	withCopies := func(original string) *unstructured.Unstructured {
 		object := controlPlane(2)

@@ -15,10 +15,9 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// Differs reports whether applying the desired object would change the live one: a
-// field we want is missing or altered, (by the hash of what was applied last) we
-// applied something that we no longer want, or there is a key of our own domain that we
-// do not want, whoever wrote it. What else others added does not count.
+// Differs reports whether applying the desired object would change the live one: a desired field is
+// missing or altered, a field applied earlier is no longer desired (by the hash of the last apply), or
+// there is an undesired key of Muster's own domain, whoever wrote it. Other additions do not count.
 func Differs(want, have client.Object) bool {
 	if hasStrays(have, want) {
 		return true
@@ -61,15 +60,15 @@ func hashOf(values *fleetv1.GenericMap) string {
 	return desired.HashOfValues(values.Data)
 }
 
-// hasStrays reports whether an object has what only we may put there, and do not want: keys
-// of our own domain, and owners of Cluster API's kinds.
+// hasStrays reports whether an object has undesired keys or owners that only Muster may set: keys of
+// Muster's own domain, and owners of Cluster API's kinds.
 func hasStrays(have, want client.Object) bool {
 	return anyStray(have.GetLabels(), want.GetLabels()) || anyStray(have.GetAnnotations(), want.GetAnnotations()) ||
 		slices.ContainsFunc(have.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return isStrayOwner(owner, want) })
 }
 
-// isStrayOwner recognizes an object of Cluster API that is not wanted as an owner: it would
-// keep the object alive, or have it deleted.
+// isStrayOwner recognizes an undesired owner from Cluster API: it would keep the object alive, or get it
+// deleted.
 func isStrayOwner(owner metav1.OwnerReference, want client.Object) bool {
 	version, err := schema.ParseGroupVersion(owner.APIVersion)
 	return err == nil && version.Group == clusterv1.GroupVersion.Group && wantedOwner(owner, want) == nil
@@ -84,8 +83,8 @@ func wantedOwner(owner metav1.OwnerReference, want client.Object) *metav1.OwnerR
 	return nil
 }
 
-// ownersWithoutStrays returns the owners of an object without strays, and the wanted ones as
-// they are wanted: one may have been edited to block deletions.
+// ownersWithoutStrays returns the owners of an object without strays, with the desired ones in their
+// desired form: one may have been edited to block deletions.
 func ownersWithoutStrays(have, want client.Object) []metav1.OwnerReference {
 	var owners []metav1.OwnerReference
 	for _, owner := range have.GetOwnerReferences() {

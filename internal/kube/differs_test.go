@@ -38,8 +38,8 @@ func wantedGroup() *fleetv1.ClusterGroup {
 	return desired.ClassGroup(settings.Default(), &desired.Class{ObjectMeta: metav1.ObjectMeta{Namespace: "classes", Name: "standard", UID: "uid"}})
 }
 
-// stored returns an object as a cache holds it after it was applied: what the API
-// server and others added is there, it went through JSON, and it is trimmed.
+// stored returns an object as a cache has it after an apply: with additions of the API server and others,
+// read from JSON, and trimmed.
 func stored[T client.Object](t *testing.T, want T, others func(T)) T {
 	t.Helper()
 	fields, err := desired.Configuration(want)
@@ -75,7 +75,7 @@ func stored[T client.Object](t *testing.T, want T, others func(T)) T {
 	return trimmed.(T)
 }
 
-// What was just applied does not differ, even with what others wrote meanwhile.
+// An applied object does not differ, even after writes by others.
 func TestWhatWasAppliedDoesNotDiffer(t *testing.T) {
 	addMetadata := func(object client.Object) {
 		labels, annotations := object.GetLabels(), object.GetAnnotations()

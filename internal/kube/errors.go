@@ -13,25 +13,24 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// IsAbsent reports whether an error says that there is nothing (any more) to write to: the
-// object or its namespace is gone or being deleted. An event shows if it returns.
+// IsAbsent reports whether the object or its namespace does not exist, or is being deleted. If it
+// returns, an event shows that.
 func IsAbsent(err error) bool {
 	return apierrors.IsNotFound(err) && !IsUnserved(err) || apierrors.HasStatusCause(err, "NamespaceTerminating")
 }
 
-// IsUnserved reports whether an error says that a kind is not served: its CRD is gone or
-// being deleted. No event shows when it returns, as nothing of that kind is left.
+// IsUnserved reports whether the API server does not serve a kind: its CRD is missing or being deleted.
+// No event shows when the kind returns.
 func IsUnserved(err error) bool {
-	// An API server that does not know a resource answers without a Status, which
-	// distinguishes it from one that does not find an object.
+	// For an unknown resource the API server answers without a Status, unlike for a missing object.
 	unknown := apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-	// Its message for an apply that would create has no reason of its own.
+	// The API server's error for an apply that would create an object has no reason of its own.
 	terminating := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "custom resource definition is terminating")
 	return unknown || terminating || apierrors.IsMethodNotSupported(err) || meta.IsNoMatchError(err)
 }
 
-// IsPassing reports whether an error says nothing about the request: the connection broke, or
-// the API server is busy. The same request may succeed in a moment.
+// IsPassing reports whether the same request may succeed in a moment: the connection broke, or the
+// API server is busy.
 func IsPassing(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) && isConnection(err) ||

@@ -17,7 +17,7 @@ func TestWhyNothingCanBeWritten(t *testing.T) {
 	resource := schema.GroupResource{Group: "fleet.cattle.io", Resource: "clusters"}
 	terminating := apierrors.NewForbidden(resource, "prod", errors.New("the namespace is going"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
-	// What client-go makes of an API server that has no such path.
+	// client-go makes this error if an API server does not know the path.
 	unknown := apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", resource, "prod", "404 page not found", 0, true)
 	for name, test := range map[string]struct {
 		err              error

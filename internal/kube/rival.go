@@ -16,11 +16,11 @@ import (
 )
 
 // byFleetNamespace indexes Fleet Clusters, and Clusters by their pin, by the namespace that Fleet
-// derives, if they may share it.
+// derives, if another could share it.
 const byFleetNamespace = "muster.fleetNamespace"
 
-// IndexRivals adds the indexes that RivalOf and PinnedTo read. Nearly all names are too short to
-// be in them.
+// IndexRivals adds the indexes that RivalOf and PinnedTo read. Most names are too short to be
+// indexed.
 func IndexRivals(ctx context.Context, indexer client.FieldIndexer) error {
 	for _, index := range []struct {
 		object client.Object
@@ -51,7 +51,7 @@ func fleetNamespaceOf(namespace, fleetCluster string) []string {
 }
 
 // PinnedTo returns the Clusters whose pin leads to the namespace that Fleet derives for a Fleet
-// Cluster; none if no other can. They must not be changed.
+// Cluster; none if no other can share it. Callers must not change them.
 func PinnedTo(ctx context.Context, cache client.Reader, key types.NamespacedName) ([]clusterv1.Cluster, error) {
 	var all clusterv1.ClusterList
 	for _, shared := range fleetNamespaceOf(key.Namespace, key.Name) {
@@ -62,9 +62,9 @@ func PinnedTo(ctx context.Context, cache client.Reader, key types.NamespacedName
 	return all.Items, nil
 }
 
-// RivalOf returns who has the namespace that Fleet derives for a Fleet Cluster; zero if that may
-// have it. The planned claims are pins that count although their Fleet Clusters do not exist yet.
-// See stamp.FleetRival.
+// RivalOf returns the Fleet Cluster that has the namespace that Fleet derives for key; zero if key may
+// have it. The planned claims are pins that count although their Fleet Clusters do not exist yet. See
+// stamp.FleetRival.
 func RivalOf(ctx context.Context, cache client.Reader, key types.NamespacedName, planned ...stamp.FleetClaim) (types.NamespacedName, error) {
 	none := types.NamespacedName{}
 	if !stamp.CanShareFleetNamespace(key.Namespace, key.Name) {
@@ -76,7 +76,7 @@ func RivalOf(ctx context.Context, cache client.Reader, key types.NamespacedName,
 	if err := cache.Get(ctx, types.NamespacedName{Name: shared}, namespace, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return none, fmt.Errorf("reading Namespace: %w", err)
 	}
-	if stamp.IsFleetNamespace(namespace.Annotations) { // It says whose it is, however many claim it.
+	if stamp.IsFleetNamespace(namespace.Annotations) { // The Namespace names its owner, whatever else claims it.
 		return stamp.FleetRival(key, namespace.Annotations, nil), nil
 	}
 	var all fleetv1.ClusterList

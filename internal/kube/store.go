@@ -21,12 +21,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
-// lag is how long a write is remembered while the cache has not shown it. A cache
-// that lags longer has lost its watch, and what it shows after the relist is true.
+// lag is how long the Store remembers a write that the cache has not shown. A cache that lags longer has
+// lost its watch; after its relist it is right.
 const lag = 20 * time.Second
 
-// Store reads objects from the cache, but never older than what was written through it.
-// Without that, the event of a first write would cause a second.
+// Store reads objects from the cache, but never older than those written through it. Otherwise the event
+// of a first write would cause a second.
 type Store struct {
 	reader client.Reader
 	scheme *runtime.Scheme
@@ -34,8 +34,8 @@ type Store struct {
 
 	mu     sync.Mutex
 	writes map[storeKey]write
-	// gone holds objects whose deletion came while their last write was remembered: what read
-	// them from here in between believes that they exist.
+	// gone has objects that were deleted while the Store remembered their last write. Readers of the Store
+	// believed in between that they exist.
 	gone []client.Object
 }
 
@@ -46,7 +46,7 @@ type storeKey struct {
 
 type write struct {
 	object client.Object // as the cache would show it
-	// created means that the cache need not have shown the object before.
+	// created means that the cache may never have shown the object.
 	created, deleted bool
 	expires          time.Time
 }
@@ -56,8 +56,8 @@ func NewStore(reader client.Reader, scheme *runtime.Scheme) *Store {
 	return &Store{reader: reader, scheme: scheme, now: time.Now, writes: map[storeKey]write{}}
 }
 
-// Get reads an object into object, read-only, and reports whether it exists. Like any object
-// from a cache it may lag behind the API server, but not behind our own writes.
+// Get reads an object, read-only, and reports whether it exists. The result may be older than the API
+// server's, but not older than Muster's own writes.
 func (s *Store) Get(ctx context.Context, key client.ObjectKey, object client.Object) (bool, error) {
 	err := s.reader.Get(ctx, key, object, client.UnsafeDisableDeepCopy)
 	if client.IgnoreNotFound(err) != nil {
@@ -81,8 +81,8 @@ func (s *Store) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 	}
 	switch {
 	case !found && !last.created && !last.deleted:
-		// The cache had it, and has it no longer: the answer to our write came after the news
-		// that somebody has deleted it.
+		// The cache had the object, and no longer has it: the event of its deletion came before the answer
+		// to the write.
 		delete(s.writes, storeKey)
 		return false, nil
 	case s.now().After(last.expires):
@@ -94,7 +94,7 @@ func (s *Store) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 	return true, nil
 }
 
-// caughtUp reports whether what the cache shows is at least as new as the write.
+// caughtUp reports whether the cache is at least as new as the write.
 func caughtUp(cached client.Object, last write) bool {
 	if last.deleted {
 		return cached.GetUID() != last.object.GetUID()
@@ -103,14 +103,14 @@ func caughtUp(cached client.Object, last write) bool {
 	return err != nil || order >= 0
 }
 
-// Wrote trims an object that was changed, as the API server returned it, in place and remembers
-// it for as long as the cache has the object in an older state.
+// Wrote trims an updated object, as the API server returned it, in place. The Store remembers it until
+// the cache is as new.
 func (s *Store) Wrote(object client.Object) error {
 	return s.remember(object, write{})
 }
 
-// Created trims an object that the cache may not have yet, as the API server returned it, in
-// place and remembers it.
+// Created trims a new object, as the API server returned it, in place. The Store remembers it until
+// the cache has it.
 func (s *Store) Created(object client.Object) error {
 	return s.remember(object, write{created: true})
 }
@@ -118,8 +118,8 @@ func (s *Store) Created(object client.Object) error {
 // Deleted remembers that the object is gone.
 func (s *Store) Deleted(object client.Object) error { return s.remember(object, write{deleted: true}) }
 
-// Saw forgets a write that the cache has caught up with; gone says that the cache's news is
-// the object's deletion. Call it for every event.
+// Saw forgets a write with which the cache has caught up; gone means that the event is the object's
+// deletion. Callers call it for every event.
 func (s *Store) Saw(object client.Object, gone bool) {
 	storeKey, err := s.key(object, client.ObjectKeyFromObject(object))
 	if err != nil {
@@ -131,8 +131,8 @@ func (s *Store) Saw(object client.Object, gone bool) {
 	if !ok {
 		return
 	}
-	// A deletion of the object we wrote, or a newer state of it, is newer news. The
-	// deletion of an earlier object of the name is not.
+	// A deletion of the written object, or a newer state of it, counts. The deletion of an earlier object
+	// of that name does not.
 	if gone && object.GetUID() == last.object.GetUID() || !gone && caughtUp(object, last) {
 		delete(s.writes, storeKey)
 		if gone && !last.deleted {
@@ -141,10 +141,9 @@ func (s *Store) Saw(object client.Object, gone bool) {
 	}
 }
 
-// Missed returns, once, the objects that have to be reconciled again although no event will
-// say so. Of some the cache has not shown the last write in time; it never will if the object
-// was gone again before the cache's watch was back, as when a CRD is removed. Of others it
-// showed the deletion before the last write.
+// Missed returns, once, the objects that must be reconciled again although no event says so. For some,
+// the cache did not show the last write in time; it never will if the object was gone before the watch
+// returned, as when a CRD is removed. For others, it showed the deletion before the last write.
 func (s *Store) Missed() []client.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,8 +158,8 @@ func (s *Store) Missed() []client.Object {
 	return missed
 }
 
-// Unconfirmed returns the objects of a kind that were made and that the cache does not show yet,
-// so that a list from the cache lacks them. They must not be changed.
+// Unconfirmed returns created objects of a kind that the cache does not show yet, so that lists from
+// the cache lack them. Callers must not change them.
 func (s *Store) Unconfirmed(kind client.Object) ([]client.Object, error) {
 	like, err := s.key(kind, client.ObjectKey{})
 	if err != nil {
@@ -190,7 +189,7 @@ func (s *Store) remember(object client.Object, as write) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if last, ok := s.writes[storeKey]; ok && last.object.GetUID() == object.GetUID() {
-		as.created = as.created || last.created // And changed before the cache had it.
+		as.created = as.created || last.created // The object was changed before the cache had it.
 	}
 	as.object, as.expires = object.DeepCopyObject().(client.Object), s.now().Add(lag)
 	s.writes[storeKey] = as
@@ -202,13 +201,13 @@ func (s *Store) key(object client.Object, name client.ObjectKey) (storeKey, erro
 	return storeKey{GroupKind: gvk.GroupKind(), NamespacedName: name}, err
 }
 
-// missedInterval is how often we check for writes that the cache never delivered.
+// missedInterval is how often MissedWrites checks for writes that the cache never showed.
 const missedInterval = 3 * time.Second
 
-// MissedWrites brings back, by an event of our own, objects whose last write no event has shown.
+// MissedWrites enqueues, by a generic event, objects whose last write no event has shown.
 type MissedWrites struct {
 	store *Store
-	// Clusters and the others bring back objects of their kind.
+	// Clusters and the other channels carry objects of one kind each.
 	Clusters, FleetClusters, Groups, Mappings chan event.GenericEvent
 }
 
@@ -218,11 +217,11 @@ func NewMissedWrites(store *Store) *MissedWrites {
 	return &MissedWrites{store, channel(), channel(), channel(), channel()}
 }
 
-// Start checks until the context ends. It is a manager's Runnable.
+// Start checks until the context ends. It makes MissedWrites a manager's Runnable.
 func (u *MissedWrites) Start(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		for _, object := range u.store.Missed() {
-			ctrl.LoggerFrom(ctx).Info("Looking again at what no event may have shown", "object", client.ObjectKeyFromObject(object).String())
+			ctrl.LoggerFrom(ctx).Info("Reconciling an object whose last change no event may have shown", "object", client.ObjectKeyFromObject(object).String())
 			select {
 			case <-ctx.Done():
 				return
@@ -246,8 +245,8 @@ func (u *MissedWrites) of(object client.Object) chan event.GenericEvent {
 	}
 }
 
-// News passes all events but updates that change nothing of what is cached here. A resync
-// passes: its purpose is to reconcile again.
+// News passes all events except updates that change no cached field. It passes resyncs, whose purpose is
+// to reconcile again.
 var News = predicate.Funcs{UpdateFunc: func(update event.UpdateEvent) bool {
 	return update.ObjectOld.GetResourceVersion() == update.ObjectNew.GetResourceVersion() || isNews(update.ObjectOld, update.ObjectNew)
 }}
@@ -260,7 +259,7 @@ func isNews(before, after client.Object) bool {
 	return !equality.Semantic.DeepEqual(a, b)
 }
 
-// ShallowCopy returns an object that shares everything with another but its own fields.
+// ShallowCopy returns an object with its own top-level fields; everything below them is shared.
 func ShallowCopy(object client.Object) client.Object {
 	result := reflect.New(reflect.TypeOf(object).Elem())
 	result.Elem().Set(reflect.ValueOf(object).Elem())

@@ -19,7 +19,7 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// lagging plays a cache that shows what it is told to show.
+// lagging is a fake cache with fixed contents.
 type lagging struct {
 	client.Reader
 	shows *fleetv1.Cluster
@@ -64,7 +64,7 @@ func TestStore(t *testing.T) {
 		"nothing anywhere":       {},
 		"what the cache shows":   {cache: version("a", "5"), want: version("a", "5")},
 		"created, not shown yet": {steps: steps{wrote(version("a", "5"))}, want: version("a", "5")},
-		// The news of the deletion may be faster than the answer to the write.
+		// The event of the deletion may come before the answer to the write.
 		"changed, gone meanwhile":            {steps: steps{saw(version("a", "11"), true), changed(version("a", "10"))}},
 		"changed, shown as before":           {steps: steps{changed(version("a", "10"))}, cache: version("a", "9"), want: version("a", "10")},
 		"created and changed, not shown yet": {steps: steps{wrote(version("a", "5")), changed(version("a", "10"))}, want: version("a", "10")},
@@ -128,7 +128,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// Once the cache has caught up nothing is kept: the Store does not grow.
+// The Store forgets a write once the cache has caught up, so it does not grow.
 func TestStoreForgets(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
@@ -146,14 +146,14 @@ func TestStoreForgets(t *testing.T) {
 	if len(store.writes) > 0 {
 		t.Errorf("it remembers %v", store.writes)
 	}
-	// And the cache may now go back in time only if the API server does.
+	// Then the cache may go back in time only if the API server does.
 	cache.shows = nil
 	if found, err := store.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "prod"}, &fleetv1.Cluster{}); err != nil || found {
 		t.Errorf("found: %v, %v", found, err)
 	}
 }
 
-// Whoever has written an object may go on changing it.
+// A caller may change an object after writing it.
 func TestStoreKeepsACopy(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
@@ -190,8 +190,7 @@ func TestStoreReportsErrors(t *testing.T) {
 	}
 }
 
-// What the cache never shows is said once, when it is overdue, even if somebody has
-// read it meanwhile.
+// A write that the cache never shows is returned once, when it is overdue, even if it was read meanwhile.
 func TestStoreMissed(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
@@ -221,8 +220,7 @@ func TestStoreMissed(t *testing.T) {
 	}
 }
 
-// A deletion that comes before the last write was shown may have been reconciled while
-// the write still counted.
+// A reconcile may have read the remembered write of an object whose deletion the cache showed first.
 func TestStoreGoneBeforeSeen(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
@@ -232,7 +230,7 @@ func TestStoreGoneBeforeSeen(t *testing.T) {
 	if err := store.Created(version("a", "10")); err != nil {
 		t.Fatal(err)
 	}
-	store.Saw(version("b", "11"), true) // An earlier object's.
+	store.Saw(version("b", "11"), true) // The deletion of an earlier object.
 	if missed := store.Missed(); len(missed) > 0 {
 		t.Errorf("after another's deletion: %v", missed)
 	}

@@ -16,22 +16,22 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// A FleetAddonConfig has no more tolerations and environment variables than this. Anyone who may
-// write a Fleet Cluster can give it half a million of three bytes each; one more than the maximum
-// is kept, so that the list differs from any that is wanted.
+// A FleetAddonConfig has at most this many tolerations and environment variables. Anyone who may write a
+// Fleet Cluster can give it half a million of three bytes each. Trim keeps one more than the maximum,
+// so that the list differs from every desired one.
 const (
 	maxTolerations = 64
 	maxEnvVars     = 128
-	// maxConditions is more than Fleet has.
+	// maxConditions is more than Fleet sets.
 	maxConditions = 32
 )
 
-// Trim is a cache transform: it drops what Muster does not read, so that thousands of objects
-// fit in little memory. Of managedFields it keeps the managers' names, of a Fleet Cluster's
-// template values their hash; unstructured objects it compacts.
+// Trim is a cache transform: it drops everything that Muster does not read, so that thousands of objects
+// fit in little memory. Of managedFields it keeps the managers' names, of a Fleet Cluster's template
+// values the hash; it compacts unstructured objects.
 func Trim(object any) (any, error) {
 	if large, ok := object.(*unstructured.Unstructured); ok {
-		// The objects that Clusters refer to, the largest of all.
+		// An object that Clusters refer to; these are the largest.
 		return object, Compact(large)
 	}
 	accessor, ok := object.(client.Object)
@@ -67,7 +67,7 @@ func Trim(object any) (any, error) {
 	return object, nil
 }
 
-// agentNamespace returns where an agent says that it runs, if it can run there.
+// agentNamespace returns the namespace that an agent reports, if it is a valid name.
 func agentNamespace(reported string) string {
 	if len(validation.IsDNS1123Label(reported)) > 0 {
 		return ""
@@ -75,7 +75,7 @@ func agentNamespace(reported string) string {
 	return reported
 }
 
-// AtMost returns the first items of a list, in an array of their own.
+// AtMost returns the first items of a list, copied if any are cut off.
 func AtMost[T any](most int, all []T) []T {
 	if len(all) <= most {
 		return all
@@ -83,7 +83,7 @@ func AtMost[T any](most int, all []T) []T {
 	return slices.Clone(all[:most])
 }
 
-// dropCopies removes annotations that hold the whole object once more.
+// dropCopies removes annotations that hold a copy of the whole object.
 func dropCopies(object client.Object) {
 	annotations := object.GetAnnotations()
 	before := len(annotations)
@@ -93,7 +93,7 @@ func dropCopies(object client.Object) {
 	}
 }
 
-// Managers returns of managedFields whose they are.
+// Managers reduces managedFields to manager and operation.
 func Managers(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	var trimmed []metav1.ManagedFieldsEntry
 	for _, entry := range entries {
@@ -102,8 +102,8 @@ func Managers(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	return trimmed
 }
 
-// conditionsRead returns the conditions of a CAPI Cluster that are read here. There are
-// a dozen others, with long messages.
+// conditionsRead returns the conditions of a CAPI Cluster that Muster reads. There are a dozen others,
+// with long messages.
 func conditionsRead(all []metav1.Condition) []metav1.Condition {
 	var read []metav1.Condition
 	for _, condition := range all {

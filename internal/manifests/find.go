@@ -12,8 +12,8 @@ import (
 // extensions mark the files that kubectl reads in a folder.
 var extensions = []string{".json", ".yaml", ".yml"}
 
-// Find replaces each folder with its files, as kubectl does. It descends into the folders in it
-// only if recursive. Read reports the paths that do not exist.
+// Find replaces each folder with its files, as kubectl does, including subfolders if recursive. Read
+// reports paths that do not exist.
 func Find(paths []string, recursive bool) ([]string, error) {
 	var found []string
 	for _, path := range paths {

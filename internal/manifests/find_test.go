@@ -47,7 +47,7 @@ func TestFind(t *testing.T) {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
-	// Nothing to check would pass for nothing wrong.
+	// Otherwise an empty folder would pass every check.
 	if _, err := Find(in("empty"), false); err == nil || !strings.Contains(err.Error(), "has no file") {
 		t.Errorf("the error is %v", err)
 	}

@@ -1,5 +1,5 @@
-// Package manifests reads objects from files of YAML or JSON, for commands that work
-// without a cluster. It unfolds Lists and knows no other kind.
+// Package manifests reads objects from YAML or JSON files, for commands that work without a cluster. It
+// unfolds Lists and knows no other kind.
 package manifests
 
 import (
@@ -22,18 +22,18 @@ import (
 // Stdin is the path that stands for standard input.
 const Stdin = "-"
 
-// Object is one object of a file, its metadata decoded.
+// Object is one object of a file, with its metadata decoded.
 type Object struct {
 	metav1.PartialObjectMetadata
 	// File is the path it was read from.
 	File string
 	// Document counts the documents of the file from 1.
 	Document int
-	// Raw is the object as JSON, in which no key occurs twice.
+	// Raw is the object as JSON without duplicate keys.
 	Raw []byte
 }
 
-// Wrap adds to an error which object it is about.
+// Wrap adds the object's file and name to an error.
 func (o *Object) Wrap(err error) error {
 	return fmt.Errorf("%s: document %d, %s %s: %w", o.File, o.Document, o.Kind, cmp.Or(o.Name, o.GenerateName), err)
 }
@@ -50,8 +50,8 @@ func (p *Problem) Error() string { return p.File + ": " + p.Err.Error() }
 // Unwrap returns the error without the file.
 func (p *Problem) Unwrap() error { return p.Err }
 
-// Read reads the objects of several files, in order. Empty documents are skipped. A file or
-// document that cannot be read is a problem and leaves the others readable.
+// Read reads the objects of several files, in order. It skips empty documents. An unreadable file or
+// document is a problem, but does not keep Read from reading the others.
 func Read(paths []string, stdin io.Reader) ([]Object, []*Problem) {
 	var r reader
 	for _, path := range paths {

@@ -19,7 +19,7 @@ const (
 	list = "{apiVersion: v1, kind: List, items: [%s]}"
 )
 
-// found says of each object where it is, and of each problem what it is.
+// found names each object with its place, and each problem.
 func found(paths []string, stdin io.Reader) (objects, problems []string) {
 	all, failed := Read(paths, stdin)
 	for _, object := range all {

@@ -1,18 +1,18 @@
-// Package message keeps texts for people within what the API server takes.
+// Package message keeps messages within the limits of the API server.
 package message
 
 import "strings"
 
 const (
-	// Condition is how long the message of a condition may be, in bytes. The API server
-	// refuses more than 32 KiB, and what Fleet, Helm or an admission webhook says has no bound.
+	// Condition is the maximum length of a condition's message, in bytes. The API server refuses more than
+	// 32 KiB, and messages from Fleet, Helm or an admission webhook have no bound.
 	Condition = 4 << 10
-	// Note is what the API server takes for an event, in bytes (validation of
-	// events.k8s.io/v1); a longer note loses the event.
+	// Note is the API server's limit for an event's note, in bytes (validation of events.k8s.io/v1). An event
+	// with a longer note is lost.
 	Note = 1024
 )
 
-// Short returns a message that is no longer than this many bytes.
+// Short cuts a message to at most this many bytes.
 func Short(message string, longest int) string {
 	const more = "…"
 	if len(message) <= longest {

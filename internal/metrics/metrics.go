@@ -51,7 +51,7 @@ func init() {
 	ctrlmetrics.Registry.MustRegister(clusters, reasons, conditions, applies, importLatency, buildInfo, admissions)
 }
 
-// Build records which build of a program this is.
+// Build records the build of this program.
 func Build(version, revision, goVersion string) {
 	buildInfo.WithLabelValues(version, revision, goVersion).Set(1)
 }
@@ -64,7 +64,7 @@ func Applied(kind, result string, err error) {
 	applies.WithLabelValues(kind, result).Inc()
 }
 
-// Imported observes how long an import took.
+// Imported observes the duration of an import.
 func Imported(latency time.Duration) { importLatency.Observe(latency.Seconds()) }
 
 // Clusters sets the number of Clusters in a state.
@@ -73,7 +73,7 @@ func Clusters(state string, count int) { clusters.WithLabelValues(state).Set(flo
 // Reasons sets the number of Clusters whose condition has a reason.
 func Reasons(reason string, count int) { reasons.WithLabelValues(reason).Set(float64(count)) }
 
-// Condition sets whether what a condition says holds.
+// Condition records whether a condition holds.
 func Condition(condition string, holds bool) {
 	value := 0.0
 	if holds {
@@ -89,8 +89,8 @@ const (
 	Error   = "error"
 )
 
-// Admits starts the counters of a webhook at zero, so that the first error is an increase. At
-// the start of a series it would not show as one.
+// Admits starts the counters of a webhook at zero, so that the first error is an increase. The first
+// value of a new series is none.
 func Admits(webhook string) {
 	for _, result := range []string{Allowed, Denied, Error} {
 		admissions.WithLabelValues(webhook, result)
@@ -110,8 +110,8 @@ func init() { ctrlmetrics.Registry.MustRegister(manifests) }
 // Manifests sets the number of Clusters whose FleetAgentManifestReady has a reason.
 func Manifests(reason string, count int) { manifests.WithLabelValues(reason).Set(float64(count)) }
 
-// Both are vectors without labels: a vector has no series until it is set, so a program
-// that does not count, or has not counted yet, does not report 0.
+// Both are vectors without labels: a vector has no series until it is set, so a program that does not
+// count, or has not counted yet, does not report 0.
 var (
 	crossNamespaceClass = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "muster_cross_namespace_class_clusters",
@@ -134,8 +134,8 @@ func CrossNamespaceClassClusters(count int) {
 // ReleasedFleetClusters sets the number of released Fleet Clusters whose Cluster is gone.
 func ReleasedFleetClusters(count int) { released.WithLabelValues().Set(float64(count)) }
 
-// Certificate exposes when a certificate of the webhook, "mounted" or "served", expires. It
-// is read at each scrape, and omitted if it cannot be read.
+// Certificate exposes when a certificate of the webhook, "mounted" or "served", expires. Each scrape calls
+// end; the series is missing while end returns an error.
 func Certificate(certificate string, end func() (time.Time, error)) error {
 	return ctrlmetrics.Registry.Register(&certificateEnd{
 		description: prometheus.NewDesc("muster_webhook_certificate_expiry_timestamp_seconds",
@@ -150,10 +150,10 @@ type certificateEnd struct {
 	end         func() (time.Time, error)
 }
 
-// Describe returns what is collected.
+// Describe implements prometheus.Collector.
 func (c *certificateEnd) Describe(to chan<- *prometheus.Desc) { to <- c.description }
 
-// Collect reads the certificate.
+// Collect implements prometheus.Collector.
 func (c *certificateEnd) Collect(to chan<- prometheus.Metric) {
 	if end, err := c.end(); err == nil {
 		to <- prometheus.MustNewConstMetric(c.description, prometheus.GaugeValue, float64(end.Unix()))
@@ -179,8 +179,7 @@ var (
 
 func init() { ctrlmetrics.Registry.MustRegister(helmOperations, fleetInfo, fleetConditions) }
 
-// HelmRelease starts the counters of a release at zero, so that the first failure is an
-// increase.
+// HelmRelease starts the counters of a release at zero, so that the first failure is an increase.
 func HelmRelease(release string) {
 	for _, result := range []string{"done", "failed"} {
 		helmOperations.WithLabelValues(release, result)
@@ -196,7 +195,7 @@ func HelmOperation(release string, done bool) {
 	helmOperations.WithLabelValues(release, result).Inc()
 }
 
-// FleetVersion returns which version of Fleet is there; empty for none.
+// FleetVersion sets the installed version of Fleet; empty if there is none.
 func FleetVersion(version string) {
 	fleetInfo.Reset()
 	if version != "" {
@@ -204,8 +203,8 @@ func FleetVersion(version string) {
 	}
 }
 
-// FleetCondition returns what a condition of the installer says, of all reasons that it may have;
-// nothing if the status is empty.
+// FleetCondition sets the metric of one of the installer's conditions, with a series for each reason that it
+// can have while False. With an empty status they are all 0.
 func FleetCondition(condition, status, reason string, reasons []string) {
 	for _, other := range reasons {
 		value := 0.0

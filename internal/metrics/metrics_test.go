@@ -11,7 +11,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// gathered returns what the metrics endpoint serves of one metric: labels to value.
+// gathered returns the values of one metric by labels, as the metrics endpoint serves them.
 func gathered(t *testing.T, name string) map[string]float64 {
 	t.Helper()
 	families, err := ctrlmetrics.Registry.Gather()
@@ -41,7 +41,7 @@ func gathered(t *testing.T, name string) map[string]float64 {
 	return result
 }
 
-// The names and labels are what dashboards are made of.
+// Dashboards depend on these names and labels.
 func TestMetrics(t *testing.T) {
 	Clusters("imported", 3)
 	Clusters("imported", 2)
@@ -75,7 +75,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// A certificate that cannot be read has no end, rather than one in 1970.
+// An unreadable certificate has no expiry, rather than one in 1970.
 func TestCertificate(t *testing.T) {
 	const name = "muster_webhook_certificate_expiry_timestamp_seconds"
 	var problem error
@@ -96,7 +96,7 @@ func TestCertificate(t *testing.T) {
 	}
 }
 
-// Who has not counted says nothing: "none" would be a claim.
+// Without a count there is no series, because 0 would be a claim.
 func TestTenantMetrics(t *testing.T) {
 	for name, set := range map[string]func(int){
 		"muster_cross_namespace_class_clusters": CrossNamespaceClassClusters,
@@ -114,8 +114,8 @@ func TestTenantMetrics(t *testing.T) {
 	}
 }
 
-// Every reason to be False is there, at 0, before it is one; of those to be True only the one
-// that is.
+// Every reason with which a condition can be False has a series, at first 0; any other reason only
+// while current.
 func TestFleetCondition(t *testing.T) {
 	const name = "muster_fleet_condition"
 	reasons := []string{"Broken", "Busy"}
@@ -140,7 +140,7 @@ func TestFleetCondition(t *testing.T) {
 	}
 }
 
-// The first failure is an increase, and of versions only the last is there.
+// The first failure is an increase, and only the last version has a series.
 func TestHelmAndFleet(t *testing.T) {
 	HelmRelease("fleet")
 	HelmOperation("fleet", false)

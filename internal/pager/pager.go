@@ -15,9 +15,9 @@ const (
 	timeout = 5 * time.Minute
 )
 
-// Each lists all objects that match the options, a page at a time, and returns the last page, which has the
-// resource version of the whole list. A list that expires halfway is an error: callers would take the half for
-// the whole.
+// Each lists all objects that match the options, page by page, and returns the last page, which has the resource
+// version of the whole list. If the list expires halfway, Each returns an error, so that no caller mistakes a part
+// for the whole.
 func Each[L client.ObjectList](ctx context.Context, reader client.Reader, empty L, each func(L), options ...client.ListOption) (L, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

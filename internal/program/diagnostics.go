@@ -16,8 +16,8 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// ManagerOptions returns the TLS options for servers other than diagnostics, and the
-// options for diagnostics.
+// ManagerOptions returns the TLS options for servers other than diagnostics, and the options for
+// diagnostics.
 func (f *Flags) ManagerOptions() ([]func(*tls.Config), *metricsserver.Options, error) {
 	tlsOptions, diagnostics, err := flags.GetManagerOptions(f.Manager)
 	if err != nil || f.DiagnosticsCertDir == "" {
@@ -31,8 +31,8 @@ func (f *Flags) ManagerOptions() ([]func(*tls.Config), *metricsserver.Options, e
 	return tlsOptions, diagnostics, nil
 }
 
-// diagnosticsCertificate is the mounted certificate, or a self-signed one until that
-// exists: metrics do not wait for cert-manager, and need no restart afterwards.
+// diagnosticsCertificate is the mounted certificate, or a self-signed one until that exists. So metrics do
+// not wait for cert-manager, and no restart is needed later.
 type diagnosticsCertificate struct {
 	dir  string
 	last atomic.Pointer[tls.Certificate]
@@ -52,8 +52,8 @@ func newDiagnosticsCertificate(dir string) (*diagnosticsCertificate, error) {
 	return result, nil
 }
 
-// get reads the certificate at each handshake, of which there are few. If it cannot be
-// read, for example while it is being replaced, the last one stays in use.
+// get reads the certificate at each handshake, of which there are few. While it cannot be read, for
+// example during its replacement, the last one stays in use.
 func (c *diagnosticsCertificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(c.dir, "tls.crt"), filepath.Join(c.dir, "tls.key"))
 	switch {

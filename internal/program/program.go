@@ -1,5 +1,5 @@
-// Package program is what the programs share: logging, diagnostics and their flags, in the
-// same form as in Cluster API's own programs.
+// Package program is common to all programs: logging, diagnostics and their flags, in the same form as in
+// Cluster API's own programs.
 package program
 
 import (
@@ -43,7 +43,7 @@ type Flags struct {
 	LogFormat     string
 	SyncPeriod    time.Duration
 	Manager       flags.ManagerOptions
-	// DiagnosticsCertDir holds the certificate that diagnostics are served with.
+	// DiagnosticsCertDir has the certificate of the diagnostics endpoint.
 	DiagnosticsCertDir string
 }
 
@@ -52,14 +52,13 @@ func (f *Flags) AddTo(fs *pflag.FlagSet) {
 	fs.StringVar(&f.HealthAddress, "health-addr", ":9440", "The address the health endpoints (/healthz, /readyz) bind to.")
 	fs.StringVar(&f.LogLevel, "log-level", "info", "The least severe level that is logged: debug, info, warn or error.")
 	fs.StringVar(&f.LogFormat, "log-format", "json", "The format of the log: json, or console for people.")
-	fs.DurationVar(&f.SyncPeriod, "sync-period", 10*time.Hour, "How often everything is looked at again without an event, for example 10m.")
+	fs.DurationVar(&f.SyncPeriod, "sync-period", 10*time.Hour, "How often every object is reconciled again without an event, for example 10m.")
 	flags.AddManagerOptions(fs, &f.Manager)
 	fs.StringVar(&f.DiagnosticsCertDir, "diagnostics-cert-dir", "", "The directory with tls.crt and tls.key for diagnostics. While they are not there, and if it is empty, the certificate is self-signed. A renewed certificate is served without a restart.")
 }
 
-// Begin starts a program: it parses the arguments into these flags and those that add
-// defines, sets up logging, and reports which build it is. The error is ErrAnswered where
-// the arguments only ask something.
+// Begin starts a program: it parses the arguments into these flags and the ones that add defines, sets up
+// logging, and logs the build. It returns ErrAnswered if the arguments only ask for information.
 func (f *Flags) Begin(name string, args []string, add ...func(*pflag.FlagSet)) error {
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	f.AddTo(fs)
@@ -79,8 +78,8 @@ func (f *Flags) Begin(name string, args []string, add ...func(*pflag.FlagSet)) e
 	return nil
 }
 
-// SetUpLogging makes zap the logger for everything, client-go included. The error names an
-// unusable flag.
+// SetUpLogging makes zap the logger for everything, client-go included. The error names an unusable
+// flag.
 func (f *Flags) SetUpLogging() error {
 	level, err := zapcore.ParseLevel(f.LogLevel)
 	if err != nil {
@@ -91,8 +90,8 @@ func (f *Flags) SetUpLogging() error {
 	switch f.LogFormat {
 	case "json":
 		config = zap.NewProductionConfig()
-		// As Cluster API's own: milliseconds in "ts", which comes first. Its visualizer takes
-		// no other line.
+		// As in Cluster API's own logs: milliseconds in "ts", which comes first. Cluster API's visualizer ignores
+		// other lines.
 		config.EncoderConfig.TimeKey, config.EncoderConfig.LevelKey = "ts", zapcore.OmitKey
 		config.EncoderConfig.EncodeTime = zapcore.EpochMillisTimeEncoder
 		wrap = zap.WrapCore(func(core zapcore.Core) zapcore.Core { return levelLater{core} })
@@ -113,7 +112,7 @@ func (f *Flags) SetUpLogging() error {
 	return nil
 }
 
-// levelLater writes the level of a line among its fields, and not before its time.
+// levelLater writes the level of a line among its fields instead of before its time.
 type levelLater struct{ zapcore.Core }
 
 // With implements zapcore.Core.
@@ -145,7 +144,7 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// Main runs a program until it is told to stop, then exits.
+// Main runs a program until it gets a signal to stop, then exits.
 func Main(name string, run func(ctx context.Context, args []string) error) {
 	if err := run(ctrl.SetupSignalHandler(), os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) && !errors.Is(err, ErrAnswered) {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
@@ -153,7 +152,7 @@ func Main(name string, run func(ctx context.Context, args []string) error) {
 	}
 }
 
-// Exit gives an error the code that the program exits with. The default is 1.
+// Exit sets the exit code for an error. The default is 1.
 func Exit(code int, err error) error { return &exitError{error: err, code: code} }
 
 type exitError struct {
@@ -163,7 +162,7 @@ type exitError struct {
 
 func (e *exitError) Unwrap() error { return e.error }
 
-// ExitCode returns the code with which a program exits that returns an error.
+// ExitCode returns the exit code for the error of a program.
 func ExitCode(err error) int {
 	if err == nil {
 		return 0
@@ -189,7 +188,7 @@ func (e *Election) AddTo(fs *pflag.FlagSet) {
 	fs.DurationVar(&e.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How long to wait between attempts to acquire or renew leadership.")
 }
 
-// set has a manager's replicas choose one by a Lease of this name.
+// set makes a manager's replicas elect one by a Lease of this name.
 func (e *Election) set(options *ctrl.Options, lease string) {
 	options.LeaderElection = e.enabled
 	options.LeaderElectionID = lease
@@ -200,9 +199,9 @@ func (e *Election) set(options *ctrl.Options, lease string) {
 
 const servedInterval = 2 * time.Second
 
-// WhenServed calls open once these kinds are served, so that Muster, Cluster API and Fleet may
-// be installed in any order: to watch a kind that is not served ends a program. Standbys open,
-// too, so that their caches are warm.
+// WhenServed calls open once these kinds are served, so that Muster, Cluster API and Fleet can be installed
+// in any order: watching a kind that is not served would end the program. Standbys call open, too, so
+// that their caches are warm.
 func WhenServed(mgr ctrl.Manager, kinds []schema.GroupVersionKind, open func(context.Context) error) error {
 	return mgr.Add(onStandbys{manager.RunnableFunc(func(ctx context.Context) error {
 		reported := ""
@@ -229,11 +228,11 @@ type onStandbys struct{ manager.Runnable }
 
 func (onStandbys) NeedLeaderElection() bool { return false }
 
-// ErrAnswered is returned when the arguments asked for something that has been printed, so
-// that there is nothing left to do. Main treats it as success.
+// ErrAnswered means that the arguments asked for information, which has been printed. Main treats it as
+// success.
 var ErrAnswered = errors.New("the question has been answered")
 
-// Parse reads the arguments of a program, and answers --version, which all of them have.
+// Parse parses the arguments of a program, and handles --version, which every program has.
 func Parse(fs *pflag.FlagSet, args []string, stdout io.Writer) error {
 	asked := fs.Bool("version", false, "Print which build this is, and exit.")
 	if err := fs.Parse(args); err != nil {
@@ -248,7 +247,7 @@ func Parse(fs *pflag.FlagSet, args []string, stdout io.Writer) error {
 	return ErrAnswered
 }
 
-// announce reports which build of a program starts, in its log and as a metric.
+// announce records the build of a program that starts, in its log and as a metric.
 func announce(log logr.Logger, name string) {
 	build := version.Get()
 	log.Info("Starting "+name, "version", build.Version, "revision", build.Revision, "date", build.Date, "go", build.GoVersion, "platform", build.Platform)
@@ -256,19 +255,17 @@ func announce(log logr.Logger, name string) {
 }
 
 const (
-	// cacheSyncTimeout is how long first lists may take until the program gives up and is
-	// started anew, with the same lists to wait for: longer than thousands of Clusters take on
-	// a busy API server. CRDs may come later, too: until they do, watching waits.
+	// cacheSyncTimeout is how long first lists may take before the program gives up and restarts. It is longer
+	// than thousands of Clusters take on a busy API server. Waiting for missing CRDs does not count.
 	cacheSyncTimeout = 10 * time.Minute
-	// reconciliationTimeout bounds a reconcile. Requests have no deadline of their own: if
-	// something in front of the API server never ends a response, that request would block a
-	// worker until a restart.
+	// reconciliationTimeout bounds a reconcile. Requests have no deadline of their own, so a response that a
+	// proxy in front of the API server never ends would block a worker until a restart.
 	reconciliationTimeout = 2 * time.Minute
 	shutdownTimeout       = 10 * time.Second
 )
 
-// NewManager returns the manager of a program that writes: one of its replicas, chosen by a
-// Lease of that name. It serves diagnostics, /healthz and /readyz.
+// NewManager returns the manager of a program that writes: one of its replicas, elected by a Lease of that
+// name. It serves diagnostics, /healthz and /readyz.
 func NewManager(flags *Flags, election *Election, lease string, caches cache.Options) (ctrl.Manager, error) {
 	restConfig, err := ctrl.GetConfig()
 	if err != nil {

@@ -35,7 +35,7 @@ func TestFlags(t *testing.T) {
 	if defaults.HealthAddress != ":9440" || defaults.LogLevel != "info" || defaults.LogFormat != "json" || defaults.SyncPeriod != 10*time.Hour {
 		t.Errorf("the defaults are %+v", defaults)
 	}
-	// Cluster API's own flag, secured unless somebody says otherwise.
+	// Cluster API's own flag, secure by default.
 	if defaults.Manager.DiagnosticsAddress != ":8443" || defaults.Manager.InsecureDiagnostics {
 		t.Errorf("diagnostics: %+v", defaults.Manager)
 	}
@@ -91,8 +91,8 @@ func TestScheme(t *testing.T) {
 	}
 }
 
-// TestLogsForVisualizer has each line be one that Cluster API's visualizer takes (v1.5.0,
-// internal/get_pod_logs.go): "ts" is first and a number, and the Cluster is an object.
+// TestLogsForVisualizer: Cluster API's visualizer accepts each line (v1.5.0, internal/get_pod_logs.go):
+// "ts" is first and a number, and the Cluster is an object.
 func TestLogsForVisualizer(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -106,7 +106,7 @@ func TestLogsForVisualizer(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now().Add(-time.Second)
-	// What controller-runtime logs to is the first that a process sets up.
+	// controller-runtime keeps the first logger that a process sets up.
 	log := klog.Background().WithName("test").WithValues("Cluster", klog.KRef("team-a", "prod"))
 	log.V(1).Info("Hidden")
 	log.Info("Imported", "count", 1)

@@ -38,62 +38,60 @@ const (
 )
 
 const (
-	// pollInterval is how often is asked for what no event tells: Fleet's credential.
+	// pollInterval is how often the registrar checks what no event shows: Fleet's credential.
 	pollInterval = 2 * time.Second
-	// checkInterval is how often what is issued is written again while the agent has not
-	// called, and restInterval how often from then on: somebody may have deleted or changed it,
-	// and to watch Secrets would take the right to read all of them.
+	// checkInterval is how often the registrar writes the Secret again until the agent has checked in,
+	// restInterval how often from then on. Someone may have changed or deleted the Secret, and watching
+	// Secrets would take the right to read them all.
 	checkInterval = time.Minute
 	restInterval  = time.Hour
-	// minClientIDAge is how long our own cache must have shown a clientID that was not there from
-	// the beginning. Fleet makes another Fleet Cluster for a registration whose clientID it does
-	// not know, and nothing that it writes says which it knows. It watches Fleet Clusters and
-	// registrations as we do, on the same API server, and each event reaches either of us within
-	// milliseconds; a watch that breaks is back within this time, and a Fleet that starts lists
-	// both before it looks at any. If it is too short all the same, Fleet says so in the
-	// registration (see isForAnother), and nothing is issued.
+	// minClientIDAge is how long the registrar's cache must have shown a changed clientID before it
+	// registers under it. For a registration whose clientID it does not know, Fleet makes another Fleet
+	// Cluster, and nothing that it writes says which ones it knows. Fleet and the registrar watch the same objects on
+	// the same API server, and each event reaches both within milliseconds; a watch that breaks is back
+	// within this time, and Fleet lists everything when it starts. If the time is still too short, Fleet
+	// says so in the registration (see isForAnother), and the registrar issues nothing.
 	minClientIDAge = 5 * time.Second
-	// changed is the generation of what is not as it was made; the cache counts no further.
+	// changed is the generation of an object that was modified after its creation; the cache counts no further.
 	changed = 2
 	// credentialTimeout is how long after a registration Fleet's credential may still come.
 	// Fleet keeps it for 40 minutes.
 	credentialTimeout = 5 * time.Minute
-	// firstCheckInTimeout is how long after its registration an agent of Fleet's may take to call.
+	// firstCheckInTimeout is how long after its registration one of Fleet's agents may take to check in.
 	firstCheckInTimeout = 2 * time.Minute
 )
 
-// step is what is done next for a Cluster. Each is taken at most once in a reconcile.
+// step is one action for a Cluster. A reconcile takes each at most once.
 type step string
 
 const (
-	// rest ends the reconcile: the outcome says how things stand.
+	// rest ends the reconcile; the outcome has the status.
 	rest step = "rest"
-	// dryRun asks whether the Secret with the manifest could be written: somebody may have
-	// one of its name, a quota or a policy may forbid it.
+	// dryRun tests whether the API server would accept the Secret with the manifest: the name may be
+	// taken, and a quota or a policy may forbid it.
 	dryRun step = "rehearse"
 	// register creates the ClusterRegistration.
 	register step = "register"
 	// collect reads the credential that Fleet has made.
 	collect step = "collect"
-	// note writes the record: the credential must not be lost before it is issued.
+	// note writes the record, so that the credential is not lost before it is issued.
 	note step = "note"
 	// issue writes the Secret with the manifest.
 	issue step = "issue"
-	// withdraw empties it.
+	// withdraw empties the Secret.
 	withdraw step = "withdraw"
-	// revoke deletes registrations that another one has replaced, and with them their
-	// credentials.
+	// revoke deletes replaced registrations, and with them their credentials.
 	revoke step = "revoke"
 )
 
-// outcome is what is reported on the Cluster. Without a reason nothing is, and what was reported is
-// taken back.
+// outcome is the condition to report on the Cluster. Without a reason, an earlier condition is
+// removed.
 type outcome struct {
 	status          metav1.ConditionStatus
 	reason, message string
-	// keep leaves what was reported before.
+	// keep leaves the earlier condition.
 	keep bool
-	// after is when the Cluster is reconciled again if no event brings it back.
+	// after is when to reconcile the Cluster again without an event.
 	after time.Duration
 }
 
@@ -101,40 +99,40 @@ func waiting(reason, message string, after time.Duration) outcome {
 	return outcome{status: metav1.ConditionFalse, reason: reason, message: message, after: after}
 }
 
-// scope is what one reconcile knows of a Cluster.
+// scope has all facts about a Cluster that one reconcile needs.
 type scope struct {
 	cluster *clusterv1.Cluster
-	// retained: everything stays as it is. byAgent: the Cluster is to be registered ahead.
+	// retained means that everything stays as it is; byAgent, that the registrar registers the Cluster.
 	retained, byAgent bool
 	// fleet is the Fleet Cluster that belongs to the Cluster; nil if there is none.
 	fleet *fleetv1.Cluster
-	// rival is the Fleet Cluster that has the namespace in Fleet that this one would get; zero
-	// if there is none.
+	// rival is the Fleet Cluster that already has the namespace that Fleet would derive for this one;
+	// zero if there is none.
 	rival types.NamespacedName
-	// server is how agents reach Fleet; unreachable says why that is not known.
+	// server is how agents reach Fleet; unreachable says why that is unknown.
 	server      server
 	unreachable string
-	// agent is what Fleet's own Bundle deploys; empty if it is not there yet.
+	// agent is the agent's manifest from Fleet's own Bundle; empty if there is none yet.
 	agent string
-	// registrations are those that the Fleet Cluster owns, and the one of the expected name.
+	// registrations are owned by the Fleet Cluster, or have the name that the registrar would choose.
 	registrations []fleetv1.ClusterRegistration
 	now           time.Time
 	// known is since when the cache has shown the clientID of the Fleet Cluster.
 	known time.Time
 
-	// recorded is the record of an earlier reconcile. isRegistered says that the registration that its
-	// token is of is there.
+	// recorded is the record of an earlier reconcile. isRegistered means that the registration named in
+	// it still exists.
 	recorded     record
 	isRegistered bool
 
 	taken map[step]bool
-	// refused means that somebody else has the Secret's name, as rehearse or publish found.
+	// refused is set when dryRun or issue finds the Secret's name taken.
 	refused *outcome
-	// credential is what collect has found; nil if it is not there.
+	// credential is the result of collect; nil if Fleet has none.
 	credential *credential
 }
 
-// next returns what to do next, and, if that is to rest, how things stand. It is pure.
+// next returns the next step, or rest with the outcome. It is pure.
 func (s *scope) next() (step, outcome) {
 	switch {
 	case s.retained:
@@ -142,21 +140,21 @@ func (s *scope) next() (step, outcome) {
 	case !s.byAgent:
 		return s.nextOfEnd()
 	case s.isRegistered && s.fleet != nil && s.fleet.Spec.KubeConfigSecret != "":
-		return rest, outcome{keep: true, after: checkInterval} // It turns back, and the syncer has yet to say so.
+		return rest, outcome{keep: true, after: checkInterval} // It turns back to the manager, and the syncer has yet to report that.
 	case s.fleet == nil || s.fleet.Spec.KubeConfigSecret != "" || s.fleet.Spec.ClientID == "":
-		return rest, waiting(reasonWaiting, "the syncer has not made its Fleet Cluster for an agent that registers itself yet; see the condition FleetImported", 0)
-	case len(s.fleet.Spec.ClientID) > bounds.MaxName: // The cache has cut it.
+		return rest, waiting(reasonWaiting, "the syncer has not yet made its Fleet Cluster for an agent that registers itself; see the condition FleetImported", 0)
+	case len(s.fleet.Spec.ClientID) > bounds.MaxName: // The cache cuts longer ones.
 		return rest, waiting(reasonConflict, fmt.Sprintf("spec.clientID of Fleet Cluster %q is longer than %d bytes; set a shorter one", s.fleet.Name, bounds.MaxName), 0)
 	case s.fleet.Status.Namespace == "":
 		return rest, waiting(reasonWaiting, "Fleet has not given the Fleet Cluster a namespace yet", 0)
 	case s.fleet.Status.Namespace != deploymentNamespace(s.fleet):
-		// Fleet makes the account wherever this says, with the right to read Secrets there, and
-		// whoever may write the status of a Fleet Cluster, any agent among them, may say it.
+		// Fleet makes the agent's account in this namespace, with the right to read Secrets there. Anyone
+		// who may write the status of a Fleet Cluster, such as any agent, can set it.
 		return rest, waiting(reasonConflict, fmt.Sprintf(
-			"status.namespace of Fleet Cluster %q is %q, not %q as Fleet names it: someone has changed it; set it back, or delete the Fleet Cluster and it is made again",
+			"status.namespace of Fleet Cluster %q is %q, not %q as Fleet names it: something has changed it; set it back, or delete the Fleet Cluster, and the syncer recreates it",
 			s.fleet.Name, s.fleet.Status.Namespace, deploymentNamespace(s.fleet)), 0)
 	case s.rival.Name != "":
-		// The account that Fleet makes for the agent may read the Secrets there.
+		// The account that Fleet makes for the agent may read the Secrets in the shared namespace.
 		return rest, waiting(reasonConflict, stamp.SharedFleetNamespace(s.fleet.Namespace, s.fleet.Name, s.cluster.Name), checkInterval)
 	case s.unreachable != "":
 		return rest, waiting(reasonUnconfigured, s.unreachable, 0)
@@ -164,19 +162,19 @@ func (s *scope) next() (step, outcome) {
 		return withdraw, outcome{}
 	case s.current() == nil && s.hasOtherCredential():
 		return rest, waiting(reasonRegistered, fmt.Sprintf(
-			"its agent has checked in with a credential that Muster has not issued, and keeps it; to have it replaced by a new one, set the annotation %s to another value", stamp.RotateAnnotation), 0)
+			"its agent has checked in with a credential that Muster did not issue, and keeps it; to replace it, set the annotation %s to another value", stamp.RotateAnnotation), 0)
 	case s.current() == nil && s.beingRegistered() != nil:
 		return rest, waiting(reasonWaiting, fmt.Sprintf(
-			"an agent that Muster did not register asks for its credential by ClusterRegistration %q; delete that if no such agent runs, or set the annotation %s to another value", s.beingRegistered().Name, stamp.RotateAnnotation), s.pollOf(s.beingRegistered()))
+			"an agent that Muster did not register asks for its credential with ClusterRegistration %q; delete that if no such agent runs, or set the annotation %s to another value", s.beingRegistered().Name, stamp.RotateAnnotation), s.pollOf(s.beingRegistered()))
 	case s.current() == nil && s.isClientIDNew():
 		return rest, waiting(reasonWaiting, "Fleet may not know its clientID yet", minClientIDAge)
 	case s.taken[register]:
 		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", pollInterval)
 	case s.current() != nil && (s.current().Spec.ClientID != s.fleet.Spec.ClientID || s.current().Spec.ClientRandom == ""):
-		return rest, waiting(reasonConflict, fmt.Sprintf("ClusterRegistration %q is not Muster's, and has the name of the one that is needed; delete it", s.current().Name), checkInterval)
+		return rest, waiting(reasonConflict, fmt.Sprintf("ClusterRegistration %q has the name that Muster needs and is not Muster's; delete it", s.current().Name), checkInterval)
 	case s.isForAnother():
 		return rest, waiting(reasonConflict, fmt.Sprintf(
-			"Fleet takes ClusterRegistration %q for that of Fleet Cluster %q, which has the same clientID; delete that, and the cluster is registered anew",
+			"Fleet assigned ClusterRegistration %q to Fleet Cluster %q, which has the same clientID; delete that Fleet Cluster, and Muster registers the cluster anew",
 			s.current().Name, s.current().Status.ClusterName), checkInterval)
 	case s.current() != nil && !s.current().Status.Granted:
 		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", s.pollOf(s.current()))
@@ -185,20 +183,19 @@ func (s *scope) next() (step, outcome) {
 	}
 }
 
-// nextOfSecret is next for a Cluster that is registered or can be. Fleet keeps a credential
-// for 40 minutes, so whatever can keep a manifest from being issued is checked before
-// there is one.
+// nextOfSecret is next for a Cluster that is registered or can be. Fleet keeps a credential for
+// only 40 minutes, so everything that could prevent a manifest is checked before registering.
 func (s *scope) nextOfSecret() (step, outcome) {
 	switch {
 	case s.agent == "":
 		return rest, waiting(reasonWaiting, fmt.Sprintf("Fleet has not made Bundle %q with its agent yet", stamp.AgentBundle(s.fleet.Name)), 0)
 	case len(s.agent) > maxAgent:
 		return rest, waiting(reasonWaiting, fmt.Sprintf(
-			"%s of Bundle %q is larger than %d KiB, and no manifest is made from it; delete the Bundle if it is not Fleet's, otherwise give the agent fewer tolerations and variables",
+			"%s of Bundle %q is larger than %d KiB, so Muster makes no manifest from it; delete the Bundle if it is not Fleet's, otherwise give the agent fewer tolerations and variables",
 			agentResource, stamp.AgentBundle(s.fleet.Name), maxAgent>>10), 0)
 	case s.current() == nil && len(s.fleet.Spec.ClientID) < stamp.MinClientID:
 		return rest, waiting(reasonConflict, fmt.Sprintf(
-			"spec.clientID of Fleet Cluster %q has fewer than %d characters, so anyone could guess it and call as the cluster; set a longer one, and a manifest is made for it", s.fleet.Name, stamp.MinClientID), 0)
+			"spec.clientID of Fleet Cluster %q has fewer than %d characters, so anyone could guess it and call as the cluster; set a longer one, and Muster makes a manifest", s.fleet.Name, stamp.MinClientID), 0)
 	case s.current() == nil && !s.taken[dryRun]:
 		return dryRun, outcome{}
 	case s.refused != nil:
@@ -211,8 +208,8 @@ func (s *scope) nextOfSecret() (step, outcome) {
 		return rest, waiting(reasonWaiting, "Fleet has not handed over the credential yet", pollInterval)
 	case s.token() == "":
 		return rest, waiting(reasonLost, fmt.Sprintf(
-			"the cluster is registered, and neither Muster nor Fleet has its credential any more; an agent that has it goes on working; to have it replaced by a new one, set the annotation %s to another value", stamp.RotateAnnotation), 0)
-	case s.isToBeNoted():
+			"the cluster is registered, but neither Muster nor Fleet still has its credential; an agent that has it keeps working; to replace it, set the annotation %s to another value", stamp.RotateAnnotation), 0)
+	case s.needsRecord():
 		return note, outcome{}
 	case !s.taken[issue]:
 		return issue, outcome{}
@@ -230,9 +227,9 @@ func (s *scope) nextOfSecret() (step, outcome) {
 	}
 }
 
-// nextOfEnd is next for a Cluster that is not, or no longer, to be registered ahead. What was
-// issued stays as long as it works: until Fleet has installed an agent, which registers
-// under the same clientID, or until the Fleet Cluster is gone.
+// nextOfEnd is next for a Cluster that the registrar does not, or no longer, register. The issued
+// manifest stays as long as it works: until Fleet has installed an agent, which registers under the
+// same clientID, or until the Fleet Cluster is gone.
 func (s *scope) nextOfEnd() (step, outcome) {
 	switch {
 	case s.recorded.token != "" && s.isRegistered:
@@ -244,12 +241,12 @@ func (s *scope) nextOfEnd() (step, outcome) {
 	}
 }
 
-// isToBeNoted reports whether the record is not of what is to be issued.
-func (s *scope) isToBeNoted() bool {
+// needsRecord reports whether the record differs from the credential that the registrar is about to issue.
+func (s *scope) needsRecord() bool {
 	return s.recorded.registration != s.current().UID || s.recorded.token != s.token() || s.isRotated()
 }
 
-// record returns the record of what is to be issued.
+// record returns the record for the credential that the registrar is about to issue.
 func (s *scope) record() record {
 	result := record{token: s.token(), registration: s.current().UID, registrationName: s.current().Name, rotation: s.recorded.rotation}
 	if s.isRotated() {
@@ -258,8 +255,8 @@ func (s *scope) record() record {
 	return result
 }
 
-// current returns the registration by which the Cluster is registered; nil if there is none.
-// If nobody asks for another credential, it is the one that Fleet has granted last.
+// current returns the registration in use; nil if there is none. Unless a rotation is requested, it
+// is the one that Fleet granted last.
 func (s *scope) current() *fleetv1.ClusterRegistration {
 	name := s.registrationName()
 	var current *fleetv1.ClusterRegistration
@@ -277,19 +274,19 @@ func (s *scope) current() *fleetv1.ClusterRegistration {
 	return current
 }
 
-// isRotated reports whether somebody asks for another credential than there is. To take the
-// annotation away, or to leave it when it has been followed, asks for nothing.
+// isRotated reports whether the annotation asks for a new credential. Removing the annotation, or
+// leaving it after the rotation, asks for nothing.
 func (s *scope) isRotated() bool {
 	asked := s.rotation()
 	return asked != "" && asked != s.recorded.rotation
 }
 
-// rotation returns the digest of the wish for another credential; empty if there is none.
+// rotation returns the digest of the annotation that asks for a new credential; empty without one.
 func (s *scope) rotation() string { return digest(s.cluster.Annotations[stamp.RotateAnnotation]) }
 
-// isLater reports whether one registration says more than another about how a cluster is
-// registered: a granted one, of these the one issued, otherwise the younger. The clocks of two
-// API servers may disagree about which that is.
+// isLater reports whether a registration takes precedence over another: first a granted one, then the
+// one issued, then the younger. The issued one comes before age because the clocks of two API
+// servers may disagree.
 func (s *scope) isLater(one, other *fleetv1.ClusterRegistration) bool {
 	if one.Status.Granted != other.Status.Granted {
 		return one.Status.Granted
@@ -303,8 +300,8 @@ func (s *scope) isLater(one, other *fleetv1.ClusterRegistration) bool {
 	return one.Name > other.Name
 }
 
-// registrationName is the same as long as Fleet Cluster, clientID and the wish for a new
-// credential are: a registration is made once.
+// registrationName stays the same for the same Fleet Cluster, clientID and rotation, so that the
+// registrar registers only once.
 func (s *scope) registrationName() string {
 	sum := sha256.New()
 	for _, part := range []string{string(s.fleet.UID), s.fleet.Spec.ClientID, s.rotation()} {
@@ -313,8 +310,8 @@ func (s *scope) registrationName() string {
 	return registrationPrefix + hex.EncodeToString(sum.Sum(nil)[:registrationIDBytes])
 }
 
-// hasOtherCredential reports whether the agent has checked in with a credential that is not ours,
-// and nobody asks for another. To register the cluster once more would cut it off.
+// hasOtherCredential reports whether the agent has checked in with a credential from elsewhere, and
+// no rotation is requested. Registering the cluster once more would cut that agent off.
 func (s *scope) hasOtherCredential() bool {
 	return !s.fleet.Status.Agent.LastSeen.IsZero() && !s.isRotated() &&
 		slices.ContainsFunc(s.registrations, func(r fleetv1.ClusterRegistration) bool {
@@ -322,10 +319,10 @@ func (s *scope) hasOtherCredential() bool {
 		})
 }
 
-// beingRegistered returns the ClusterRegistration by which somebody else, such as the agent that
-// Fleet installs, is being registered under this clientID; nil if there is none.
-// Fleet deletes all older registrations of the clientID before it grants the last one: one that
-// the registrar made now would cut off an agent that works.
+// beingRegistered returns a ClusterRegistration of another program, such as the agent that Fleet
+// installs, that is in progress under this clientID; nil if there is none. Before Fleet grants a
+// registration, it deletes all older ones of the clientID, so a new one from the registrar would cut
+// off a working agent.
 func (s *scope) beingRegistered() *fleetv1.ClusterRegistration {
 	if s.isRotated() {
 		return nil
@@ -340,8 +337,8 @@ func (s *scope) beingRegistered() *fleetv1.ClusterRegistration {
 	return nil
 }
 
-// pollOf returns how often a registration that Fleet has not granted is checked. An event shows
-// when it has: this is for what passes without one, and Fleet may be away for long.
+// pollOf returns how often to check a registration that Fleet has not granted. An event shows the
+// grant; polling is for changes without one, and Fleet may be away for long.
 func (s *scope) pollOf(registration *fleetv1.ClusterRegistration) time.Duration {
 	if s.now.Sub(registration.CreationTimestamp.Time) < credentialTimeout {
 		return pollInterval
@@ -349,20 +346,20 @@ func (s *scope) pollOf(registration *fleetv1.ClusterRegistration) time.Duration 
 	return checkInterval
 }
 
-// isClientIDNew reports whether Fleet may not know the clientID yet. One that was there when
-// Fleet gave the Fleet Cluster its namespace it has seen.
+// isClientIDNew reports whether Fleet may not know the clientID yet. Fleet has seen one that was
+// there when it gave the Fleet Cluster its namespace.
 func (s *scope) isClientIDNew() bool {
 	return s.fleet.Generation >= changed && s.now.Sub(s.known) < minClientIDAge
 }
 
-// isForAnother reports whether Fleet has found another Fleet Cluster by the clientID, or made
-// one because it did not know ours yet.
+// isForAnother reports whether Fleet assigned the registration to another Fleet Cluster, found by the
+// clientID, or newly made because Fleet did not know the clientID yet.
 func (s *scope) isForAnother() bool {
 	return s.current() != nil && s.current().Status.ClusterName != "" && s.current().Status.ClusterName != s.fleet.Name
 }
 
-// token returns the credential to issue: the one that was issued before for the same
-// registration, or the one that Fleet has made.
+// token returns the credential to issue: the one issued before for the same registration, or else the
+// one that Fleet has made.
 func (s *scope) token() string {
 	if s.current() == nil {
 		return ""
@@ -376,12 +373,12 @@ func (s *scope) token() string {
 	return ""
 }
 
-// replaced returns the registrations of ours that are not the current one, and those that
-// Fleet has granted under a clientID that the Fleet Cluster had before it was taken over:
-// Fleet itself deletes only those of the same clientID.
+// replaced returns Muster's registrations other than the current one, and those that Fleet granted
+// under another clientID, from before Muster took the Fleet Cluster over: Fleet itself deletes only
+// registrations of the same clientID.
 func (s *scope) replaced() []fleetv1.ClusterRegistration {
 	var result []fleetv1.ClusterRegistration
-	current := s.current().Name // Once: a tenant says how many there are.
+	current := s.current().Name // Outside the loop: a tenant decides how many registrations there are.
 	for _, registration := range s.registrations {
 		isEarlier := registration.Status.Granted && registration.Spec.ClientID != s.fleet.Spec.ClientID
 		if registration.Name != current && (isOurs(registration) || isEarlier) {

@@ -25,33 +25,33 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// met is a Cluster as a reconcile finds it.
+// met is the situation in which a reconcile finds a Cluster.
 type met struct {
 	retained, byManager, rotate     bool
 	noFleet, noNamespace, checkedIn bool
-	elsewhere                       bool          // Somebody has changed where Fleet deploys.
-	edited                          time.Duration // how long ago, if at all, it got another clientID
+	elsewhere                       bool          // status.namespace has been changed
+	edited                          time.Duration // how long ago it got another clientID; 0: never
 	kubeconfig, noClientID          bool
-	shared                          bool // Another has its namespace in Fleet.
+	shared                          bool // Another Fleet Cluster has its namespace in Fleet.
 	unreachable                     string
 	noAgent                         bool
 	largeAgent                      bool
 	longClientID, shortClientID     bool
-	// registered is what the registration is like: "" for none.
+	// registered is the state of the registration; empty if there is none.
 	registered string
 	age        time.Duration
-	// others are registrations besides: "ours" of earlier, "foreign", "foreign, granted".
+	// others are other registrations: earlier "ours", "foreign", "foreign, granted".
 	others []string
-	// recorded is what the record holds: "its" credential, that of a registration that is "gone" or
-	// was "replaced", or only which rotation was "followed".
+	// recorded says what the record holds: "its" credential, one whose registration is "gone" or
+	// "replaced", or only the rotation that was "followed".
 	recorded string
-	// refused: somebody else has the Secret's name.
+	// refused means that the Secret's name is taken.
 	refused bool
-	// credential is what Fleet has left: "", "its" "another's" or "elsewhere".
+	// credential is the one that Fleet has made: "", "its", "another's" or "elsewhere".
 	credential string
 }
 
-// deployedIn is where Fleet deploys to Fleet Cluster prod-1 of namespace team.
+// deployedIn is the namespace that Fleet derives for Fleet Cluster prod-1 of namespace team.
 var deployedIn = stamp.FleetNamespace("team", "prod-1")
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -160,7 +160,7 @@ func (m met) scope() *scope {
 	return s
 }
 
-// found plays what the steps find and make.
+// found applies the effects of a step.
 func (m met) found(s *scope, next step) {
 	switch next {
 	case register:
@@ -291,8 +291,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestRegistrationName: what was registered is found again, and only a new Fleet Cluster,
-// clientID or wish makes another.
+// TestRegistrationName: the name is stable, and changes only with the Fleet Cluster, the clientID or
+// a rotation.
 func TestRegistrationName(t *testing.T) {
 	base := met{}.scope().registrationName()
 	if again := (met{checkedIn: true, registered: "granted"}).scope().registrationName(); again != base {
@@ -311,8 +311,7 @@ func TestRegistrationName(t *testing.T) {
 	}
 }
 
-// TestCurrent: what Fleet has granted last is how a cluster is registered, unless somebody
-// asks for another credential.
+// TestCurrent: the registration that Fleet granted last counts, unless a rotation is requested.
 func TestCurrent(t *testing.T) {
 	for name, test := range map[string]struct {
 		met  met
@@ -359,7 +358,7 @@ func TestSightings(t *testing.T) {
 	expect("forgotten", 6, 6)
 }
 
-// TestRefusals: only what the API server and our own policy say of whose a Secret is counts.
+// TestRefusals: only the API server and our own policy can say that the Secret's name is taken.
 func TestRefusals(t *testing.T) {
 	resource := schema.GroupResource{Resource: "secrets"}
 	policy, err := os.ReadFile("../../manifests/registrar/policy_secrets.yaml")
@@ -400,8 +399,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestManyRegistrations: a tenant can give a Fleet Cluster any number of registrations. What one
-// reconcile does grows with their number, not with its square, and deletes a few only.
+// TestManyRegistrations: a tenant can give a Fleet Cluster any number of registrations. The work of a
+// reconcile grows with their number, not with its square, and it deletes only a few.
 func TestManyRegistrations(t *testing.T) {
 	s := met{registered: "granted", recorded: "its"}.scope()
 	const many = 20_000 // A reconcile that compared each with each would compare 400 million.
@@ -421,12 +420,12 @@ func TestManyRegistrations(t *testing.T) {
 		},
 	})}
 	if err := r.revoke(t.Context(), s); err != nil || deleted != mostRevoked {
-		t.Errorf("%d are deleted in one visit: %v", deleted, err)
+		t.Errorf("%d are deleted in one reconcile: %v", deleted, err)
 	}
 }
 
-// TestClocksDisagree rotates a credential whose registration another API server has stamped, the
-// clock of which is ahead: the new one is issued, and the old one revoked.
+// TestClocksDisagree rotates a credential whose registration got its timestamp from an API server
+// with a fast clock: the registrar issues the new credential, and revokes the old one.
 func TestClocksDisagree(t *testing.T) {
 	s := met{rotate: true, registered: "granted", age: time.Minute, credential: "its"}.scope()
 	s.registrations[0].UID = "new"
@@ -457,7 +456,7 @@ func TestClocksDisagree(t *testing.T) {
 	}
 }
 
-// TestPolls: what events tell is asked for often at first only.
+// TestPolls: where events will come, the registrar polls often only at first.
 func TestPolls(t *testing.T) {
 	for name, m := range map[string]met{
 		"ours":                       {registered: "asked", age: time.Hour},
@@ -465,7 +464,7 @@ func TestPolls(t *testing.T) {
 		"of the name that is needed": {registered: "for another"},
 	} {
 		if _, result, _ := m.play(t); result.after != checkInterval {
-			t.Errorf("%s: looked at again after %s, told %s", name, result.after, result.message)
+			t.Errorf("%s: reconciled again after %s, message %s", name, result.after, result.message)
 		}
 	}
 }

@@ -24,19 +24,19 @@ import (
 )
 
 const (
-	// registeredAnnotation on the Secret is the UID of the ClusterRegistration that its
-	// credential is of.
+	// registeredAnnotation on the Secret is the UID of the ClusterRegistration from which its credential
+	// comes.
 	registeredAnnotation = stamp.Domain + "/registered"
-	// tokenKey is the key of the credential alone, here and in a record.
+	// tokenKey is the key of the bare credential, in the Secret and in a record.
 	tokenKey = "token"
 
 	// fleetConfigKey is the key in Fleet's ConfigMaps.
 	fleetConfigKey = "config"
-	// agentName is the name that Fleet's agent looks for its ConfigMap and its Secret by.
+	// agentName is the name of the ConfigMap and the Secret that Fleet's agent reads.
 	agentName = "fleet-agent"
 )
 
-// server is how agents reach Fleet, and what else of Fleet's settings they receive.
+// server is how agents reach Fleet, and the other settings of Fleet that they get.
 type server struct {
 	URL                       string          `json:"apiServerURL"`
 	CA                        []byte          `json:"apiServerCA"`
@@ -44,30 +44,30 @@ type server struct {
 	GarbageCollectionInterval json.RawMessage `json:"garbageCollectionInterval"`
 }
 
-// serverOf reads Fleet's settings. The error says what to do.
+// serverOf reads Fleet's settings. Its errors say what to do.
 func serverOf(config *corev1.ConfigMap) (server, error) {
 	if config == nil {
-		return server{}, errors.New("ConfigMap fleet-controller with Fleet's settings is not there; install Fleet")
+		return server{}, errors.New("ConfigMap fleet-controller with Fleet's settings does not exist; install Fleet")
 	}
 	var result server
 	if err := json.Unmarshal([]byte(config.Data[fleetConfigKey]), &result); err != nil {
 		return server{}, fmt.Errorf("the ConfigMap fleet-controller with Fleet's settings cannot be read: %w", err)
 	}
 	if result.URL == "" {
-		return server{}, errors.New("no apiServerURL, by which agents find Fleet, is in its settings; set it in Fleet's chart")
+		return server{}, errors.New("apiServerURL, at which agents find Fleet, is missing in Fleet's settings; set it in Fleet's chart")
 	}
 	if parsed, err := url.Parse(result.URL); err != nil || parsed.Scheme != "https" || parsed.Host == "" {
-		return server{}, fmt.Errorf("apiServerURL of Fleet's settings, by which agents find it, is %q; set an absolute https URL in Fleet's chart", result.URL)
+		return server{}, fmt.Errorf("apiServerURL in Fleet's settings, at which agents find Fleet, is %q; set an absolute https URL in Fleet's chart", result.URL)
 	}
 	return result, nil
 }
 
-// credential is what Fleet makes for a registration.
+// credential is the Secret that Fleet makes for a registration.
 type credential struct {
 	token, deploymentNamespace, clusterNamespace, clusterName string
 }
 
-// credentialSecret is the name under which Fleet leaves the credential of a registration.
+// credentialSecret returns the name of the Secret in which Fleet leaves a registration's credential.
 func credentialSecret(registration *fleetv1.ClusterRegistration) string {
 	sum := sha256.Sum256([]byte(registration.Spec.ClientID + registration.Spec.ClientRandom))
 	return ("c-" + hex.EncodeToString(sum[:]))[:63]
@@ -82,21 +82,21 @@ func credentialOf(secret *corev1.Secret) *credential {
 	}
 }
 
-// isFor reports whether a credential is that of a Fleet Cluster. Who may write
-// ClusterRegistrations decides by which name a credential is looked for.
+// isFor reports whether a credential is for a Fleet Cluster. The registrar must check, because a
+// tenant who may write ClusterRegistrations decides the name of the Secret that it reads.
 func (c *credential) isFor(fleet *fleetv1.Cluster) bool {
 	return c != nil && c.token != "" && c.clusterNamespace == fleet.Namespace && c.clusterName == fleet.Name &&
 		c.deploymentNamespace == deploymentNamespace(fleet)
 }
 
-// deploymentNamespace is where Fleet keeps what is deployed to a cluster, and its agent's
-// account: by the name of the Fleet Cluster, whatever its status says.
+// deploymentNamespace is where Fleet keeps BundleDeployments and the agent's account for a cluster. It
+// follows from the name of the Fleet Cluster, whatever its status says.
 func deploymentNamespace(fleet *fleetv1.Cluster) string {
 	return stamp.FleetNamespace(fleet.Namespace, fleet.Name)
 }
 
-// manifestSecret returns the Secret that is issued. Before the Cluster is registered it
-// lacks the credential.
+// manifestSecret returns the Secret to issue. Before the Cluster is registered, its manifest lacks
+// the credential.
 func manifestSecret(s *scope) (*corev1.Secret, error) {
 	manifest, err := manifest(s.server, s.fleet, s.token(), s.agent)
 	if err != nil {
@@ -110,7 +110,7 @@ func manifestSecret(s *scope) (*corev1.Secret, error) {
 	return secret, nil
 }
 
-// emptySecret returns the Secret that is issued, without a manifest.
+// emptySecret returns the Secret without a manifest.
 func emptySecret(cluster *clusterv1.Cluster) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -118,7 +118,7 @@ func emptySecret(cluster *clusterv1.Cluster) *corev1.Secret {
 			Name:      stamp.ManifestSecret(cluster.Name),
 			Labels: map[string]string{
 				stamp.ManagedByLabel: stamp.ManagedBy,
-				// clusterctl move takes it along, and Cluster API's users find it.
+				// clusterctl move takes it along, and users of Cluster API find it.
 				clusterv1.ClusterNameLabel: cluster.Name,
 			},
 			OwnerReferences: []metav1.OwnerReference{desired.Owner(cluster)},
@@ -127,8 +127,8 @@ func emptySecret(cluster *clusterv1.Cluster) *corev1.Secret {
 	}
 }
 
-// manifest returns what to apply to the cluster: the namespace of the agent, what it must
-// know, and Fleet's own manifest of it. Fleet's Bundle takes the last over.
+// manifest returns the YAML to apply to the cluster: the agent's namespace, its settings and
+// credential, and Fleet's own manifest of the agent, which Fleet's Bundle later takes over.
 func manifest(server server, fleet *fleetv1.Cluster, token, agent string) ([]byte, error) {
 	namespace := fleet.Spec.AgentNamespace
 	if namespace == "" {

@@ -21,7 +21,7 @@ func TestServerOf(t *testing.T) {
 		"no CA":       {config: fleetConfig(`{"apiServerURL":"https://fleet.example.com"}`)},
 		"none":        {wrong: "install Fleet"},
 		"no settings": {config: fleetConfig(""), wrong: "cannot be read"},
-		"no URL":      {config: fleetConfig(`{}`), wrong: "no apiServerURL"},
+		"no URL":      {config: fleetConfig(`{}`), wrong: "is missing in Fleet's settings"},
 		"http":        {config: fleetConfig(`{"apiServerURL":"http://fleet.example.com"}`), wrong: "absolute https"},
 		"no host":     {config: fleetConfig(`{"apiServerURL":"https:///x"}`), wrong: "absolute https"},
 	} {
@@ -71,7 +71,7 @@ func TestManifest(t *testing.T) {
 				if err := yaml.Unmarshal([]byte(document), &config); err != nil {
 					t.Fatal(err)
 				}
-				// Not the clientID: who is registered needs none, and who has it and a token could register.
+				// Not the clientID: a registered agent needs none, and with it and a token anyone could register.
 				if diff := cmp.Diff(map[string]string{"config": `{"agentTLSMode":"strict","garbageCollectionInterval":"15m"}`}, config.Data); diff != "" {
 					t.Errorf("settings (-want +got):\n%s", diff)
 				}
@@ -103,8 +103,7 @@ func checkAgentSecret(t *testing.T, secret *corev1.Secret, namespace string) {
 	}
 }
 
-// The name is the one that Fleet gives (github.com/rancher/fleet/internal/registration,
-// which nobody else may import).
+// Fleet chooses this name (github.com/rancher/fleet/internal/registration, an internal package).
 func TestCredentialSecret(t *testing.T) {
 	registration := &fleetv1.ClusterRegistration{Spec: fleetv1.ClusterRegistrationSpec{ClientID: "id", ClientRandom: "random"}}
 	if got := credentialSecret(registration); got != "c-a419805eeabb1f6c6792905a86ba0cc210ce6464bb0b909c15a8e4831c999" {

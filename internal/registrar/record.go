@@ -34,17 +34,17 @@ const (
 	recordRotation         = "rotation"
 )
 
-// record is what the registrar must know again of a Cluster. It is in a Secret beside the
-// credentials that Fleet leaves, because the registrar may not read the Secret that it hands
-// out: the right to read one Secret of a tenant is the right to read them all.
+// record is the registrar's memory of a Cluster. It is stored in a Secret in the namespace where Fleet
+// leaves credentials, because the registrar may not read the Secret that it issues: RBAC cannot allow
+// it to read one Secret of a tenant without the others.
 type record struct {
-	// token is the credential that was issued, registration and registrationName those of
-	// the ClusterRegistration that it is of.
+	// token is the issued credential; registration and registrationName identify the
+	// ClusterRegistration that it comes from.
 	token, registrationName string
 	registration            types.UID
-	// rotation is the digest of the value of stamp.RotateAnnotation that was followed last.
+	// rotation is the digest of the stamp.RotateAnnotation that the registrar followed last.
 	rotation string
-	// secret is the Secret as cached; nil if there is none.
+	// secret is the cached Secret; nil if there is none.
 	secret *corev1.Secret
 }
 
@@ -57,19 +57,19 @@ func digest(value string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// recordKey returns where the record of a Cluster is.
+// recordKey returns the key of the Secret that holds a Cluster's record.
 func (r *reconciler) recordKey(cluster types.NamespacedName) client.ObjectKey {
 	sum := sha256.Sum256([]byte(cluster.String()))
 	return client.ObjectKey{Namespace: r.RegistrationNamespace, Name: recordPrefix + hex.EncodeToString(sum[:registrationIDBytes])}
 }
 
-// clusterOf returns the Cluster that a record is of.
+// clusterOf returns the Cluster to which a record belongs.
 func clusterOf(secret *corev1.Secret) types.NamespacedName {
 	return types.NamespacedName{Namespace: string(secret.Data[recordNamespace]), Name: string(secret.Data[recordName])}
 }
 
-// recordOf reads the record of the Cluster of a name and UID. One of another UID is deleted: that
-// Cluster is gone.
+// recordOf reads the record of a Cluster. It deletes a record with another UID: that Cluster is
+// gone.
 func (r *reconciler) recordOf(ctx context.Context, cluster types.NamespacedName, uid types.UID) (record, error) {
 	secret := &corev1.Secret{}
 	if err := r.Get(ctx, r.recordKey(cluster), secret); err != nil {
@@ -84,7 +84,7 @@ func (r *reconciler) recordOf(ctx context.Context, cluster types.NamespacedName,
 	}, nil
 }
 
-// save writes the record of a Cluster. It fails if the cache did not show the last one.
+// save writes a Cluster's record. It fails if the cached record is outdated.
 func (r *reconciler) save(ctx context.Context, s *scope, recorded record) error {
 	key := r.recordKey(client.ObjectKeyFromObject(s.cluster))
 	secret := &corev1.Secret{
@@ -104,35 +104,35 @@ func (r *reconciler) save(ctx context.Context, s *scope, recorded record) error 
 		err = r.Update(ctx, secret, client.FieldOwner(FieldManager))
 	}
 	if apierrors.IsAlreadyExists(err) && r.isForeign(ctx, key) {
-		err = fmt.Errorf("Secret %s is not Muster's, and has the name of the record that is needed; delete it", key) //nolint:staticcheck // Secret is the name of a kind.
+		err = fmt.Errorf("Secret %s has the name that Muster needs for a record and is not Muster's; delete it", key) //nolint:staticcheck // Secret is the name of a kind.
 	}
 	if err != nil {
-		return fmt.Errorf("noting what is issued: %w", err)
+		return fmt.Errorf("recording the issued credential: %w", err)
 	}
 	recorded.secret = secret
 	s.recorded = recorded
 	return nil
 }
 
-// isForeign reports whether the Secret of a record's name is something else. The cache does not
-// show those: it holds records only.
+// isForeign reports whether a Secret that is no record has a record's name. The cache does not show
+// such Secrets.
 func (r *reconciler) isForeign(ctx context.Context, key client.ObjectKey) bool {
 	var secret corev1.Secret
 	return r.live.Get(ctx, key, &secret) == nil && secret.Type != recordType
 }
 
-// The words of the policy muster-registrar-secrets that say whose a Secret is.
+// Parts of the messages of the policy muster-registrar-secrets.
 const (
 	refusesOthers          = "muster-registrar may touch only Secrets"
 	refusesEarlierClusters = "muster-registrar may not change whose a Secret is"
 )
 
-// collected is how old a Cluster is by when the garbage collector has taken away what an earlier
-// one of its name has left, if nothing keeps it from that.
+// collected is the age of a Cluster by which the garbage collector should have deleted the Secret of an
+// earlier Cluster of its name.
 const collected = time.Minute
 
-// refusal returns what an error says of whose the Secret with the name of the manifest is; nil
-// if it says nothing of that, but, for example, of a quota, a role or somebody's policy.
+// refusal returns the outcome if an error says that the Secret's name is taken; nil for any other
+// error, such as a quota, a role or another policy.
 func (s *scope) refusal(err error) *outcome {
 	var result outcome
 	name, wait := stamp.ManifestSecret(s.cluster.Name), checkInterval
@@ -141,16 +141,16 @@ func (s *scope) refusal(err error) *outcome {
 	}
 	switch {
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), refusesEarlierClusters):
-		result = waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", name), wait)
+		result = waiting(reasonSecretTaken, fmt.Sprintf("Secret %q still belongs to an earlier Cluster of this name; Muster recreates it once the garbage collector has deleted it", name), wait)
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), refusesOthers), apierrors.IsInvalid(err) && isOfType(err):
-		result = waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is not Muster's and is left alone; delete or rename it", name), checkInterval)
+		result = waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is not Muster's, and Muster leaves it unchanged; delete or rename it", name), checkInterval)
 	default:
 		return nil
 	}
 	return &result
 }
 
-// isOfType reports whether the type is what is invalid: nobody can change that of a Secret.
+// isOfType reports whether the API server rejects the type, which is immutable in a Secret.
 func isOfType(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && status.Status().Details != nil && slices.ContainsFunc(status.Status().Details.Causes, func(cause metav1.StatusCause) bool {
@@ -158,16 +158,15 @@ func isOfType(err error) bool {
 	})
 }
 
-// tally counts Clusters by the reason of their condition, so that nobody needs to walk
-// through them.
+// tally counts Clusters by the reason of their condition, for the metrics.
 type tally struct {
 	mu     sync.Mutex
 	of     map[types.NamespacedName]string
 	counts map[string]int
 }
 
-// newTally returns a tally of nothing. Every reason has a series from the beginning, so that
-// the first of a kind shows as an increase.
+// newTally returns an empty tally. Every reason has a series from the start, so that the first
+// Cluster with it shows as an increase.
 func newTally() *tally {
 	t := &tally{of: map[types.NamespacedName]string{}, counts: map[string]int{}}
 	for _, reason := range reasons {
@@ -176,7 +175,7 @@ func newTally() *tally {
 	return t
 }
 
-// set notes the reason on a Cluster; empty for none.
+// set records a Cluster's reason; empty removes the Cluster.
 func (t *tally) set(cluster types.NamespacedName, reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -32,30 +32,29 @@ const (
 	defaultFleetNamespace        = stamp.FleetSystem
 	defaultRegistrationNamespace = "cattle-fleet-clusters-system"
 	fleetConfigName              = "fleet-controller"
-	// conflictInterval is how long to wait for a state that somebody has just written.
+	// conflictInterval is how long to wait after another client changed an object at the same time.
 	conflictInterval = time.Second
 )
 
-// Options are the settings of the program, as opposed to those of the FleetAddonConfig.
+// Options are the program's flags, as opposed to the FleetAddonConfig.
 type Options struct {
-	// FleetNamespace is where Fleet and its settings are, RegistrationNamespace where it
-	// leaves credentials.
+	// FleetNamespace is where Fleet and its settings are, RegistrationNamespace where Fleet leaves
+	// credentials.
 	FleetNamespace, RegistrationNamespace string
-	// Namespace is the only one whose Clusters are watched; empty for all.
+	// Namespace is the only one whose Clusters the registrar watches; empty means all.
 	Namespace string
 	// WatchFilter limits the registrar to Clusters whose label
-	// cluster.x-k8s.io/watch-filter has this value; empty for all.
+	// cluster.x-k8s.io/watch-filter has this value; empty means all.
 	WatchFilter string
 	// Concurrency is how many Clusters are reconciled at once.
 	Concurrency int
 }
 
-// reconciler registers Clusters ahead of their agents: it reconciles a Cluster, and takes one
-// step after the other until none is left.
+// reconciler registers Clusters ahead of their agents, step by step until none is left.
 type reconciler struct {
 	client.Client
 	Options
-	live     client.Reader // past the cache
+	live     client.Reader // reads past the cache
 	settings *settings.Reader
 	recorder events.EventRecorder
 	tally    *tally
@@ -63,14 +62,13 @@ type reconciler struct {
 	now      func() time.Time
 }
 
-// Reconcile reconciles one Cluster.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster := &clusterv1.Cluster{}
 	switch err := r.Get(ctx, req.NamespacedName, cluster); {
 	case apierrors.IsNotFound(err):
 		r.seen.forget(req.NamespacedName)
 		r.tally.set(req.NamespacedName, "")
-		_, err := r.recordOf(ctx, req.NamespacedName, "") // It goes with its Cluster.
+		_, err := r.recordOf(ctx, req.NamespacedName, "") // This deletes the record.
 		return ctrl.Result{}, err
 	case err != nil:
 		return ctrl.Result{}, err
@@ -86,7 +84,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	result, err := steps.Run(rest, s.taken, s.next, func(next step) error { return r.take(ctx, s, next) })
 	switch {
 	case err == nil:
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // The cache is behind.
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // The cache lags behind.
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	case kube.IsPassing(err):
 		return ctrl.Result{}, err
@@ -101,7 +99,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: result.after}, errors.Join(err, r.report(ctx, cluster, result))
 }
 
-// newScope reads a scope, from the cache.
+// newScope reads the facts about a Cluster from the cache.
 func (r *reconciler) newScope(ctx context.Context, cluster *clusterv1.Cluster) (*scope, error) {
 	in, err := r.settings.Current(ctx)
 	if err != nil {
@@ -119,8 +117,7 @@ func (r *reconciler) newScope(ctx context.Context, cluster *clusterv1.Cluster) (
 		return nil, err
 	}
 	s.byAgent = selected && stamp.RegistrationOf(in.Cluster, subject, s.fleet) == stamp.ByAgent
-	// A Cluster that is deselected and kept stays as it is; one that is taken out of Fleet
-	// has no Fleet Cluster any more.
+	// A deselected Cluster that is kept stays as it is; one that left Fleet has no Fleet Cluster.
 	s.retained = !in.Cluster.Enabled || !cluster.DeletionTimestamp.IsZero() || capiannotations.IsPaused(cluster, cluster) ||
 		!selected && s.fleet != nil
 	if s.retained {
@@ -136,8 +133,8 @@ func (r *reconciler) newScope(ctx context.Context, cluster *clusterv1.Cluster) (
 	return s, nil
 }
 
-// fleetClusterOf returns the Fleet Cluster that a Cluster is pinned to, if it is its own.
-// The pin is the word of whoever may write annotations.
+// fleetClusterOf returns the Fleet Cluster named in the Cluster's pin, if it really belongs to the
+// Cluster. Anyone who may write annotations can set the pin.
 func (r *reconciler) fleetClusterOf(ctx context.Context, cluster *clusterv1.Cluster) (*fleetv1.Cluster, error) {
 	pin := stamp.PinOf(cluster.Annotations)
 	if !pin.IsComplete() {
@@ -153,8 +150,8 @@ func (r *reconciler) fleetClusterOf(ctx context.Context, cluster *clusterv1.Clus
 	return fleet, nil
 }
 
-// readRecord reads what was issued, and whether that still works. It does not ask for the
-// Fleet Cluster, which anybody may hide by dropping the pin.
+// readRecord reads the record, and whether its registration still exists. It does not depend on the
+// Fleet Cluster, which a tenant may hide by removing the pin.
 func (r *reconciler) readRecord(ctx context.Context, s *scope) (err error) {
 	if s.recorded, err = r.recordOf(ctx, client.ObjectKeyFromObject(s.cluster), s.cluster.UID); err != nil || s.recorded.token == "" {
 		return err
@@ -165,13 +162,13 @@ func (r *reconciler) readRecord(ctx context.Context, s *scope) (err error) {
 	return client.IgnoreNotFound(err)
 }
 
-// isIts reports whether a Fleet Cluster is the Cluster's own.
+// isIts reports whether a Fleet Cluster belongs to a Cluster.
 func (r *reconciler) isIts(ctx context.Context, fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
 	relation, _ := stamp.RelationOf(fleet, cluster, func(name string, uid types.UID) bool {
 		if name != "" {
 			var other clusterv1.Cluster
 			err := r.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, &other, client.UnsafeDisableDeepCopy)
-			return client.IgnoreNotFound(err) != nil || err == nil && (uid == "" || other.UID == uid) // In doubt it lives.
+			return client.IgnoreNotFound(err) != nil || err == nil && (uid == "" || other.UID == uid) // If in doubt, the other Cluster exists.
 		}
 		var all clusterv1.ClusterList
 		err := r.List(ctx, &all, client.InNamespace(cluster.Namespace), client.MatchingFields{byUID: string(uid)}, client.Limit(1), client.UnsafeDisableDeepCopy)
@@ -180,7 +177,7 @@ func (r *reconciler) isIts(ctx context.Context, fleet *fleetv1.Cluster, cluster 
 	return relation == stamp.Own && fleet.DeletionTimestamp.IsZero() && stamp.IsOurs(fleet)
 }
 
-// readFleet reads what Fleet has made of a Fleet Cluster.
+// readFleet reads the objects that Fleet has made for a Fleet Cluster.
 func (r *reconciler) readFleet(ctx context.Context, s *scope) error {
 	config := &corev1.ConfigMap{}
 	switch err := r.Get(ctx, client.ObjectKey{Namespace: r.FleetNamespace, Name: fleetConfigName}, config); {

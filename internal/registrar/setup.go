@@ -1,11 +1,10 @@
-// Package registrar registers Clusters in Fleet ahead of their agents, for clusters that
-// the management cluster cannot reach, and issues for each one manifest with that
-// cluster's own credential: in a Secret beside the Cluster. It is a program of its own
-// because it writes Secrets.
+// Package registrar registers Clusters in Fleet ahead of their agents, for clusters that the
+// management cluster cannot reach. For each it issues one manifest with that cluster's own
+// credential, in a Secret next to the Cluster. It is a program of its own because it writes Secrets.
 //
-// What to do next for a Cluster is decided in decide.go, what the manifest holds in
-// manifest.go; both are pure. Nothing on a Secret or a ClusterRegistration is believed
-// that somebody with rights in one namespace could have put there about another one.
+// The next step is decided in decide.go, the contents of the manifest in manifest.go; both are pure.
+// The package trusts nothing on a Secret or a ClusterRegistration that a tenant of one namespace could
+// have written about another.
 package registrar
 
 import (
@@ -43,11 +42,11 @@ import (
 const (
 	// byFleetCluster indexes ClusterRegistrations by the UID of the Fleet Cluster that owns them.
 	byFleetCluster = "fleet-cluster"
-	// byRegistration indexes records by the UID of the ClusterRegistration that they are of.
+	// byRegistration indexes records by the UID of their ClusterRegistration.
 	byRegistration = "registration"
 	// byUID indexes Clusters by their UID.
 	byUID = "uid"
-	// fleetsOwn is the label by which Fleet's own Bundles are distinguished from those of users.
+	// fleetsOwn is a label that Fleet's own Bundles have, and those of users do not.
 	fleetsOwn = "objectset.rio.cattle.io/hash"
 	// agentResource is the resource of Fleet's Bundle that holds the agent.
 	agentResource = "agent.yaml"
@@ -59,13 +58,13 @@ func (o *Options) AddTo(fs *pflag.FlagSet) {
 	fs.StringVar(&o.RegistrationNamespace, "fleet-registration-namespace", defaultRegistrationNamespace, "The namespace in which Fleet leaves the credentials of registered clusters.")
 	fs.StringVar(&o.Namespace, "namespace", "", "The only namespace whose Clusters are watched; all if empty.")
 	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Watch only Clusters whose label cluster.x-k8s.io/watch-filter has this value; all if empty.")
-	fs.IntVar(&o.Concurrency, "cluster-concurrency", 4, "How many Clusters are looked at once.")
+	fs.IntVar(&o.Concurrency, "cluster-concurrency", 4, "How many Clusters are reconciled at once.")
 }
 
-// Cache returns what is cached, and no more of it than is read here.
+// Cache limits the cache to the objects that the registrar reads.
 func (o *Options) Cache() cache.Options {
 	own, err := labels.NewRequirement(fleetsOwn, selection.Exists, nil)
-	if err != nil { // It is a constant.
+	if err != nil { // The requirement is constant.
 		panic(err)
 	}
 	options := cache.Options{
@@ -88,7 +87,7 @@ func (o *Options) Cache() cache.Options {
 	return options
 }
 
-// watched are the kinds of others without which nothing can be registered.
+// watched are the kinds that must be served before the registrar can work.
 var watched = []schema.GroupVersionKind{
 	clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind),
 	fleetv1.SchemeGroupVersion.WithKind("Cluster"),
@@ -96,7 +95,7 @@ var watched = []schema.GroupVersionKind{
 	fleetv1.SchemeGroupVersion.WithKind("Bundle"),
 }
 
-// Setup adds the registrar to a manager. It starts when the kinds that it watches are served.
+// Setup adds the registrar to a manager. It starts once the API server serves the kinds that it watches.
 func Setup(mgr ctrl.Manager, options Options) error {
 	return program.WhenServed(mgr, watched, func(ctx context.Context) error { return setUp(ctx, mgr, options) })
 }
@@ -135,11 +134,11 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("registration").
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: options.Concurrency,
-			// Fleet keeps a credential for 40 minutes: whatever was in the way is asked about often.
+			// Fleet keeps a credential for 40 minutes, so retries must not become rare.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, time.Minute),
 		}).
-		// Each reconcile of a Cluster that is registered costs a request for its Secret: not for every
-		// status that an agent reports.
+		// A reconcile of a registered Cluster costs a request for its Secret, so status reports from agents
+		// must not cause one.
 		For(&clusterv1.Cluster{}, builder.WithPredicates(kube.News)).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.ofRecord)).
 		Watches(&fleetv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(ofFleetCluster), builder.WithPredicates(kube.News)).
@@ -163,7 +162,7 @@ func ofFleetCluster(_ context.Context, object client.Object) []reconcile.Request
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}}
 }
 
-// ofRecord brings back the Cluster of a record, also one that is gone.
+// ofRecord enqueues the Cluster of a record, even if it is gone.
 func (r *reconciler) ofRecord(_ context.Context, object client.Object) []reconcile.Request {
 	cluster := clusterOf(object.(*corev1.Secret))
 	if cluster.Name == "" || r.Namespace != "" && r.Namespace != cluster.Namespace {
@@ -175,13 +174,13 @@ func (r *reconciler) ofRecord(_ context.Context, object client.Object) []reconci
 func (r *reconciler) named(ctx context.Context, namespace, fleetCluster string) []reconcile.Request {
 	var fleet fleetv1.Cluster
 	if err := r.Get(ctx, client.ObjectKey{Namespace: namespace, Name: fleetCluster}, &fleet); err != nil {
-		return nil // Its own event comes.
+		return nil // The Fleet Cluster's own event will follow.
 	}
 	return ofFleetCluster(ctx, &fleet)
 }
 
-// ofRegistration brings back the Cluster of a ClusterRegistration: by its record, too, because the
-// Fleet Cluster may be gone before the registration is.
+// ofRegistration enqueues the Cluster of a ClusterRegistration, found through its record too, because
+// the Fleet Cluster may be gone first.
 func (r *reconciler) ofRegistration(ctx context.Context, object client.Object) []reconcile.Request {
 	var result []reconcile.Request
 	var records corev1.SecretList
@@ -230,7 +229,7 @@ func (r *reconciler) list(ctx context.Context, options ...client.ListOption) []r
 	return result
 }
 
-// observedClientIDs remember since when the cache has shown the clientID of a Cluster's Fleet Cluster.
+// observedClientIDs has, for each Cluster, since when the cache has shown its Fleet Cluster's clientID.
 type observedClientIDs struct {
 	mu   sync.Mutex
 	last map[types.NamespacedName]observedClientID
@@ -242,7 +241,7 @@ type observedClientID struct {
 	since    time.Time
 }
 
-// since returns when the clientID that a Cluster's Fleet Cluster has now was first observed.
+// since returns when the present clientID of a Cluster's Fleet Cluster was first observed.
 func (s *observedClientIDs) since(cluster types.NamespacedName, fleet *fleetv1.Cluster, now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,7 +256,7 @@ func (s *observedClientIDs) since(cluster types.NamespacedName, fleet *fleetv1.C
 	return last.since
 }
 
-// forget drops a Cluster that is gone.
+// forget drops a deleted Cluster.
 func (s *observedClientIDs) forget(cluster types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,10 +27,10 @@ import (
 // errStale means that the cache shows an earlier state of a Fleet Cluster.
 var errStale = errors.New("the Fleet Cluster has changed")
 
-// register creates the ClusterRegistration, as the agent would. It has no label of a
-// token, whose account Fleet would let read the credential. It reads the Fleet Cluster past the
-// cache first: for a registration whose Fleet Cluster is gone, Fleet makes another one that
-// nobody owns, with an account that works.
+// register creates the ClusterRegistration, as the agent would, but without a token's label: Fleet
+// would let the token's account read the credential. It first reads the Fleet Cluster past the cache.
+// If that is gone, Fleet would make another one for the registration, which nobody owns, with a
+// working account.
 func (r *reconciler) register(ctx context.Context, s *scope) error {
 	var live fleetv1.Cluster
 	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(s.fleet), &live); {
@@ -59,10 +59,10 @@ func (r *reconciler) register(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// write has the Secret with the manifest be as wanted, whatever is there, and reports whether
-// there was none: an update without a resourceVersion, as the registrar may not read Secrets. One
-// that changes nothing is no write to the API server's store. What is of another type it never
-// changes, and what is of another Cluster the policy muster-registrar-secrets refuses.
+// write creates or overwrites the Secret with the manifest, and reports whether it created it. It
+// updates without a resourceVersion, because the registrar may not read Secrets; an update without a
+// change writes nothing to the API server's store. The API server refuses to change a Secret of
+// another type, and the policy muster-registrar-secrets one of another Cluster.
 func (r *reconciler) write(ctx context.Context, want *corev1.Secret, options ...client.UpdateOption) (created bool, err error) {
 	update := client.UpdateOptions{FieldManager: FieldManager}
 	update.ApplyOptions(options)
@@ -73,7 +73,7 @@ func (r *reconciler) write(ctx context.Context, want *corev1.Secret, options ...
 	return true, r.Create(ctx, want, &client.CreateOptions{FieldManager: FieldManager, DryRun: update.DryRun})
 }
 
-// dryRun has the API server judge the Secret as it will be written, but for the credential.
+// dryRun tests whether the API server would accept the Secret; only the credential is still missing.
 func (r *reconciler) dryRun(ctx context.Context, s *scope) error {
 	want, err := manifestSecret(s)
 	if err != nil {
@@ -100,7 +100,7 @@ func (r *reconciler) collect(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// note writes the record of what is to be issued.
+// note writes the record of the credential, before it is issued.
 func (r *reconciler) note(ctx context.Context, s *scope) error { return r.save(ctx, s, s.record()) }
 
 // issue writes the Secret with the manifest.
@@ -125,8 +125,8 @@ func (r *reconciler) issue(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// withdraw empties the Secret with the manifest, whose credential is revoked: the registrar may
-// not delete Secrets of others, as the answer to a deletion can hold what was deleted.
+// withdraw empties the Secret, whose credential is revoked. The registrar may not delete tenants'
+// Secrets, because the answer to a deletion can contain the deleted object.
 func (r *reconciler) withdraw(ctx context.Context, s *scope) error {
 	empty := emptySecret(s.cluster)
 	err := r.Update(ctx, empty, client.FieldOwner(FieldManager))
@@ -138,11 +138,11 @@ func (r *reconciler) withdraw(ctx context.Context, s *scope) error {
 	return r.save(ctx, s, record{rotation: s.recorded.rotation})
 }
 
-// mostRevoked is how many registrations are deleted in a reconcile. There are one or two, unless a
-// tenant has made thousands; the end of each brings the Cluster back.
+// mostRevoked is how many registrations one reconcile deletes. Usually there are one or two, but a
+// tenant can make thousands; each deletion enqueues the Cluster again.
 const mostRevoked = 16
 
-// revoke deletes registrations that have been replaced. Fleet deletes their accounts.
+// revoke deletes replaced registrations. Fleet then deletes their accounts.
 func (r *reconciler) revoke(ctx context.Context, s *scope) error {
 	replaced := s.replaced()
 	for _, registration := range replaced[:min(len(replaced), mostRevoked)] {
@@ -156,7 +156,7 @@ func (r *reconciler) revoke(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// report writes the condition if it has news, and an event when its reason changes.
+// report writes the condition if it has changed, and an event if its reason has.
 func (r *reconciler) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) error {
 	result.message = message.Short(result.message, message.Condition)
 	before := meta.FindStatusCondition(cluster.Status.Conditions, stamp.ManifestCondition)

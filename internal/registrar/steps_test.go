@@ -24,8 +24,8 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// The caches of Fleet Clusters and of ClusterRegistrations lag independently. Fleet makes a Fleet
-// Cluster of its own for a registration whose clientID it does not know.
+// The caches of Fleet Clusters and of ClusterRegistrations lag independently. For a registration whose
+// clientID Fleet does not know, it makes a Fleet Cluster of its own.
 func TestRegisterReadsPastTheCache(t *testing.T) {
 	for name, test := range map[string]struct {
 		live func(*fleetv1.Cluster) // nil: it is gone
@@ -58,8 +58,8 @@ func TestRegisterReadsPastTheCache(t *testing.T) {
 	}
 }
 
-// The cache shows records only, so a Secret of another type that has a record's name is in no
-// cache. Without its name in the error, a Conflict would be retried for ever, unseen.
+// The cache shows only records, so a Secret of another type with a record's name is in no cache. If
+// the error did not name it, a Conflict would be retried for ever, unseen.
 func TestRecordsNameIsTaken(t *testing.T) {
 	s := met{registered: "granted", credential: "its"}.scope()
 	r := &reconciler{Options: Options{RegistrationNamespace: "registrations"}}
@@ -106,7 +106,7 @@ func TestTally(t *testing.T) {
 	expect("the other is gone", map[string]float64{reasonReady: 1})
 }
 
-// gauge returns what is exposed of a metric with this reason.
+// gauge returns the value of a metric for a reason.
 func gauge(t *testing.T, name, reason string) (float64, bool) {
 	t.Helper()
 	families, err := ctrlmetrics.Registry.Gather()
@@ -126,7 +126,7 @@ func gauge(t *testing.T, name, reason string) (float64, bool) {
 	return 0, false
 }
 
-// TestReportIsBounded: what an admission webhook answers has no bound, and the API server takes
+// TestReportIsBounded: the answer of an admission webhook has no bound, and the API server accepts
 // neither a condition nor an event that is too long.
 func TestReportIsBounded(t *testing.T) {
 	scheme, err := program.Scheme()
@@ -159,12 +159,12 @@ func TestReportIsBounded(t *testing.T) {
 	if note := <-recorder.Events; len(note) > message.Note+len("Warning "+reasonFailed+" ") {
 		t.Errorf("the event has %d bytes", len(note))
 	}
-	// What is reported again is no news.
+	// Reporting the same again writes nothing.
 	cluster.Status.Conditions, reported.Status.Conditions = reported.Status.Conditions, nil
 	if err := r.report(t.Context(), cluster, result); err != nil {
 		t.Fatal(err)
 	}
 	if reported.Status.Conditions != nil {
-		t.Error("the same is told again")
+		t.Error("the same condition is written again")
 	}
 }

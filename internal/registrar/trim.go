@@ -10,13 +10,13 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// maxAgent is how large the manifest of an agent in Fleet's Bundle may be, in bytes. Fleet's own
-// has 7 KiB, and whoever may write Bundles in one namespace could fill the cache for all.
+// maxAgent bounds the manifest of an agent in Fleet's Bundle, in bytes. Fleet's own has 7 KiB; without
+// a bound, a tenant with Bundles in one namespace could fill the cache.
 const maxAgent = 128 << 10
 
-// trim is a cache transform: it keeps the fields that the registrar reads, and bounds each, so
-// that thousands of Clusters fit in little memory, and a change of any other field wakes nobody
-// (see kube.News). Its input may be trimmed already.
+// trim is a cache transform: it keeps the fields that the registrar reads, and bounds each, so that
+// thousands of Clusters fit in little memory, and a change of any other field causes no reconcile (see
+// kube.News). Its input may be trimmed already.
 func trim(object any) (any, error) {
 	accessor, ok := object.(client.Object)
 	if !ok {
@@ -28,7 +28,7 @@ func trim(object any) (any, error) {
 	case *clusterv1.Cluster:
 		rotation := typed.Annotations[stamp.RotateAnnotation]
 		trimMetadata(typed, stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation, stamp.RegistrationAnnotation, stamp.RotateAnnotation, clusterv1.PausedAnnotation)
-		if len(rotation) > bounds.MaxName { // Two long ones may begin alike.
+		if len(rotation) > bounds.MaxName { // Two long values may have the same beginning.
 			typed.Annotations[stamp.RotateAnnotation] = digest(rotation)
 		}
 		paused, class := typed.Spec.Paused, typed.Spec.Topology.ClassRef
@@ -37,7 +37,7 @@ func trim(object any) (any, error) {
 		typed.OwnerReferences = nil
 	case *fleetv1.Cluster:
 		trimFleetCluster(typed)
-		if isManager { // Nothing else may show whose it is.
+		if isManager { // The field manager is the only proof of who made it.
 			typed.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager}}
 		}
 	case *fleetv1.ClusterRegistration:
@@ -54,8 +54,8 @@ func trim(object any) (any, error) {
 	return object, nil
 }
 
-// trimMetadata drops finalizers, the generation, which counts changes that are dropped, too, and
-// all annotations but those with the given keys.
+// trimMetadata drops finalizers, the generation, which also counts changes of dropped fields, and all
+// annotations except the given keys.
 func trimMetadata(object client.Object, read ...string) {
 	object.SetFinalizers(nil)
 	object.SetGeneration(0)
@@ -88,13 +88,13 @@ func trimFleetCluster(cluster *fleetv1.Cluster) {
 	}
 	status := fleetv1.ClusterStatus{Namespace: bounds.Name(cluster.Status.Namespace)}
 	if !cluster.Status.Agent.LastSeen.IsZero() {
-		status.Agent.LastSeen = cluster.CreationTimestamp // That it has checked in is read, not when.
+		status.Agent.LastSeen = cluster.CreationTimestamp // Only whether the agent has checked in matters, not when.
 	}
 	cluster.Status = status
 }
 
-// trimBundle keeps of Fleet's Bundle for a cluster the agent in it, of one that is too large as
-// much as shows that.
+// trimBundle keeps only the agent in Fleet's Bundle for a cluster; one that is too large is cut one
+// byte above the bound.
 func trimBundle(bundle *fleetv1.Bundle) {
 	trimMetadata(bundle)
 	bundle.Labels, bundle.OwnerReferences, bundle.Status = nil, nil, fleetv1.BundleStatus{}

@@ -21,7 +21,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// large is what nobody reads here, and tenants may write.
+// large is a value that tenants may write, and the registrar never reads.
 var large = strings.Repeat("x", 64<<10)
 
 func metaOf(name string) metav1.ObjectMeta {
@@ -128,8 +128,8 @@ func TestTrim(t *testing.T) {
 	same("somebody's bundle", "", agentOf(trimmed(stray).(*fleetv1.Bundle)))
 }
 
-// TestTrimIsBounded: whoever may write objects in one namespace decides how large they are, and
-// the cache keeps a bounded part of each.
+// TestTrimIsBounded: tenants decide how large objects in their namespace are, but the cache keeps a
+// bounded part of each.
 func TestTrimIsBounded(t *testing.T) {
 	many := func(keys ...string) map[string]string {
 		all := map[string]string{}
@@ -155,7 +155,7 @@ func TestTrimIsBounded(t *testing.T) {
 	bundle.Annotations, bundle.Labels = many(), many()
 	bundle.Spec.Resources[1].Content = strings.Repeat(large, 4)
 	bundle.OwnerReferences = slices.Repeat([]metav1.OwnerReference{{Kind: "ConfigMap", Name: large}}, 10)
-	named := wholeBundle() // By the rule of its name, it is that of a cluster.
+	named := wholeBundle() // By its name, it is Fleet's Bundle for a cluster.
 	named.Name = stamp.AgentBundle(large)
 	named.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: large}}
 	namespace := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "team", Annotations: many(fleetv1.ClusterNamespaceAnnotation, fleetv1.ClusterAnnotation)}}
@@ -164,7 +164,7 @@ func TestTrimIsBounded(t *testing.T) {
 		most   int
 	}{{cluster, 4 << 10}, {fleet, 4 << 10}, {registration, 4 << 10}, {bundle, 132 << 10}, {named, 4 << 10}, {namespace, 4 << 10}} {
 		once := ""
-		for range 2 { // What is trimmed already stays as it is.
+		for range 2 { // Trimming again changes nothing.
 			if _, err := trim(test.object); err != nil {
 				t.Fatal(err)
 			}
@@ -186,7 +186,7 @@ func TestTrimIsBounded(t *testing.T) {
 	}
 }
 
-// TestLongRotations: of two long wishes for another credential that begin alike, the second is one, too.
+// TestLongRotations: two long values of the annotation with the same beginning differ.
 func TestLongRotations(t *testing.T) {
 	long, longer := wholeCluster(), wholeCluster()
 	long.Annotations[stamp.RotateAnnotation], longer.Annotations[stamp.RotateAnnotation] = large, large+"x"
@@ -215,8 +215,8 @@ func TestLongRotations(t *testing.T) {
 	}
 }
 
-// What is not read is no news either: agents report every quarter of an hour, and each reconcile
-// at a Cluster that is registered asks the API server for its Secret.
+// A change of fields that the registrar does not read is no news: agents report every 15 minutes, and
+// each reconcile of a registered Cluster costs a request for its Secret.
 func TestNews(t *testing.T) {
 	passes := func(before, after client.Object) bool {
 		t.Helper()

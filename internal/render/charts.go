@@ -21,13 +21,13 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// imported is a Cluster that is imported, stamped, with what it refers to.
+// imported is an imported Cluster, stamped, with the objects to which it refers.
 type imported struct {
 	cluster                      *clusterv1.Cluster
 	controlPlane, infrastructure map[string]any
 }
 
-// chart adds what a HelmChartProxy leads to. The chart itself is not downloaded.
+// chart adds the objects for a HelmChartProxy. It does not download the chart.
 func (r *renderer) chart(proxy *addonsv1.HelmChartProxy) error {
 	key := client.ObjectKeyFromObject(proxy)
 	wrap := func(err error) error { return fmt.Errorf("HelmChartProxy %s: %w", key, err) }

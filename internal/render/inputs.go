@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// inputs are the objects to render from, sorted by what they are for.
+// inputs are the objects to render from, by purpose.
 type inputs struct {
 	clusters []*clusterv1.Cluster
 	classes  []*desired.Class
@@ -36,7 +36,7 @@ type reference struct {
 	types.NamespacedName
 }
 
-// sorted sorts objects by what they are for. The error names an object that cannot be used.
+// sorted sorts objects by purpose. The error names an unusable object.
 func sorted(objects []manifests.Object) (*inputs, error) {
 	in := &inputs{namespaces: map[string]map[string]string{}, others: map[reference]map[string]any{}}
 	for i := range objects {
@@ -93,8 +93,8 @@ func (in *inputs) add(object *manifests.Object) error {
 	return nil
 }
 
-// namespaceLabels returns the labels that a Namespace has: those of its manifest, and the
-// one that every Namespace has.
+// namespaceLabels returns the labels of a Namespace: those in its manifest, and the one that every
+// Namespace has.
 func (in *inputs) namespaceLabels(name string) map[string]string {
 	labels := map[string]string{corev1.LabelMetadataName: name}
 	maps.Copy(labels, in.namespaces[name])

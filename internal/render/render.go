@@ -1,5 +1,5 @@
-// Package render shows, without a cluster, which Fleet objects manifests lead to: for review
-// and for CI. It calls the same pure functions as the syncer.
+// Package render computes, without a cluster, the Fleet objects that the syncer would make from
+// manifests: for review and for CI. It calls the same pure functions as the syncer.
 package render
 
 import (
@@ -18,19 +18,18 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// Result is what manifests lead to.
+// Result is the outcome of Render.
 type Result struct {
 	// Objects are the Fleet objects, sorted by kind, namespace and name. UIDs are unknown
 	// and left out of owner references.
 	Objects []map[string]any
-	// Notes say what a reader would otherwise miss: Clusters that are not imported and
-	// why, shortened names, references that are not among the manifests.
+	// Notes say what a reader would otherwise miss: why Clusters are not imported, shortened names,
+	// references that are not among the manifests.
 	Notes []string
 }
 
-// Render returns what the objects lead to once every Cluster's control plane is
-// initialized. The error names objects that cannot be used, and Clusters that would
-// share a Fleet Cluster.
+// Render returns the objects that would exist once every Cluster's control plane is initialized. The
+// error names unusable objects, and Clusters that would share a Fleet Cluster.
 func Render(objects []manifests.Object) (*Result, error) {
 	in, err := sorted(objects)
 	if err != nil {
@@ -66,9 +65,9 @@ type renderer struct {
 	in       *inputs
 	settings settings.Settings
 	result   *Result
-	// seen maps an object's identity to what it is made for, where only one may make it.
+	// seen maps the identity of an object that must not be shared to the one for which it was made.
 	seen map[string]string
-	// imported are the Clusters that are.
+	// imported are the imported Clusters.
 	imported []imported
 }
 
@@ -121,7 +120,7 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 	clientID := ""
 	if stamp.RegistrationOf(r.settings.Cluster, subject, nil) == stamp.ByAgent {
 		clientID = "(random)"
-		r.note("Cluster %s is registered ahead and its agent registers itself: spec.clientID of its Fleet Cluster is drawn when that is made", key)
+		r.note("Cluster %s registers through its agent: the syncer chooses spec.clientID at random when it makes the Fleet Cluster", key)
 	}
 	return r.add(desired.FleetCluster(r.settings, cluster, class, values, desired.Targets{}, clientID), "Cluster "+key)
 }
@@ -138,8 +137,8 @@ func (r *renderer) referenced(cluster, namespace string, ref clusterv1.ContractV
 	return object
 }
 
-// add adds an object to the result. By says what it is made for; empty for objects that
-// several Clusters share.
+// add adds an object to the result. by names the object for which it is made; empty if several
+// Clusters share it.
 func (r *renderer) add(object client.Object, by string) error {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

@@ -116,7 +116,7 @@ func TestRenderRefuses(t *testing.T) {
 	}
 }
 
-// A Fleet Cluster as a reviewer reads it: no server's fields, no UIDs, no secrets.
+// A Fleet Cluster as a reviewer reads it: no fields from a server, no UIDs, no secrets.
 func TestRenderedFleetCluster(t *testing.T) {
 	const controlPlane = `
 apiVersion: controlplane.cluster.x-k8s.io/v1beta2

@@ -1,12 +1,11 @@
-// Package steps is how a reconciler works on one object: it asks what to do next, does it,
-// and asks again, until nothing is left. What to do next is decided by a pure function
-// elsewhere, of what is known and which steps were taken.
+// Package steps runs a reconcile of one object: it asks for the next step, takes it, and asks again,
+// until no step is left. A pure function elsewhere chooses the step, from the facts and the steps taken.
 package steps
 
 import "fmt"
 
-// Run takes one step after the other until rest comes next, and returns the result that
-// comes with it. Taken holds the steps taken; one that comes twice has changed nothing.
+// Run takes one step after the other until the next one is rest, and returns the result that comes with
+// it. It records the steps in taken. A step that comes twice is an error: the first had no effect.
 func Run[Step ~string, Result any](rest Step, taken map[Step]bool, next func() (Step, Result), take func(Step) error) (Result, error) {
 	var none Result
 	for {

@@ -1,4 +1,4 @@
-// Package version says which build a program is. It knows nothing else of ours.
+// Package version identifies the build of a program. It imports no other package of Muster.
 package version
 
 import (
@@ -9,30 +9,29 @@ import (
 	"strings"
 )
 
-// What a release's build sets, with -ldflags=-X. hack/release names
-// these variables.
+// A release's build sets these with -ldflags=-X; hack/release has their names.
 var version, revision, date string
 
-// Info specifies which build a program is.
+// Info identifies the build of a program.
 type Info struct {
-	// Version is that of the release, or Go's own name for a build between releases.
+	// Version is the release's version, or Go's own pseudo-version for a build between releases.
 	Version string
 	// Revision is the commit, with "-dirty" if the work tree was modified.
 	Revision string
-	// Date is that of the commit, not of the build: the same sources give the same bytes.
+	// Date is when the commit was made, not the build: the same sources must give the same bytes.
 	Date string
-	// GoVersion and Platform are the Go that built it and the platform it is for.
+	// GoVersion is the Go version that built the program, and Platform the platform for which it was built.
 	GoVersion, Platform string
 }
 
-// Get returns which build this program is.
+// Get returns the build of this program.
 func Get() Info {
 	build, _ := debug.ReadBuildInfo()
 	return from(Info{Version: version, Revision: revision, Date: date}, build)
 }
 
-// from completes what was linked in with what Go records in every binary; it records the
-// commit only when it builds from a git checkout.
+// from adds the data that Go records in every binary to the linked-in values. Go records the commit only
+// if it builds from a git checkout.
 func from(linked Info, build *debug.BuildInfo) Info {
 	recorded, modified := Info{}, false
 	if build != nil {

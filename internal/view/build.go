@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Build returns the graph of what exists.
+// Build returns the graph of the objects.
 func Build(objects *Objects) *Graph {
 	b := &builder{Objects: objects, graph: &Graph{Counts: map[State]int{}}, classes: map[types.NamespacedName]*Node{}, namespaces: map[string]*Node{}}
 	current, err := settings.From(objects.Config)
@@ -34,7 +34,7 @@ func Build(objects *Objects) *Graph {
 	return b.graph
 }
 
-// clean makes names fit to be shown: those out of a file are anybody's.
+// clean makes names safe to show: in a file, anyone may have written them.
 func (n *Node) clean() {
 	for _, text := range []*string{&n.ID, &n.Namespace, &n.Name} {
 		*text = Text(*text)
@@ -64,7 +64,7 @@ func (b *builder) notes() {
 	}
 }
 
-// class returns the node of a class, or of what stands for having none.
+// class returns the node of a class, or the node for Clusters without one.
 func (b *builder) class(key types.NamespacedName) *Node {
 	if node := b.classes[key]; node != nil {
 		return node
@@ -76,7 +76,7 @@ func (b *builder) class(key types.NamespacedName) *Node {
 	case key == onlyInFleet:
 		node = &Node{ID: "only-in-fleet", Kind: OnlyInFleet, Name: "only in Fleet", State: Ready}
 	case !b.Classes[key] && b.Unread[ClusterClass] == "":
-		node.State, node.Reason, node.Message = Problem, classNotThere, "Clusters name this ClusterClass, and it does not exist"
+		node.State, node.Reason, node.Message = Problem, classNotThere, "Clusters use this ClusterClass, but it does not exist"
 		node.advise()
 	}
 	b.classes[key] = node
@@ -89,8 +89,8 @@ var (
 	onlyInFleet = types.NamespacedName{Name: "/"} // No class has this name.
 )
 
-// clusters hangs each Cluster below its class, and each Fleet Cluster that is of none
-// below what is only in Fleet.
+// clusters puts each Cluster below its class, and each Fleet Cluster without a Cluster below the node
+// for those.
 func (b *builder) clusters() {
 	taken := map[types.NamespacedName]bool{}
 	byOrigin := b.byOrigin()
@@ -116,7 +116,7 @@ func (b *builder) clusters() {
 	}
 }
 
-// byOrigin finds Fleet Clusters by the Cluster that they were made from.
+// byOrigin maps Clusters to the Fleet Clusters that were made from them.
 func (b *builder) byOrigin() map[types.NamespacedName]types.NamespacedName {
 	result := map[types.NamespacedName]types.NamespacedName{}
 	for _, key := range sortedKeys(b.FleetClusters) {
@@ -154,7 +154,7 @@ func (b *builder) clusterNode(key types.NamespacedName, judged verdict) *Node {
 // ClusterID returns the ID of a Cluster's node.
 func ClusterID(key types.NamespacedName) string { return "cluster/" + key.String() }
 
-// describe adds what Fleet knows of a Cluster, and its Bundles if they were asked for.
+// describe adds facts from the Fleet Cluster, and its Bundles if they were read.
 func (b *builder) describe(node *Node, key types.NamespacedName, fleet *InFleet) {
 	if fleet == nil {
 		return
@@ -183,7 +183,7 @@ func (b *builder) onlyInFleet(key types.NamespacedName, fleet *InFleet) {
 	class := onlyInFleet
 	switch {
 	case b.Unread[Cluster] != "" && fleet.Ours:
-		// Fleet's is all there is to see of it.
+		// Only the Fleet Cluster can be read.
 		class = fleet.Class
 	case fleet.Ours:
 		judged = verdict{Problem, reasonClusterGone, "Muster made it, and the Cluster it was made from is gone"}
@@ -236,10 +236,10 @@ func (b *builder) judgeNamespace(namespace *Node, cluster *CAPICluster) {
 	case !wanted || b.Unread[Config] != "":
 		return
 	case b.Groups[types.NamespacedName{Namespace: namespace.Name, Name: group}] == nil && b.Unread[ClusterGroup] == "":
-		judged = verdict{Problem, reasonNoGroup, fmt.Sprintf("there is no ClusterGroup %q in namespace %s, and Bundles that target it do not come", group, namespace.Name)}
+		judged = verdict{Problem, reasonNoGroup, fmt.Sprintf("there is no ClusterGroup %q in namespace %s, so Bundles that target it are not deployed here", group, namespace.Name)}
 	case !crosses || b.Unread[Mapping] != "":
 	case mapping == nil:
-		judged = verdict{Problem, reasonNoMapping, fmt.Sprintf("there is no BundleNamespaceMapping %q in namespace %s, and none of its Bundles come", namespace.Name, cluster.Class.Namespace)}
+		judged = verdict{Problem, reasonNoMapping, fmt.Sprintf("there is no BundleNamespaceMapping %q in namespace %s, so none of its Bundles are deployed here", namespace.Name, cluster.Class.Namespace)}
 	case mapping.BundleSelector == nil || mapping.NamespaceSelector == nil:
 		judged = verdict{Problem, reasonMappingRetire, fmt.Sprintf("BundleNamespaceMapping %q in namespace %s maps nothing", namespace.Name, cluster.Class.Namespace)}
 	}
@@ -247,7 +247,7 @@ func (b *builder) judgeNamespace(namespace *Node, cluster *CAPICluster) {
 	namespace.advise()
 }
 
-// bundles hangs Bundles below a Cluster, and below these the resources in trouble.
+// bundles puts Bundles below a Cluster, and their troubled resources below them.
 func (b *builder) bundles(cluster *Node, deployments []*Deployed) {
 	for _, deployed := range deployments {
 		node := &Node{

@@ -6,25 +6,25 @@ import (
 	"strings"
 )
 
-// Folded is the kind of a node that stands for several that are equally well.
+// Folded is the kind of a node that replaces several siblings in the same healthy state.
 const Folded Kind = "Folded"
 
-// keep is how many equal siblings are shown before the rest is folded. One more is shown
-// rather than folded alone.
+// keep is how many equal siblings are shown before the rest is folded. A single further one is shown
+// rather than folded.
 const keep = 3
 
 // Choice is a part of a graph.
 type Choice struct {
-	// Name is a ClusterClass or a Cluster: its name, or its namespace and name, with "class/"
-	// or "cluster/" before it where that is not clear. Empty stands for everything.
+	// Name is the name of a ClusterClass or a Cluster, or its namespace and name, with "class/" or
+	// "cluster/" before it to tell them apart. If empty, everything is chosen.
 	Name string
-	// Problems leaves out what is as it should be.
+	// Problems leaves out everything that is fine.
 	Problems bool
-	// Fold puts siblings that are equally well into one node.
+	// Fold replaces siblings in the same healthy state by one node.
 	Fold bool
 }
 
-// Choose returns a part of a graph. The error says that there is nothing of that name.
+// Choose returns a part of a graph. It returns an error if nothing has the name.
 func (g *Graph) Choose(choice Choice) (*Graph, error) {
 	result := &Graph{Counts: g.Counts, Notes: g.Notes}
 	for _, root := range g.Roots {
@@ -34,7 +34,7 @@ func (g *Graph) Choose(choice Choice) (*Graph, error) {
 	}
 	if choice.Name != "" {
 		if len(result.Roots) == 0 && !(choice.Problems && g.has(choice.Name)) {
-			return nil, fmt.Errorf("there is no ClusterClass or Cluster %q to be seen", Text(choice.Name))
+			return nil, fmt.Errorf("no ClusterClass or Cluster %q found", Text(choice.Name))
 		}
 		result.Counts = map[State]int{}
 		for _, root := range result.Roots {
@@ -46,14 +46,14 @@ func (g *Graph) Choose(choice Choice) (*Graph, error) {
 	return result, nil
 }
 
-// has reports whether there is something of a name: what has no problems is left out, and
-// is not the same as what is not there.
+// has reports whether a ClusterClass or Cluster of a name exists, even if it is left out because it has
+// no problems.
 func (g *Graph) has(name string) bool {
 	_, err := g.Choose(Choice{Name: name})
 	return err == nil
 }
 
-// root returns what is chosen of a class, or nil.
+// root returns the chosen part of a class, or nil.
 func (c Choice) root(root *Node) *Node {
 	isWhole := c.Name == "" || root.Kind == ClusterClass && c.names(root, "class/")
 	copied := *root
@@ -122,7 +122,7 @@ func (c Choice) names(node *Node, prefix string) bool {
 	return name == node.Name || name == node.Key()
 }
 
-// folded returns siblings with those that are equally well folded.
+// folded returns siblings, with those in the same healthy state folded.
 func folded(nodes []*Node, parent string) []*Node {
 	equal := map[string]int{}
 	for _, node := range nodes {
@@ -147,7 +147,7 @@ func folded(nodes []*Node, parent string) []*Node {
 	return result
 }
 
-// likeness is the same for siblings that can be folded into one; empty for those that can not.
+// likeness is equal for siblings that can be folded into one; empty for those that cannot.
 func likeness(node *Node) string {
 	if !node.State.isFine() {
 		return ""

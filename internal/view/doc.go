@@ -1,32 +1,31 @@
-// Package view shows what is where: ClusterClasses, the groups and mappings of each
-// namespace, the Clusters in them and the Bundles on these, each with its state, the reason
-// and from whom action is needed. It is pure: objects, read live or from a file, become a Graph. What
-// draws a Graph decides nothing.
+// Package view computes a graph of ClusterClasses, the groups and mappings of each namespace, its
+// Clusters, and their Bundles. Each node has a state, the reason, and who needs to act. The package is
+// pure: objects, read live or from a file, become a Graph. Packages that draw a Graph decide nothing.
 package view
 
 import "strings"
 
-// State specifies how a node fares, without words for why.
+// State is the state of a node; reasons say why it has it.
 type State string
 
-// The states, the worst first.
+// The states, worst first.
 const (
 	// Problem needs action.
 	Problem State = "Problem"
-	// Unknown is what could not be read.
+	// Unknown means that the objects could not be read.
 	Unknown State = "Unknown"
-	// Waiting gets there by itself.
+	// Waiting ends by itself.
 	Waiting State = "Waiting"
-	// Inactive is left as it is because somebody wants it so.
+	// Inactive means that Muster leaves it unchanged, as configured.
 	Inactive State = "Inactive"
-	// Ready is as it should be.
+	// Ready means that all is well.
 	Ready State = "Ready"
 )
 
 // States are the states in the order in which they are shown.
 var States = []State{Problem, Unknown, Waiting, Inactive, Ready}
 
-// Sign marks a state where there is no color.
+// Sign marks a state without color.
 func (s State) Sign() string {
 	switch s {
 	case Ready:
@@ -51,10 +50,10 @@ func (s State) rank() int {
 	return len(States)
 }
 
-// isFine reports whether nobody has to act: it is as it should be, or as somebody wants it.
+// isFine reports whether no action is needed.
 func (s State) isFine() bool { return s == Ready || s == Inactive }
 
-// Kind is the kind of a node, and of what is read.
+// Kind is the kind of a node, or of an object that is read.
 type Kind string
 
 // The kinds.
@@ -86,20 +85,20 @@ func (k Kind) Plural() string {
 	}
 }
 
-// Node is one thing in the graph.
+// Node is one object in the graph.
 type Node struct {
 	ID        string `json:"id"`
 	Kind      Kind   `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	State     State  `json:"state"`
-	// Reason is one word, from a condition or Fleet, for the state.
+	// Reason is one word for the cause of the state, from a condition or from Fleet.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
-	// Turn is from whom action is needed, and Do which.
+	// Turn is who needs to act, and Do says how.
 	Turn string `json:"turn,omitempty"`
 	Do   string `json:"do,omitempty"`
-	// Facts are what else is known, in a fixed order.
+	// Facts are further details, in a fixed order.
 	Facts []Fact `json:"facts,omitempty"`
 	// Counts are how many Clusters below are in each state.
 	Counts map[State]int `json:"counts,omitempty"`
@@ -113,7 +112,7 @@ type Fact struct {
 	Value string `json:"value"`
 }
 
-// Names of facts that are drawn in columns of their own.
+// Names of facts that have their own columns.
 const (
 	FactAgent     = "agent"
 	FactBundles   = "bundles"
@@ -144,25 +143,25 @@ func (n *Node) addFact(name, value string) {
 	}
 }
 
-// Key names a node as people do.
+// Key is the namespace and name of a node.
 func (n *Node) Key() string { return strings.TrimPrefix(n.Namespace+"/"+n.Name, "/") }
 
-// Edge leads from a node to what it contains or makes.
+// Edge leads from a node to one that it contains or makes.
 type Edge struct {
 	From string `json:"from"`
 	To   string `json:"to"`
 }
 
-// Graph is a forest of classes, below each its namespaces, below these
-// Clusters, and below these the Bundles that were asked for.
+// Graph is a forest of classes, with their namespaces, the Clusters in these, and the Bundles on these
+// if they were read.
 type Graph struct {
-	// Roots are the classes, then what has none.
+	// Roots are the classes, then the nodes for objects without one.
 	Roots []*Node
 	// Counts are how many Clusters are in each state.
 	Counts map[State]int
-	// Notes say what is missing in the graph, and why.
+	// Notes say which parts of the graph are missing, and why.
 	Notes []string
-	// Warnings are about Bundles, on whichever Clusters these are: what will go wrong, and what to write instead.
+	// Warnings are about Bundles, whatever their Clusters: what will go wrong, and how to correct it.
 	Warnings []*Node
 }
 

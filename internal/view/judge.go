@@ -19,8 +19,8 @@ type verdict struct {
 	reason, message string
 }
 
-// Reasons that the graph gives itself. The others are those of FleetImported and Fleet's
-// states of Bundles.
+// Reasons that the graph defines. The others are reasons of FleetImported, and Fleet's states of
+// Bundles.
 const (
 	reasonReady         = "Ready"
 	reasonDeleting      = "Deleting"
@@ -46,7 +46,7 @@ const (
 	importedImported   = "Imported"
 )
 
-// judgeCluster returns how a CAPI Cluster fares. Its Fleet Cluster is nil if it has none.
+// judgeCluster judges a CAPI Cluster. fleet is nil if it has no Fleet Cluster.
 func (b *builder) judgeCluster(key types.NamespacedName, cluster *CAPICluster, fleet *InFleet) verdict {
 	condition := cluster.Imported
 	switch {
@@ -70,7 +70,7 @@ func (b *builder) judgeCluster(key types.NamespacedName, cluster *CAPICluster, f
 	return result
 }
 
-// judgeUnreported is for a Cluster that the syncer says nothing about.
+// judgeUnreported judges a Cluster without the condition FleetImported.
 func (b *builder) judgeUnreported(key types.NamespacedName, cluster *CAPICluster) verdict {
 	if why := b.Unread[Config]; why != "" {
 		return verdict{Unknown, reasonUnread, "the Cluster has no condition FleetImported, and the FleetAddonConfig, which may not select it, could not be read"}
@@ -113,7 +113,7 @@ func (b *builder) judgeImported(cluster *CAPICluster, fleet *InFleet) verdict {
 	}
 }
 
-// judgeFleet returns how a Fleet Cluster fares.
+// judgeFleet judges a Fleet Cluster.
 func (b *builder) judgeFleet(fleet *InFleet) verdict {
 	switch {
 	case fleet.Deleting:
@@ -121,7 +121,7 @@ func (b *builder) judgeFleet(fleet *InFleet) verdict {
 	case fleet.LastSeen.IsZero():
 		return verdict{Waiting, reasonWaitCheckIn, "Fleet's agent has not reported yet"}
 	case b.isStale(fleet):
-		message := fmt.Sprintf("Fleet's agent last reported %s ago; what is shown of the cluster is as old", Age(b.Now.Sub(fleet.LastSeen)))
+		message := fmt.Sprintf("Fleet's agent last reported %s ago; the rest of its state is as old", Age(b.Now.Sub(fleet.LastSeen)))
 		if judged := judgeBundles(fleetv1.BundleState(fleet.State)); judged != Ready {
 			message += "; then it was " + fleet.State
 		}
@@ -138,7 +138,7 @@ func (b *builder) isStale(fleet *InFleet) bool {
 	return !fleet.LastSeen.IsZero() && b.Now.Sub(fleet.LastSeen) > b.StaleAfter
 }
 
-// judgeBundles returns what Fleet's word for Bundles means. Without a word they are ready.
+// judgeBundles translates Fleet's state of Bundles. No state counts as ready.
 func judgeBundles(state fleetv1.BundleState) State {
 	switch state {
 	case fleetv1.Ready, "":
@@ -150,40 +150,40 @@ func judgeBundles(state fleetv1.BundleState) State {
 	}
 }
 
-// OfBundle says how a Bundle fares on a Cluster, by Fleet's word for it.
+// OfBundle translates Fleet's state of a Bundle on a Cluster.
 func OfBundle(state string) State { return judgeBundles(fleetv1.BundleState(state)) }
 
-// turns say from whom action is needed, and which.
+// turns say, for each reason, who needs to act and how.
 var turns = map[string]struct{ whose, do string }{
 	importedWaiting:             {"Cluster API", "its control plane is not initialized: clusterctl describe cluster -n %[1]s %[2]s"},
 	importedPaused:              {"you", "nothing changes until it is unpaused"},
-	importedDeselected:          {"you", "to have it follow again, let the selectors of the FleetAddonConfig match it"},
+	importedDeselected:          {"you", "to let it follow its Cluster again, make the selectors of the FleetAddonConfig match it"},
 	importedDeleting:            {"Fleet", "its controller must run to remove the finalizer of the Fleet Cluster"},
 	importedAgent:               {"the cluster", "apply its manifest there: kubectl muster agent-manifest -n %[1]s %[2]s"},
 	"RegistrarMissing":          {"you", "install the component registrar"},
 	"NameConflict":              {"you", "rename one of the two, or hand the Fleet object over; the message says how"},
-	"TemplateValuesUnresolved":  {"you", "make what the Cluster refers to readable; the last good values are kept"},
+	"TemplateValuesUnresolved":  {"you", "make the objects that the Cluster refers to readable; the last good values are kept"},
 	"Failed":                    {"Muster", "it tries again by itself; if this stays, read the syncer's log"},
 	reasonDeleting:              {"Cluster API", ""},
-	reasonNotSelected:           {"you", "if it should be in Fleet, let the selectors of the FleetAddonConfig match it"},
+	reasonNotSelected:           {"you", "if it should be in Fleet, make the selectors of the FleetAddonConfig match it"},
 	reasonNotSeen:               {"Muster", "if this stays, the syncer does not run, or does not watch this namespace"},
-	reasonNoFleet:               {"Muster", "if this stays, the syncer does not run; deleting the Fleet Cluster has it made again"},
-	reasonAgentStale:            {"the cluster", "look at the fleet-agent there, and at the way from it to the management cluster"},
+	reasonNoFleet:               {"Muster", "if this stays, the syncer does not run"},
+	reasonAgentStale:            {"the cluster", "check the fleet-agent there, and its connection to the management cluster"},
 	reasonWaitCheckIn:           {"the cluster", "if this stays, Fleet could not install its agent (events of the Fleet Cluster), or the agent cannot reach the management cluster"},
 	reasonClusterGone:           {"you", "Fleet still deploys to it; to stop that: kubectl delete clusters.fleet.cattle.io -n %[1]s %[2]s"},
 	reasonNoGroup:               {"Muster", "if this stays, the syncer does not run, or may not make it"},
 	reasonNoMapping:             {"Muster", "if this stays, the syncer does not run, or may not make it"},
 	reasonMappingRetire:         {"Muster", "no Cluster here is entitled to it any more; if one should be, let the FleetAddonConfig select it"},
-	"ClassMissing":              {"you", "create the ClusterClass, or let its Clusters name another"},
+	"ClassMissing":              {"you", "create the ClusterClass, or make its Clusters use another"},
 	string(fleetv1.ErrApplied):  {"the Bundle's author", "its resources cannot be applied: the message is Helm's or the API server's"},
-	string(fleetv1.NotReady):    {"the Bundle's author", "it is applied, but its resources are not ready: look at them on the cluster"},
-	string(fleetv1.Modified):    {"you", "somebody changed on the cluster what the Bundle has; undo it, or turn on correctDrift"},
+	string(fleetv1.NotReady):    {"the Bundle's author", "it is applied, but its resources are not ready: check them on the cluster"},
+	string(fleetv1.Modified):    {"you", "resources of the Bundle were changed on the cluster; undo that, or turn on correctDrift"},
 	string(fleetv1.OutOfSync):   {"Fleet", "a newer version waits for its turn in the rollout"},
 	string(fleetv1.Pending):     {"Fleet", "Fleet has not made the deployment yet"},
 	string(fleetv1.WaitApplied): {"the cluster", "the agent there has not applied it yet"},
 }
 
-// advise fills in from whom action is needed.
+// advise fills in who needs to act, and how.
 func (n *Node) advise() {
 	turn := turns[n.Reason]
 	n.Turn, n.Do = turn.whose, turn.do
@@ -201,7 +201,7 @@ func containsVerb(format string) bool {
 	return false
 }
 
-// Age writes a duration in two units at most, as kubectl does.
+// Age writes a duration in one unit: seconds, minutes, hours or days.
 func Age(d time.Duration) string {
 	switch seconds := int(d.Seconds()); {
 	case seconds < 0:
@@ -217,7 +217,7 @@ func Age(d time.Duration) string {
 	}
 }
 
-// DoFor returns from whom which action is needed for a reason, where no object is to be named.
+// DoFor returns who needs to act for a reason, and how; empty if that needs the name of an object.
 func DoFor(reason string) string {
 	turn, found := turns[reason]
 	if !found || containsVerb(turn.do) {
@@ -226,7 +226,7 @@ func DoFor(reason string) string {
 	return TurnOf(turn.whose, turn.do)
 }
 
-// TurnOf says from whom action is needed, and which, in one sentence.
+// TurnOf says in one sentence who needs to act, and how.
 func TurnOf(whose, do string) string {
 	if whose == "" {
 		return do

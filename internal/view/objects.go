@@ -16,8 +16,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Objects are what exists, cut down to what the graph shows: there may be ten thousand
-// Clusters.
+// Objects are the objects that exist, reduced to the fields that the graph shows: there may be ten
+// thousand Clusters.
 type Objects struct {
 	// Now is the time from which ages are counted.
 	Now time.Time
@@ -28,20 +28,20 @@ type Objects struct {
 	Config *addonsv1.FleetAddonConfig
 	// Namespaces are the labels of each Namespace.
 	Namespaces map[string]map[string]string
-	// Classes are the ClusterClasses there are.
+	// Classes are the existing ClusterClasses.
 	Classes       map[types.NamespacedName]bool
 	Clusters      map[types.NamespacedName]*CAPICluster
 	FleetClusters map[types.NamespacedName]*InFleet
 	Groups        map[types.NamespacedName]*fleetv1.ClusterGroup
 	Mappings      map[types.NamespacedName]*fleetv1.BundleNamespaceMapping
-	// Deployments are those that were asked for, by their namespace.
+	// Deployments are the BundleDeployments that were read, by their namespace.
 	Deployments map[string][]*Deployed
 
-	// Unread maps what could not be read to the reason.
+	// Unread has, for each kind that could not be read, the reason.
 	Unread map[Kind]string
 }
 
-// NewObjects returns Objects without any.
+// NewObjects returns empty Objects.
 func NewObjects() *Objects {
 	return &Objects{
 		StaleAfter:    stamp.DefaultStaleAfter,
@@ -56,7 +56,7 @@ func NewObjects() *Objects {
 	}
 }
 
-// Clone returns the same objects in maps of their own, without Deployments.
+// Clone returns the same objects in new maps, without Deployments.
 func (o *Objects) Clone() *Objects {
 	copied := *o
 	copied.Deployments = map[string][]*Deployed{}
@@ -67,18 +67,18 @@ func (o *Objects) Clone() *Objects {
 	return &copied
 }
 
-// CAPICluster is what is kept of a CAPI Cluster.
+// CAPICluster is a reduced CAPI Cluster.
 type CAPICluster struct {
 	Class types.NamespacedName
-	// Labels are kept only as long as Muster has said nothing about the Cluster.
+	// Labels are kept only while the Cluster has no condition FleetImported.
 	Labels           map[string]string
 	Pin              stamp.Pin
 	Deleting, Paused bool
-	// Imported and BundlesReady are Muster's conditions; nil if it has none.
+	// Imported and BundlesReady are Muster's conditions; nil if absent.
 	Imported, BundlesReady *Condition
 }
 
-// Condition is what is kept of a condition.
+// Condition is a reduced condition.
 type Condition struct {
 	Status          metav1.ConditionStatus
 	Reason, Message string
@@ -91,7 +91,7 @@ const (
 	bundlesCondition  = "FleetBundlesReady"
 )
 
-// CutCluster returns what is kept of a CAPI Cluster.
+// CutCluster reduces a CAPI Cluster.
 func CutCluster(in *clusterv1.Cluster) *CAPICluster {
 	_, annotated := in.Annotations[clusterv1.PausedAnnotation]
 	result := &CAPICluster{
@@ -116,9 +116,9 @@ func cutCondition(conditions []metav1.Condition, name string) *Condition {
 	return &Condition{found.Status, shown(found.Reason), shown(found.Message), found.LastTransitionTime.Time}
 }
 
-// InFleet is what is kept of a Fleet Cluster.
+// InFleet is a reduced Fleet Cluster.
 type InFleet struct {
-	// Class is what its labels say: a hint, and no proof.
+	// Class is the class in its labels: a hint, no proof.
 	Class  types.NamespacedName
 	Origin stamp.Origin
 	// Ours means that Muster made it.
@@ -126,12 +126,12 @@ type InFleet struct {
 	// Namespace is where Fleet keeps its BundleDeployments.
 	Namespace string
 	LastSeen  time.Time
-	// State is Fleet's word for it; empty as long as there is none.
+	// State is Fleet's word; empty until Fleet gives one.
 	State, ReadyBundles, Message     string
 	ResourcesReady, ResourcesDesired int
 }
 
-// CutFleetCluster returns what is kept of a Fleet Cluster.
+// CutFleetCluster reduces a Fleet Cluster.
 func CutFleetCluster(in *fleetv1.Cluster) *InFleet {
 	result := &InFleet{
 		Class:            types.NamespacedName{Namespace: in.Labels[stamp.ClassNamespaceLabel], Name: in.Labels[stamp.ClassNameLabel]},
@@ -153,26 +153,26 @@ func CutFleetCluster(in *fleetv1.Cluster) *InFleet {
 	return result
 }
 
-// Deployed is what is kept of a BundleDeployment.
+// Deployed is a reduced BundleDeployment.
 type Deployed struct {
 	Bundle types.NamespacedName
-	// Source is the HelmOp or GitRepo that made the Bundle; empty if somebody else did.
+	// Source is the HelmOp or GitRepo that made the Bundle; empty if neither did.
 	Source string
 	State  fleetv1.BundleState
 	// Message is Fleet's.
 	Message string
-	// Ready is how many resources are, of Desired.
+	// Ready is how many of the Desired resources are ready.
 	Ready, Desired int
-	// Troubled are the resources that are not as they should be.
+	// Troubled are the resources that are not ready, or modified.
 	Troubled []Troubled
 }
 
-// Troubled is a resource of a Bundle that is not as it should be.
+// Troubled is a resource of a Bundle that is not ready, or modified.
 type Troubled struct {
 	Kind, Namespace, Name, Why string
 }
 
-// CutDeployment returns what is kept of a BundleDeployment.
+// CutDeployment reduces a BundleDeployment.
 func CutDeployment(in *fleetv1.BundleDeployment) *Deployed {
 	result := &Deployed{
 		Bundle:  types.NamespacedName{Namespace: in.Labels[fleetv1.BundleNamespaceLabel], Name: in.Labels[fleetv1.BundleLabel]},
@@ -205,8 +205,8 @@ func CutDeployment(in *fleetv1.BundleDeployment) *Deployed {
 	return result
 }
 
-// SourceOf returns which HelmOp or GitRepo made a Bundle, by its labels or those of one of its
-// BundleDeployments.
+// SourceOf returns the HelmOp or GitRepo that made a Bundle, from the labels of the Bundle or of one of
+// its BundleDeployments.
 func SourceOf(labels map[string]string) string {
 	switch {
 	case labels[fleetv1.HelmOpLabel] != "":
@@ -218,7 +218,7 @@ func SourceOf(labels map[string]string) string {
 	}
 }
 
-// stateOf is Fleet's own way from a BundleDeployment to a word.
+// stateOf derives Fleet's state from a BundleDeployment, as Fleet does.
 func stateOf(in *fleetv1.BundleDeployment) fleetv1.BundleState {
 	switch {
 	case in.Status.AppliedDeploymentID != in.Spec.DeploymentID:
@@ -245,7 +245,7 @@ func messageOf(in *fleetv1.BundleDeployment) string {
 		messages[condition.Type] = condition.Message
 	}
 	if in.Status.AppliedDeploymentID != in.Spec.DeploymentID {
-		delete(messages, fleetv1.BundleDeploymentConditionInstalled) // It is about what was there before.
+		delete(messages, fleetv1.BundleDeploymentConditionInstalled) // It is about the previous deployment.
 	}
 	for _, name := range []string{fleetv1.BundleDeploymentConditionDeployed, fleetv1.BundleDeploymentConditionInstalled, fleetv1.BundleDeploymentConditionMonitored} {
 		if messages[name] != "" {

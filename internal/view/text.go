@@ -7,12 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// longest is how much of a text of others a node keeps, in bytes. Fleet puts whole command
-// outputs into messages, and ten thousand of these are on one page.
+// longest is how much of a text from outside a node keeps, in bytes. Fleet puts whole command outputs
+// into messages, and a page may have ten thousand of these.
 const longest = 2048
 
-// Text returns a text that others wrote so that it can be shown anywhere: what would move a
-// cursor, turn the direction of writing or hide something is spelled out.
+// Text makes a text from outside safe to show anywhere: it escapes characters that would move a cursor,
+// reverse the writing direction or hide something.
 func Text(text string) string {
 	if isPlain(text) {
 		return text
@@ -44,13 +44,13 @@ func isPlain(text string) bool {
 	return true
 }
 
-// isShowable: letters, marks, digits, signs and spaces are; controls, formats such as
-// U+202E, and what has no meaning are not.
+// isShowable accepts letters, marks, digits, signs and spaces; it rejects controls, formats such as
+// U+202E, and unassigned code points.
 func isShowable(r rune) bool {
 	return r == ' ' || unicode.IsGraphic(r) && !unicode.Is(unicode.Zl, r) && !unicode.Is(unicode.Zp, r)
 }
 
-// Cut shortens a text to at most limit bytes, and says how much is left out.
+// Cut shortens a text to at most limit bytes, and appends how many it left out.
 func Cut(text string, limit int) string {
 	if len(text) <= limit {
 		return text
@@ -62,5 +62,5 @@ func Cut(text string, limit int) string {
 	return fmt.Sprintf("%s… (%d more bytes)", text[:end], len(text)-end)
 }
 
-// shown is what a node keeps of a text that others wrote.
+// shown returns the part of a text from outside that a node keeps.
 func shown(text string) string { return Text(Cut(text, longest)) }

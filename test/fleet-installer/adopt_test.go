@@ -99,7 +99,7 @@ func TestAdopt(t *testing.T) {
 	} {
 		handOver(g, word)
 		ask(g, "{"+fromRepository("version: 0.16.2-greedy")+"}")
-		isReported(g, "FleetInstalled", metav1.ConditionFalse, "UpgradeFailed", "Fleet 0.16.1 goes on", refused)
+		isReported(g, "FleetInstalled", metav1.ConditionFalse, "UpgradeFailed", "Fleet 0.16.1 keeps running", refused)
 		g.Expect(image(g)).To(Equal("rancher/fleet:v0.16.1"))
 		found := &corev1.ConfigMap{}
 		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(theirs), found)).To(Succeed())
@@ -149,7 +149,7 @@ func TestForeignFleet(t *testing.T) {
 	was := controller(g)
 	ask(g, "{"+fromRepository("version: 0.16.1")+"}")
 	handOver(g, adoptAnnotation+"=true")
-	isReported(g, "FleetInstalled", metav1.ConditionFalse, "ForeignFleet", "remove that Fleet but for its CRDs")
+	isReported(g, "FleetInstalled", metav1.ConditionFalse, "ForeignFleet", "uninstall that Fleet but keep its CRDs")
 	g.Consistently(func(g Gomega) {
 		is := controller(g) // But for what Kubernetes itself writes.
 		g.Expect(is.Spec).To(Equal(was.Spec))

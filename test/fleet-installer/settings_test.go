@@ -125,7 +125,7 @@ metadata: {namespace: cattle-system, name: rancher-config}
 data: {other: stays}
 `)).To(Succeed())
 	ask(g, "{config: {server: {inferLocal: true}}}")
-	g.Expect(isReported(g, "FleetConfigured", metav1.ConditionFalse, "ConfigureInRancher")).To(ContainSubstring("nothing of it was touched"))
+	g.Expect(isReported(g, "FleetConfigured", metav1.ConditionFalse, "ConfigureInRancher")).To(ContainSubstring("the installer left it unchanged"))
 	ask(g, "{config: {featureGates: {experimentalOciStorage: false, configMap: {ref: {namespace: cattle-system, name: rancher-config}}}}}")
 	g.Expect(isReported(g, "FleetConfigured", metav1.ConditionFalse, "FeatureGatesUnwritable")).To(ContainSubstring("has no key fleet"))
 	_, err := env.Kubectl(ctx, "patch", "configmap", "rancher-config", "-n", "cattle-system", "--type=merge", "-p", `{"data":{"fleet":"debug: true # mine\n"}}`)

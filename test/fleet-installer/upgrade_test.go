@@ -60,7 +60,7 @@ func TestUpgrade(t *testing.T) {
 		}
 	}
 	g.Expect(shelf.publish("0.18.0", without("false"))).To(Succeed())
-	isReported(g, "FleetInstalled", metav1.ConditionFalse, "UpgradeFailed", "Fleet 0.17.1 goes on", "helm upgrade of chart fleet 0.18.0",
+	isReported(g, "FleetInstalled", metav1.ConditionFalse, "UpgradeFailed", "Fleet 0.17.1 keeps running", "helm upgrade of chart fleet 0.18.0",
 		"Deployment fleet-controller", "rolled back")
 	g.Expect(config(g).Status.InstalledVersion).To(Equal("0.17.1"))
 	g.Expect(image(g)).To(Equal("rancher/fleet:v0.17.1"))

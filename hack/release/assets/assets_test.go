@@ -50,7 +50,7 @@ func TestCheckSeries(t *testing.T) {
 	}
 }
 
-// The chart says the version that it is released as, and leaves out what its authors say.
+// The chart has the release's version, and lacks the notes for its authors.
 func TestChart(t *testing.T) {
 	root := t.TempDir()
 	run := func(name string, args ...string) string {

@@ -14,11 +14,11 @@ import (
 
 const chartFolder = "charts/muster"
 
-// chartVersion finds the two fields of Chart.yaml that say a version.
+// chartVersion finds the two fields of Chart.yaml with a version.
 var chartVersion = regexp.MustCompile(`(?m)^(version|appVersion):.*$`)
 
-// chart packs the chart as `helm package` would, but with the times of the commit: helm
-// takes those of the files. It returns nothing if there is no chart.
+// chart packs the chart like `helm package`, but with the commit's time for all files, where helm uses the
+// files' own. It returns nothing if there is no chart.
 func chart(ctx context.Context, src *source.Source) (name string, packed []byte, err error) {
 	tracked, err := src.Tracked(ctx, chartFolder)
 	if err != nil || len(tracked) == 0 {
@@ -53,8 +53,7 @@ func chart(ctx context.Context, src *source.Source) (name string, packed []byte,
 	return "muster-" + version + ".tgz", packed, err
 }
 
-// ignored reads a .helmignore: names, patterns and folders, as far as they need no more
-// than path.Match.
+// ignored reads a .helmignore of names, folders, and patterns that path.Match understands.
 func ignored(file string) (func(relative string) bool, error) {
 	content, err := os.ReadFile(file)
 	if err != nil && !os.IsNotExist(err) {

@@ -11,7 +11,7 @@ import (
 	"github.com/muster-fleet/muster/hack/release/programs"
 )
 
-// manifests are the files of dist/ that are released. Nothing else there is.
+// manifests are the files of dist/ that a release has. The others are not released.
 var manifests = []string{
 	"install.yaml",
 	"monitoring.yaml",
@@ -29,19 +29,19 @@ var manifests = []string{
 // capiOperator holds the components for the Cluster API Operator, and the AddonProvider.
 const capiOperator = "capi-operator.yaml"
 
-// operatorVersion finds where that file says the version: in the name and the labels of the
-// ConfigMap, and in what the AddonProvider asks for.
+// operatorVersion finds the version in that file: in the name and the labels of the ConfigMap, and in the
+// spec of the AddonProvider.
 var operatorVersion = regexp.MustCompile(`(?m)^(  name: addon-muster-|    provider\.cluster\.x-k8s\.io/version: |        provider\.cluster\.x-k8s\.io/version: |  version: )v\S+$`)
 
 // ofVersion gives capi-operator.yaml a version.
 func ofVersion(content []byte, version string) ([]byte, error) {
 	if found := len(operatorVersion.FindAll(content, -1)); found != 4 {
-		return nil, fmt.Errorf("it says the version at %d places, and not at the 4 that are known", found)
+		return nil, fmt.Errorf("it has the version in %d places instead of 4", found)
 	}
 	return operatorVersion.ReplaceAll(content, []byte("${1}"+version)), nil
 }
 
-// clusterctlMetadata specifies which releases follow which contract of Cluster API.
+// clusterctlMetadata says which releases follow which contract of Cluster API.
 const clusterctlMetadata = "metadata.yaml"
 
 var imageLine = regexp.MustCompile(`(?m)^([ -]*image: *)(\S+)$`)
@@ -64,8 +64,7 @@ func withVersion(content []byte, version string) ([]byte, error) {
 	return result, nil
 }
 
-// checkSeries refuses a metadata.yaml that does not know the version: clusterctl would
-// refuse the release.
+// checkSeries refuses a metadata.yaml without the version's series: clusterctl would refuse the release.
 func checkSeries(content []byte, version string) error {
 	var metadata struct {
 		ReleaseSeries []struct {

@@ -15,18 +15,18 @@ import (
 	"github.com/muster-fleet/muster/hack/release/source"
 )
 
-// completion is what kubectl calls to complete the plugin's arguments.
+// completion is the script that kubectl calls to complete the plugin's arguments.
 const completion = "#!/bin/sh\nexec kubectl muster __complete \"$@\"\n"
 
-// Machine is what a program is built for, in Go's words.
+// Machine is a platform for which a program is built, in Go's words.
 type Machine struct{ System, Arch string }
 
-// Machines are what people have.
+// Machines are the platforms of users.
 var Machines = []Machine{
 	{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"},
 }
 
-// plugin builds the plugin for machines, and the manifest by which krew installs it.
+// plugin builds the plugin for machines, and the manifest with which krew installs it.
 func plugin(ctx context.Context, src *source.Source, machines []Machine, progress io.Writer) ([]entry, error) {
 	license, err := os.ReadFile(filepath.Join(src.Root, "LICENSE"))
 	if err != nil {
@@ -73,8 +73,8 @@ func archive(version, system, arch string) string {
 	return fmt.Sprintf("%s-%s-%s-%s.tar.gz", programs.Plugin, version, system, arch)
 }
 
-// krew is the manifest by which `kubectl krew install --manifest` installs the plugin. Its
-// archives are those of the machines, in that order.
+// krew returns the manifest with which `kubectl krew install --manifest` installs the plugin. archives has
+// one archive per machine, in the same order.
 func krew(version string, machines []Machine, archives []entry) (entry, error) {
 	type object = map[string]any
 	var platforms []any

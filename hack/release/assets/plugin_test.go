@@ -9,8 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// krew installs what the manifest says: the archive for a machine, by its digest, and the
-// file in it that is run.
+// The manifest has what krew needs: the archive for a machine, its digest, and the file to run.
 func TestKrew(t *testing.T) {
 	var archives []entry
 	for _, machine := range Machines {

@@ -1,6 +1,5 @@
-// Package assets makes everything that a release has: manifests, chart, images, SBOMs,
-// checksums, an archive for clusters without a network, and notes. What it makes follows
-// from the commit and the version alone.
+// Package assets makes everything that a release has: manifests, chart, images, SBOMs, checksums, an archive
+// for clusters without a network, and notes. The results depend only on the commit and the version.
 package assets
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/muster-fleet/muster/hack/release/source"
 )
 
-// Check refuses what cannot be released, and returns the notes of what can.
+// Check returns an error for a commit that cannot be released, or else the release's notes.
 func Check(ctx context.Context, src *source.Source) (string, error) {
 	if err := source.CheckVersion(src.Version); err != nil {
 		return "", err
@@ -42,21 +41,21 @@ func Check(ctx context.Context, src *source.Source) (string, error) {
 	return notes(string(changelog), src.Version)
 }
 
-// Release makes the assets in dist/release, the images for these architectures of Linux and
-// the plugin for these machines. It replaces what was there.
+// Release makes the assets in dist/release, the images for these Linux architectures, and the plugin for
+// these machines. It replaces earlier assets.
 func Release(ctx context.Context, src *source.Source, platforms []string, machines []Machine, progress io.Writer) error {
 	notes, err := Check(ctx, src)
 	if err != nil {
 		return err
 	}
 	dist := filepath.Join(src.Root, "dist")
-	// Whatever is there, it is what this commit generates that is released.
+	// Only files that this commit generates are released.
 	channels := exec.CommandContext(ctx, "go", "run", "./hack/channels", "dist")
 	channels.Dir, channels.Stderr = src.Root, progress
 	if err := channels.Run(); err != nil {
 		return fmt.Errorf("generating dist/: %w", err)
 	}
-	// Those are found before anything is built: building takes longer than to be told.
+	// Checked before the build, because that takes long.
 	shipped, err := manifestsAndChart(ctx, src, dist)
 	if err != nil {
 		return err
@@ -140,7 +139,7 @@ func withImages(src *source.Source, dist string, entries []entry, built []images
 		entry{name: "images.txt", content: []byte(list.String())}), nil
 }
 
-// airgap packs all of that into one file, to be carried to where there is no network.
+// airgap packs everything into one file, for clusters without a network.
 func airgap(src *source.Source, entries []entry) (entry, error) {
 	name := "muster-airgap-" + src.Version
 	var inside []entry
@@ -169,8 +168,7 @@ func write(dir string, entries []entry, progress io.Writer) error {
 
 var section = regexp.MustCompile(`^## \[v?([^\]]+)\]`)
 
-// notes returns what the changelog says of a version. The heading is left out: whatever
-// shows the notes has a title.
+// notes returns the changelog's section about a version, without its heading: the release page has a title.
 func notes(changelog, version string) (string, error) {
 	want := strings.TrimPrefix(version, "v")
 	var lines []string

@@ -16,11 +16,11 @@ import (
 type entry struct {
 	name    string
 	content []byte
-	// program is whether it is to be run.
+	// program means that the file is executable.
 	program bool
 }
 
-// tarball packs files in the order given. All have the same time, and nobody owns them.
+// tarball packs files in the order given, all with the same time and without an owner.
 func tarball(entries []entry, date time.Time, compress bool) ([]byte, error) {
 	var packed bytes.Buffer
 	zipper, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
@@ -73,7 +73,7 @@ func folder(dir string) ([]entry, error) {
 	return entries, err
 }
 
-// checksums is what `sha256sum --check` reads.
+// checksums returns the file for `sha256sum --check`.
 func checksums(entries []entry) entry {
 	var text bytes.Buffer
 	for _, e := range entries {

@@ -1,6 +1,6 @@
-// Package images builds Muster's images: nothing but a program in one layer, for several
-// platforms, as an OCI layout on disk. It needs neither a container runtime nor a base
-// image, and the same sources give the same digests.
+// Package images builds Muster's images: one layer with a program, for several platforms, as an OCI layout
+// on disk. It needs neither a container runtime nor a base image, and the same sources give the same
+// digests.
 package images
 
 import (
@@ -33,8 +33,8 @@ func Compile(ctx context.Context, src *source.Source, system, arch, folder strin
 	begin := time.Now()
 	ldflags := fmt.Sprintf("-s -w -X=%[1]s.version=%[2]s -X=%[1]s.revision=%[3]s -X=%[1]s.date=%[4]s",
 		versionPackage, src.Version, src.Revision, src.Date.Format(time.RFC3339))
-	// -trimpath: where it is built must not show. -buildvcs=false: neither must how git
-	// happens to see the work tree; what it says is linked in instead.
+	// -trimpath hides where the build ran. -buildvcs=false hides git's view of the work tree; the version is
+	// linked in instead.
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=" + ldflags, "-o", folder + string(filepath.Separator)}
 	for _, name := range names {
 		args = append(args, "./cmd/"+name)
@@ -53,12 +53,12 @@ func Compile(ctx context.Context, src *source.Source, system, arch, folder strin
 	return nil
 }
 
-// kept are the settings that say where modules come from and which Go builds. A person may
-// have them in the environment or in the file of `go env -w`.
+// kept are the settings for the source of modules and the version of Go. A person may have them in the
+// environment or in the file of `go env -w`.
 var kept = []string{"GOPROXY", "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "GONOPROXY", "GOINSECURE", "GOVCS", "GOAUTH", "GOMODCACHE", "GOCACHE", "GOTOOLCHAIN"}
 
-// environment is one in which nothing that somebody has configured changes the bytes. The
-// file of `go env -w` is left aside, because an empty variable would not outrank it.
+// environment returns an environment in which no local configuration changes the bytes. It disables the file
+// of `go env -w`, because an empty variable would not override it.
 func environment(ctx context.Context, root, system, arch string) ([]string, error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"env"}, kept...)...)
 	cmd.Dir = root

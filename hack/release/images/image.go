@@ -29,13 +29,13 @@ import (
 )
 
 const (
-	// user is nobody in particular: pods say runAsNonRoot, and need a number for that.
+	// user is an arbitrary number: pods say runAsNonRoot, which needs one.
 	user = "65532:65532"
-	// rootsPath is where Go's crypto/x509 looks first.
+	// rootsPath is the first file in which Go's crypto/x509 looks for CAs.
 	rootsPath = "etc/ssl/certs/ca-certificates.crt"
 )
 
-// labels are what registries and scanners show.
+// labels returns the labels that registries and scanners show.
 func labels(src *source.Source, program programs.Program) map[string]string {
 	return map[string]string{
 		"org.opencontainers.image.created":     src.Date.Format(time.RFC3339),
@@ -48,7 +48,7 @@ func labels(src *source.Source, program programs.Program) map[string]string {
 	}
 }
 
-// image is one program for one architecture.
+// image returns a program's image for one architecture.
 func image(src *source.Source, program programs.Program, arch, binary string) (v1.Image, error) {
 	layer, err := layer(src, program, binary)
 	if err != nil {
@@ -76,7 +76,7 @@ func image(src *source.Source, program programs.Program, arch, binary string) (v
 	return mutate.Annotations(image, labels(src, program)).(v1.Image), nil
 }
 
-// index is one program for several architectures; binaries are its files by architecture.
+// index returns a program's image for several architectures; binaries are its files by architecture.
 func index(src *source.Source, program programs.Program, binaries map[string]string) (v1.ImageIndex, error) {
 	result := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, arch := range slices.Sorted(maps.Keys(binaries)) {
@@ -92,7 +92,7 @@ func index(src *source.Source, program programs.Program, binaries map[string]str
 	return mutate.Annotations(result, labels(src, program)).(v1.ImageIndex), nil
 }
 
-// layer holds the program and, if it needs them, the roots of the world's CAs.
+// layer has the program and, if it needs them, the certificates of public CAs.
 func layer(src *source.Source, program programs.Program, binary string) (v1.Layer, error) {
 	content, err := os.ReadFile(binary)
 	if err != nil {
@@ -128,27 +128,27 @@ func layer(src *source.Source, program programs.Program, binary string) (v1.Laye
 		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.BestCompression), tarball.WithCompressedCaching)
 }
 
-// roots are the CAs that Mozilla trusts, those aside that it trusts only in part, which a
-// file of certificates cannot say.
+// roots returns the CAs that Mozilla trusts, except those that it trusts with constraints, which a file of
+// certificates cannot express.
 func roots() []byte {
 	var file bytes.Buffer
 	for root := range bundle.Roots() {
 		if root.Constraint == nil {
-			// Into a buffer nothing fails.
+			// Writing to a buffer never fails.
 			_ = pem.Encode(&file, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate})
 		}
 	}
 	return file.Bytes()
 }
 
-// Where things are under dist/.
+// Folders under dist/.
 const (
 	LayoutFolder = "images"
 	SBOMFolder   = "sbom"
 )
 
-// These name an image in a layout: the first is the OCI's, the second what containerd
-// goes by when it imports one.
+// Names of an image in a layout: the first is the OCI's, the second the one that containerd uses when it
+// imports an image.
 const (
 	refName        = "org.opencontainers.image.ref.name"
 	containerdName = "io.containerd.image.name"
@@ -162,11 +162,11 @@ type Image struct {
 	Index  v1.ImageIndex
 }
 
-// Name is the image's name in a registry, without a tag.
+// Name returns the image's name in a registry, without a tag.
 func (i Image) Name(registry string) string { return registry + "/" + i.Program.Image() }
 
-// Build builds all images for these architectures into dist/images, as one OCI layout, and
-// describes what is in them in dist/sbom. What was there before is replaced as a whole.
+// Build builds all images for these architectures into dist/images, as one OCI layout, and writes their
+// SBOMs into dist/sbom. It replaces both folders.
 func Build(ctx context.Context, src *source.Source, dist string, platforms []string, progress io.Writer) (built []Image, err error) {
 	scratch, err := os.MkdirTemp("", "muster-images-")
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/hack/release/source"
 )
 
-// A program that calls others finds the roots of the world's CAs where Go looks for them.
+// A program that calls other servers finds public CAs where Go looks for them.
 func TestRoots(t *testing.T) {
 	binary, err := os.Executable()
 	if err != nil {
@@ -61,15 +61,15 @@ func TestRoots(t *testing.T) {
 	if diff := cmp.Diff([]string{"etc/", "etc/ssl/", "etc/ssl/certs/", rootsPath, "caller"}, names); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
-	// They are in the SBOM as well; of which version, Go does not say in a test.
+	// The SBOM has them, too; in a test, Go does not record their version.
 	bom, err := sbom.Of(src, program, "sha256:abc", map[string]string{"amd64": binary})
 	if err != nil || !strings.Contains(string(bom), `"purl": "pkg:golang/golang.org/x/crypto/x509roots/fallback@`) {
 		t.Errorf("the SBOM lacks the roots: %v", err)
 	}
 }
 
-// An image is for all architectures that there are binaries of, always in the same order, and
-// its SBOM describes each: `make test` builds for one only.
+// An image has all architectures for which there are binaries, always in the same order, and its SBOM
+// describes each. `make test` builds only one.
 func TestArchitectures(t *testing.T) {
 	binary, err := os.Executable()
 	if err != nil {
@@ -110,14 +110,14 @@ func TestArchitectures(t *testing.T) {
 				t.Errorf("the SBOM lacks %s", platform)
 			}
 		}
-		made[string(bom)] = true // The digest of the image is in it.
+		made[string(bom)] = true // It contains the digest of the image.
 	}
 	if len(made) != 1 {
 		t.Errorf("%d different images or SBOMs of the same binaries", len(made))
 	}
 }
 
-// What was never built is not pushed.
+// Images that were never built cannot be pushed.
 func TestRead(t *testing.T) {
 	if _, err := Read(filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "run make images first") {
 		t.Errorf("no layout: %v", err)

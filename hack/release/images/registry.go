@@ -17,9 +17,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// Push copies an image, all its platforms, to a registry such as ghcr.io/muster-fleet. It
-// returns the image's name there, with tag and digest. Who may push is what docker, podman
-// or crane were given when they logged in.
+// Push copies an image with all its platforms to a registry such as ghcr.io/muster-fleet, and returns its
+// name there, with tag and digest. It uses the credentials from a login with docker, podman or crane.
 func Push(ctx context.Context, image Image, registry string) (string, error) {
 	ref, err := name.NewTag(image.Name(registry) + ":" + image.Tag)
 	if err != nil {
@@ -31,8 +30,8 @@ func Push(ctx context.Context, image Image, registry string) (string, error) {
 	return ref.String() + "@" + image.Digest.String(), nil
 }
 
-// Pull pulls an image by its name, as a node would, and writes its program for this
-// machine's architecture into a folder.
+// Pull pulls an image by its name, like a node, and writes its program for this machine's architecture into
+// a folder.
 func Pull(ctx context.Context, image, folder string) (string, error) {
 	ref, err := name.ParseReference(image)
 	if err != nil {
@@ -59,7 +58,7 @@ func Pull(ctx context.Context, image, folder string) (string, error) {
 	return path, nil
 }
 
-// extract writes the one file of an archive that is the program.
+// extract writes the program out of an archive.
 func extract(content io.Reader, program, folder string) (string, error) {
 	files := tar.NewReader(content)
 	for {

@@ -1,25 +1,23 @@
-// Package programs is the table of what Muster ships as images. A program that joins it
-// is built, described, pushed and released like the others.
+// Package programs is the table of the programs that Muster ships as images. A new program in it is built,
+// described, pushed and released like the others.
 package programs
 
 import "cmp"
 
-// Registry is where the shipped manifests look for the images.
+// Registry is the registry in the shipped manifests.
 const Registry = "ghcr.io/muster-fleet"
 
 // Program is a command under cmd/ that has an image.
 type Program struct {
-	// Name is that of the file in its image, and of its folder under cmd/ if Folder is empty.
+	// Name is the name of the file in its image, and of its folder under cmd/ if Folder is empty.
 	Name, Folder string
-	// Description is what registries show.
+	// Description is shown by registries.
 	Description string
-	// Roots is whether it calls servers whose certificates the world's CAs sign: its image
-	// then holds their roots.
+	// Roots means that the program calls servers with certificates from public CAs: its image then has those.
 	Roots bool
 }
 
-// Plugin is the folder, and the name as a plugin of kubectl, of what runs on people's own machines
-// and in CI.
+// Plugin is the name of the kubectl plugin, which runs on people's machines and in CI, and of its folder.
 const Plugin = "kubectl-muster"
 
 // All are the programs.
@@ -32,7 +30,7 @@ var All = []Program{
 	{Name: "muster", Folder: Plugin, Description: "Muster's command for people: looks at management clusters, and checks manifests in CI", Roots: true},
 }
 
-// Image is the last part of its image's name.
+// Image returns the last part of its image's name.
 func (p Program) Image() string {
 	if p.Folder == Plugin {
 		return p.Name
@@ -40,11 +38,11 @@ func (p Program) Image() string {
 	return "muster-" + p.Name
 }
 
-// Built is the name of its folder under cmd/, and so of what go build makes of it.
+// Built returns the name of its folder under cmd/, which go build gives to the binary.
 func (p Program) Built() string { return cmp.Or(p.Folder, p.Name) }
 
-// Path is where the program is in its image.
+// Path returns the program's path in its image.
 func (p Program) Path() string { return "/" + p.Name }
 
-// Platforms are the architectures of Linux that each image is for.
+// Platforms are the Linux architectures of each image.
 var Platforms = []string{"amd64", "arm64"}

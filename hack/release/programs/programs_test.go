@@ -19,7 +19,7 @@ func read(t *testing.T, path string) string {
 	return string(content)
 }
 
-// Who adds a program is told here what else has to know of it.
+// A new program must be known in all of these places.
 func TestAll(t *testing.T) {
 	mains, err := filepath.Glob(filepath.Join(root, "cmd", "*", "main.go"))
 	if err != nil || len(mains) == 0 {
@@ -36,7 +36,7 @@ func TestAll(t *testing.T) {
 	}
 }
 
-// An image is named in a manifest by the name that it is pushed under.
+// Manifests use the names under which images are pushed.
 func TestManifests(t *testing.T) {
 	for _, name := range []string{"webhook", "syncer"} {
 		file := "manifests/" + name + "/deployment.yaml"

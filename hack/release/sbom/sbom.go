@@ -1,5 +1,5 @@
-// Package sbom says what is in an image, as CycloneDX: its programs, and the modules that
-// Go recorded in them when it linked them. Nothing is said that is not in the binaries.
+// Package sbom describes the contents of an image, as CycloneDX: its programs, and the modules that Go
+// recorded in the binaries when it linked them, and nothing else.
 package sbom
 
 import (
@@ -22,13 +22,13 @@ import (
 	"github.com/muster-fleet/muster/hack/release/source"
 )
 
-// rootsModule is where the CA roots in an image come from.
+// rootsModule is the module from which the CAs in an image come.
 const rootsModule = "golang.org/x/crypto/x509roots/fallback"
 
-// File is what a program's SBOM is called.
+// File returns the name of a program's SBOM.
 func File(program programs.Program) string { return program.Image() + ".cdx.json" }
 
-// Of describes the image of a program. Its binaries are given by architecture.
+// Of describes the image of a program. binaries has its files by architecture.
 func Of(src *source.Source, program programs.Program, digest string, binaries map[string]string) ([]byte, error) {
 	image := cdx.Component{
 		Type:       cdx.ComponentTypeContainer,
@@ -58,21 +58,21 @@ func Of(src *source.Source, program programs.Program, digest string, binaries ma
 	return text.Bytes(), err
 }
 
-// serial is a UUID that follows from what is described: a random one would differ each time.
+// serial returns a UUID derived from the digest: a random one would differ each time.
 func serial(digest string) string {
 	sum := sha256.Sum256([]byte(digest))
-	sum[6], sum[8] = sum[6]&0x0f|0x80, sum[8]&0x3f|0x80 // version 8: made by own rules
+	sum[6], sum[8] = sum[6]&0x0f|0x80, sum[8]&0x3f|0x80 // version 8: custom
 	return fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
 }
 
-// contents are the components of an image by reference, and which of them use which.
+// contents has the components of an image by reference, and their dependencies.
 type contents struct {
 	src        *source.Source
 	components map[string]cdx.Component
 	uses       map[string][]string
 }
 
-// add adds a binary and everything that Go says is in it.
+// add adds a binary and all modules that Go recorded in it.
 func (c *contents) add(program programs.Program, arch, path string) (string, error) {
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
@@ -109,7 +109,7 @@ func (c *contents) module(module *debug.Module, kind cdx.ComponentType) string {
 	ref := PackageURL(module.Path, module.Version)
 	component := cdx.Component{BOMRef: ref, Type: kind, Name: module.Path, Version: module.Version, PackageURL: ref}
 	if module.Sum != "" {
-		// Not among the hashes: it is that of a list of files, not of one file.
+		// Not among the hashes, because it is the hash of a list of files, not of one file.
 		component.Properties = &[]cdx.Property{{Name: "go:sum", Value: module.Sum}}
 	}
 	c.components[ref] = component
@@ -129,12 +129,12 @@ func (c *contents) sorted() (*[]cdx.Component, *[]cdx.Dependency) {
 	return &components, &dependencies
 }
 
-// PackageURL names a version of a module as scanners look it up.
+// PackageURL returns the name of a module's version in scanners' databases.
 func PackageURL(path, version string) string {
 	return "pkg:golang/" + path + "@" + url.QueryEscape(version)
 }
 
-// roots is the module that this program took the CA roots from.
+// roots returns the module from which this program took the CAs.
 func roots() *debug.Module {
 	if build, ok := debug.ReadBuildInfo(); ok {
 		for _, module := range build.Deps {

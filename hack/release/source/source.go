@@ -1,6 +1,6 @@
-// Package source says what is built: which commit, from when, and under which version.
-// Everything that is released follows from that alone, so that who builds the same commit
-// with the same Go gets the same bytes.
+// Package source identifies the source of a build: the commit, its time, and the version. All released bytes
+// depend on these alone, so that everyone who builds the same commit with the same Go gets the same
+// bytes.
 package source
 
 import (
@@ -25,20 +25,20 @@ const Module = "github.com/muster-fleet/muster"
 type Source struct {
 	// Root is the work tree.
 	Root string
-	// Version is a release's, or a pseudo-version of the commit.
+	// Version is a release's version, or a pseudo-version of the commit.
 	Version string
-	// Revision is the commit, with "-dirty" if the work tree holds something else.
+	// Revision is the commit, with "-dirty" if the work tree differs from it.
 	Revision string
-	// Changes are the paths in which it does.
+	// Changes are the paths that differ.
 	Changes []string
-	// Date is the commit's, or that of SOURCE_DATE_EPOCH.
+	// Date is the time of the commit, or SOURCE_DATE_EPOCH.
 	Date time.Time
 }
 
-// Build metadata ("+…") is left out: a tag of an image cannot have a plus sign.
+// Build metadata ("+…") is not allowed, because an image tag cannot have a plus sign.
 var released = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*)?$`)
 
-// CheckVersion refuses what is no version of a release.
+// CheckVersion refuses any text that is not a release's version.
 func CheckVersion(version string) error {
 	switch {
 	case version == "":
@@ -49,7 +49,7 @@ func CheckVersion(version string) error {
 	return nil
 }
 
-// Read looks at the work tree at root. Without a version it forms one from the commit.
+// Read reads the work tree at root. Without a version it derives one from the commit.
 func Read(ctx context.Context, root, version string) (*Source, error) {
 	s := &Source{Root: root, Version: version}
 	commit, err := s.git(ctx, "log", "-1", "--no-show-signature", "--format=%H %ct")
@@ -70,16 +70,16 @@ func Read(ctx context.Context, root, version string) (*Source, error) {
 		s.Revision += suffix
 	}
 	if version == "" {
-		// As Go names a commit before the first tag.
+		// Go names a commit before the first tag like this.
 		s.Version = "v0.0.0-" + s.Date.Format("20060102150405") + "-" + hash[:12] + suffix
 		return s, nil
 	}
 	return s, CheckVersion(version)
 }
 
-// changes are the paths in which the work tree is not the commit: files whose content differs
-// byte by byte, that are gone, and that are new, unless a tracked .gitignore names them. Git's
-// own idea of that depends on how somebody has configured it, and the clone.
+// changes returns the paths in which the work tree differs from the commit: files whose bytes differ, missing
+// files, and new ones, unless a tracked .gitignore names them. Git's own answer would depend on the
+// configuration of the person and of the clone.
 func (s *Source) changes(ctx context.Context) ([]string, error) {
 	tree, err := s.list(ctx, "ls-tree", "-r", "-z", "HEAD")
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *Source) changes(ctx context.Context) ([]string, error) {
 	return slices.Compact(changed), nil
 }
 
-// date is when something was committed, unless the environment says otherwise, see
+// date returns the time of the commit, unless the environment overrides it, see
 // https://reproducible-builds.org/specs/source-date-epoch/.
 func date(committed string) (time.Time, error) {
 	seconds, what := os.Getenv("SOURCE_DATE_EPOCH"), "SOURCE_DATE_EPOCH"
@@ -134,13 +134,13 @@ func date(committed string) (time.Time, error) {
 	return time.Unix(parsed, 0).UTC(), nil
 }
 
-// TagIsElsewhere says at which other commit a tag of the version is, if there is one.
+// TagIsElsewhere returns the commit of the version's tag, if that is another one.
 func (s *Source) TagIsElsewhere(ctx context.Context) (string, error) {
 	tags, err := s.git(ctx, "for-each-ref", "--format=%(objectname) %(*objectname)", "refs/tags/"+s.Version)
 	if err != nil {
 		return "", err
 	}
-	// An annotated tag is an object of its own, and the commit comes second.
+	// An annotated tag is its own object; the commit comes second.
 	if fields := strings.Fields(tags); len(fields) > 0 && fields[len(fields)-1] != strings.TrimSuffix(s.Revision, "-dirty") {
 		return fields[len(fields)-1], nil
 	}
@@ -152,7 +152,7 @@ func (s *Source) Tracked(ctx context.Context, folder string) ([]string, error) {
 	return s.list(ctx, "ls-files", "-z", "--", folder)
 }
 
-// list splits what git prints with -z.
+// list splits the output of git -z.
 func (s *Source) list(ctx context.Context, args ...string) ([]string, error) {
 	text, err := s.git(ctx, args...)
 	return strings.FieldsFunc(text, func(r rune) bool { return r == 0 }), err

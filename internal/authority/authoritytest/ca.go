@@ -1,4 +1,4 @@
-// Package authoritytest makes certificates for tests of what reads certificate authorities.
+// Package authoritytest makes certificate authorities for tests.
 package authoritytest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// CA returns a certificate in PEM, of the common name fleet, that expires then.
+// CA returns a certificate in PEM, with common name fleet, that expires at the given time.
 func CA(t *testing.T, until time.Time) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

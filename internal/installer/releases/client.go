@@ -1,5 +1,5 @@
-// Package releases makes and changes Fleet's releases with Helm's library, so that Helm's own
-// commands find what they know.
+// Package releases reads and changes Fleet's releases through Helm's library, so that they stay
+// usable with Helm's commands.
 package releases
 
 import (
@@ -32,8 +32,8 @@ import (
 	"github.com/muster-fleet/muster/internal/installer"
 )
 
-// waiting is how Helm waits: by reading the objects of a release one by one, by name. Its
-// other way lists and watches whole kinds, for which the installer has no rights.
+// waiting makes Helm wait by reading the objects of a release by name. Helm's other strategies list
+// and watch whole kinds, for which the installer has no rights.
 const waiting = kube.LegacyStrategy
 
 // Client works on the releases of one namespace.
@@ -42,16 +42,16 @@ type Client struct {
 	namespace string
 	log       logr.Logger
 	typed     kubernetes.Interface
-	// seen are releases as they were decoded, by the Secret they lie in.
+	// seen has decoded releases, by the name of their Secret.
 	seen map[string]decoded
 }
 
-// New returns a client.
+// New returns a client for the releases of one namespace.
 func New(config *rest.Config, namespace string, log logr.Logger) (*Client, error) {
-	// Whoever goes on with Helm's own commands must not find the fields to be somebody else's.
+	// With any other field manager, Helm's commands would later run into conflicts.
 	kube.ManagedFieldsManager = "helm"
 	config = rest.CopyConfig(config)
-	config.QPS = -1 // The API server knows best.
+	config.QPS = -1 // No limit here: the API server limits its clients itself.
 	typed, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -59,9 +59,9 @@ func New(config *rest.Config, namespace string, log logr.Logger) (*Client, error
 	return &Client{config: config, namespace: namespace, log: log, typed: typed, seen: map[string]decoded{}}, nil
 }
 
-// configuration is Helm's own for one action: CRDs may have come since the last.
+// configuration returns Helm's configuration for one action: CRDs may have been installed since the last.
 func (c *Client) configuration(ctx context.Context) (*action.Configuration, error) {
-	// Helm tells in detail what it does, values included.
+	// Only errors: Helm logs details, values included.
 	quiet := slog.NewTextHandler(logWriter{c.log}, &slog.HandlerOptions{Level: slog.LevelError})
 	configuration := action.NewConfiguration(action.ConfigurationSetLogger(quiet))
 	if err := configuration.Init(&access{config: c.config, namespace: c.namespace}, c.namespace, "secrets"); err != nil {
@@ -69,13 +69,13 @@ func (c *Client) configuration(ctx context.Context) (*action.Configuration, erro
 	}
 	client, isClient := configuration.KubeClient.(*kube.Client)
 	if !isClient {
-		return nil, fmt.Errorf("setting up Helm: it talks through %T", configuration.KubeClient)
+		return nil, fmt.Errorf("setting up Helm: unexpected client %T", configuration.KubeClient)
 	}
 	client.WaitContext = ctx //nolint:staticcheck // actions make their waiters themselves, and take no options for them
 	return configuration, nil
 }
 
-// logWriter writes what Helm has to say about errors.
+// logWriter logs Helm's own error messages.
 type logWriter struct{ log logr.Logger }
 
 func (w logWriter) Write(line []byte) (int, error) {
@@ -83,7 +83,7 @@ func (w logWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// access is how Helm finds the API server.
+// access gives Helm its connection to the API server.
 type access struct {
 	config    *rest.Config
 	namespace string
@@ -121,20 +121,20 @@ func (a *access) ToRawKubeConfigLoader() clientcmd.ClientConfig {
 }
 
 const (
-	// runLabel on a revision says which installer's doing it is (installer.Release.MadeBy).
+	// runLabel on a revision identifies the change that made it (installer.Release.MadeBy).
 	runLabel = "fleet.addons.cluster.x-k8s.io/installer-run"
-	// kubeVersionAnnotation is where Fleet's charts say which Kubernetes they are for.
+	// kubeVersionAnnotation is where Fleet's charts name the Kubernetes versions that they support.
 	kubeVersionAnnotation = "catalog.cattle.io/kube-version"
 	uninstalled           = "uninstalled"
 )
 
-// decoded is what is read of a release, as long as its Secret is this version.
+// decoded is a decoded release, and the version of the Secret that it was read from.
 type decoded struct {
 	resourceVersion string
 	release         *release.Release
 }
 
-// revision is what Helm's labels say about one revision of a release.
+// revision has the contents of Helm's labels on one revision of a release.
 type revision struct {
 	number          int
 	status          string
@@ -143,8 +143,7 @@ type revision struct {
 	resourceVersion string
 }
 
-// Find returns the newest revision of a release, nil if there is none, or if it has been
-// uninstalled.
+// Find returns the newest revision of a release, or nil if there is none or it was uninstalled.
 func (c *Client) Find(ctx context.Context, name string) (*installer.Release, error) {
 	all, err := c.revisions(ctx, name)
 	if err != nil || len(all) == 0 || all[0].status == uninstalled {
@@ -178,8 +177,8 @@ func (c *Client) Find(ctx context.Context, name string) (*installer.Release, err
 	return found, err
 }
 
-// revisions returns what there is of a release, the newest first. Of Secrets only metadata
-// is read: the rest is large.
+// revisions returns the revisions of a release, newest first. It reads only the Secrets' metadata,
+// because their data is large.
 func (c *Client) revisions(ctx context.Context, name string) ([]revision, error) {
 	client, err := metadata.NewForConfig(c.config)
 	if err != nil {
@@ -195,7 +194,7 @@ func (c *Client) revisions(ctx context.Context, name string) ([]revision, error)
 	for _, secret := range list.Items {
 		number, err := strconv.Atoi(secret.Labels["version"])
 		if err != nil {
-			continue // Nothing that Helm has written.
+			continue // Helm did not write this.
 		}
 		result = append(result, revision{
 			number: number, status: secret.Labels["status"], madeBy: secret.Labels[runLabel],
@@ -206,7 +205,7 @@ func (c *Client) revisions(ctx context.Context, name string) ([]revision, error)
 	return result, nil
 }
 
-// decode reads a revision; nil if it is gone.
+// decode reads a revision, or returns nil if it is gone.
 func (c *Client) decode(ctx context.Context, r revision) (*release.Release, error) {
 	if have, known := c.seen[r.name]; known && have.resourceVersion == r.resourceVersion {
 		return have.release, nil
@@ -220,9 +219,9 @@ func (c *Client) decode(ctx context.Context, r revision) (*release.Release, erro
 	}
 	typed, isTyped := content.(*release.Release)
 	if !isTyped || typed.Chart == nil || typed.Chart.Metadata == nil || typed.Info == nil {
-		return nil, fmt.Errorf("helm release %s is of a form that is not known", r.name)
+		return nil, fmt.Errorf("helm release %s has an unknown format", r.name)
 	}
-	// The manifest and the chart are large, and wanted by nobody who looks.
+	// Drop the manifest and the rest of the chart: they are large, and no caller needs them.
 	small := &release.Release{Name: typed.Name, Version: typed.Version, Info: typed.Info, Config: typed.Config, Chart: chartOf(typed)}
 	if len(c.seen) > 16 {
 		clear(c.seen)

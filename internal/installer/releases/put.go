@@ -27,13 +27,13 @@ import (
 	"github.com/muster-fleet/muster/internal/installer"
 )
 
-// history is how many revisions of a release are kept.
+// history is how many revisions of a release Helm keeps.
 const history = 5
 
 func chartOf(r *release.Release) *chart.Chart { return &chart.Chart{Metadata: r.Chart.Metadata} }
 
-// Put installs a release, or upgrades it, and waits until it is ready. It rolls
-// a failed upgrade back, except for releases that keep their objects: CRDs only grow.
+// Put installs or upgrades a release, and waits until it is ready. It rolls a failed upgrade back,
+// except for releases that keep their objects: CRDs only grow.
 func (c *Client) Put(ctx context.Context, order installer.Order) (string, error) {
 	configuration, err := c.configuration(ctx)
 	if err != nil {
@@ -53,7 +53,7 @@ func (c *Client) Put(ctx context.Context, order installer.Order) (string, error)
 	return c.upgrade(ctx, configuration, order, what)
 }
 
-// lastOf returns the newest revision of a release, nil if there is none.
+// lastOf returns the newest revision of a release, or nil if there is none.
 func lastOf(configuration *action.Configuration, name string) (*release.Release, error) {
 	found, err := configuration.Releases.Last(name)
 	if errors.Is(err, driver.ErrReleaseNotFound) {
@@ -68,12 +68,12 @@ func lastOf(configuration *action.Configuration, name string) (*release.Release,
 func typed(found any) (*release.Release, error) {
 	result, isTyped := found.(*release.Release)
 	if !isTyped {
-		return nil, fmt.Errorf("a Helm release is of a form that is not known: %T", found)
+		return nil, fmt.Errorf("a Helm release has an unknown format: %T", found)
 	}
 	return result, nil
 }
 
-// chart is the one ordered, or the one that is deployed.
+// chart returns the ordered chart, or the deployed one if none is ordered.
 func (c *Client) chart(configuration *action.Configuration, order installer.Order, last *release.Release) (*chart.Chart, error) {
 	if order.Archive != nil {
 		loaded, err := loader.LoadArchive(bytes.NewReader(order.Archive))
@@ -129,8 +129,8 @@ func (c *Client) upgradeTo(configuration *action.Configuration, order installer.
 	return upgrade
 }
 
-// outcome is the manifest, or why there is none, in Helm's own words, with what Helm leaves
-// out: which Deployments it has waited for.
+// outcome returns the manifest, or Helm's error. After a timeout it adds the names of the objects
+// that are not ready, which Helm leaves out.
 func (c *Client) outcome(ctx context.Context, verb string, order installer.Order, what *chart.Chart, found any, err error) (string, error) {
 	if err == nil {
 		result, err := typed(found)
@@ -148,8 +148,7 @@ func (c *Client) outcome(ctx context.Context, verb string, order installer.Order
 	return "", err
 }
 
-// unready names the Deployments of releases that are not ready, and the Jobs of charts that
-// are not done.
+// unready names Fleet's Deployments that are not ready, and its Jobs that have not succeeded.
 func (c *Client) unready(ctx context.Context) []string {
 	var names []string
 	deployments, err := c.typed.AppsV1().Deployments(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=Helm"})
@@ -177,7 +176,7 @@ func (c *Client) unready(ctx context.Context) []string {
 	return names
 }
 
-// rollBack returns to the revision that serves, if there is one, after an upgrade that failed.
+// rollBack returns to the deployed revision, if there is one, after a failed upgrade.
 func (c *Client) rollBack(ctx context.Context, order installer.Order, why error) error {
 	configuration, err := c.configuration(ctx)
 	if err != nil {
@@ -189,22 +188,22 @@ func (c *Client) rollBack(ctx context.Context, order installer.Order, why error)
 	}
 	found, err := configuration.Releases.Deployed(order.Name)
 	if err != nil {
-		return why // Nothing to return to.
+		return why // There is no revision to return to.
 	}
 	serving, err := typed(found)
 	if err != nil {
 		return errors.Join(why, err)
 	}
-	// Not Helm's own rollback: that could not be distinguished from somebody else's.
+	// Helm's own rollback could not be told from one that a person makes.
 	back := c.wayBack(configuration, order, serving.Version)
 	if _, err := back.RunWithContext(ctx, order.Name, serving.Chart, serving.Config); err != nil {
-		return fmt.Errorf("%w; and so did the rollback: %w", why, err)
+		return fmt.Errorf("%w; the rollback failed too: %w", why, err)
 	}
 	return fmt.Errorf("%w; rolled back", why)
 }
 
-// wayBack is an upgrade to a revision that was there. It has a mark of its own: with that of
-// the upgrade that failed it would look like the doing of somebody else's Helm, which copies it.
+// wayBack upgrades to an earlier revision. It gets a new mark: with the mark of the failed upgrade it
+// would look like a revision of another Helm client, which copies marks.
 func (c *Client) wayBack(configuration *action.Configuration, order installer.Order, revision int) *action.Upgrade {
 	order.MadeBy = installer.NewRun()
 	back := c.upgradeTo(configuration, order)
@@ -212,7 +211,7 @@ func (c *Client) wayBack(configuration *action.Configuration, order installer.Or
 	return back
 }
 
-// Abandon marks a revision as failed that nobody works on any more, so that Helm goes on.
+// Abandon marks a pending revision as failed, so that Helm can change the release again.
 func (c *Client) Abandon(ctx context.Context, name, why string) error {
 	configuration, err := c.configuration(ctx)
 	if err != nil {
@@ -226,7 +225,7 @@ func (c *Client) Abandon(ctx context.Context, name, why string) error {
 	return configuration.Releases.Update(last)
 }
 
-// Manifest returns the objects of what is deployed.
+// Manifest returns the objects of the deployed revision, as YAML; empty if there is none.
 func (c *Client) Manifest(ctx context.Context, name string) (string, error) {
 	configuration, err := c.configuration(ctx)
 	if err != nil {
@@ -253,8 +252,8 @@ func renderer(order installer.Order) postrenderer.PostRenderer {
 	return nil
 }
 
-// keeper has Helm never delete the objects of a release: with Fleet's CRDs every object of
-// Fleet would go, and what those have deployed.
+// keeper makes Helm never delete the objects of a release. If Fleet's CRDs went, every Fleet object
+// would go with them, and everything that Fleet has deployed.
 type keeper struct{}
 
 // Run annotates every object.

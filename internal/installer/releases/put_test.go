@@ -8,7 +8,7 @@ import (
 	"github.com/muster-fleet/muster/internal/installer"
 )
 
-// An installer that is killed on the way back knows the next time whose doing that was.
+// An installer that is killed during a rollback recognizes its own revision the next time.
 func TestWayBackHasAMarkOfItsOwn(t *testing.T) {
 	c := &Client{namespace: installer.FleetNamespace}
 	order := installer.Order{Name: installer.FleetChart, MadeBy: installer.NewRun()}

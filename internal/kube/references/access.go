@@ -1,6 +1,6 @@
-// Package references reads what Clusters refer to: control planes and infrastructure, of
-// kinds that are known only at run time. It owns which kinds are watched, in which
-// version, and whether they may be read.
+// Package references reads the objects that Clusters refer to: control planes and infrastructure, of
+// kinds that are known only at run time. It decides which kinds are watched, in which version, and
+// whether the program may read them.
 package references
 
 import (
@@ -16,24 +16,23 @@ import (
 )
 
 const (
-	// accessInterval is how often we ask again whether a kind may be read. RBAC sends no
-	// event.
+	// accessInterval is how often the Reader asks again whether it may read a kind. RBAC sends no event.
 	accessInterval = time.Minute
-	// sweepInterval is how often we check for kinds that are gone.
+	// sweepInterval is how often the Reader checks for kinds that are gone.
 	sweepInterval = 2 * time.Second
-	// answerPatience is how long the API server may take to say whether a kind may be read.
+	// answerPatience is how long the API server may take to answer an access review.
 	answerPatience = 10 * time.Second
 )
 
-// access is what the API server said of a kind that Clusters refer to.
+// access is the API server's answer whether the Reader may read a kind.
 type access struct {
 	allowed bool
-	until   time.Time // when a refusal is asked about again
+	until   time.Time // when to ask again after a refusal
 }
 
-// mayRead asks, once per kind, whether our ServiceAccount may read it. Without the question a
-// refused watch would be retried forever, and no user would know why. About a refusal it asks
-// again once in accessInterval, however many Clusters refer to the kind.
+// mayRead checks, once per kind, that the program's ServiceAccount may read it. Otherwise a refused watch
+// would be retried forever, and no user would know why. After a refusal it asks again once in
+// accessInterval, however many Clusters refer to the kind.
 func (r *Reader) mayRead(ctx context.Context, field string, kind schema.GroupKind) error {
 	resource := resourceOf(kind)
 	r.mu.Lock()
@@ -53,13 +52,13 @@ func (r *Reader) mayRead(ctx context.Context, field string, kind schema.GroupKin
 	return nil
 }
 
-// resourceOf returns the resource of a kind; its String is the name of the kind's CRD.
+// resourceOf returns the resource of a kind. Its String method gives the name of the kind's CRD.
 func resourceOf(kind schema.GroupKind) schema.GroupResource {
 	return schema.ParseGroupResource(contract.CalculateCRDName(kind.Group, kind.Kind))
 }
 
-// answer returns what the API server says of a kind, unless that is known already. Concurrent
-// callers wait for the same answer, each as long as its context lasts; no other caller waits.
+// answer returns the API server's answer for a resource, or the remembered one. Concurrent callers for
+// the same resource share one request, and each waits only as long as its own context lasts.
 func (r *Reader) answer(ctx context.Context, resource schema.GroupResource) (access, error) {
 	answered := r.questions.DoChan("access "+resource.String(), func() (any, error) {
 		r.mu.Lock()
@@ -68,7 +67,7 @@ func (r *Reader) answer(ctx context.Context, resource schema.GroupResource) (acc
 		if ok && !r.isDue(known) {
 			return known, nil
 		}
-		// The first caller's context may end before the others'.
+		// The first caller's context may end before those of others.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerPatience)
 		defer cancel()
 		answer, err := r.ask(ctx, resource)
@@ -91,7 +90,7 @@ func (r *Reader) answer(ctx context.Context, resource schema.GroupResource) (acc
 	}
 }
 
-// isDue reports whether a refusal is to be asked about again.
+// isDue reports whether it is time to ask again after a refusal.
 func (r *Reader) isDue(known access) bool { return !known.allowed && !r.now().Before(known.until) }
 
 func (r *Reader) ask(ctx context.Context, resource schema.GroupResource) (access, error) {
@@ -108,15 +107,14 @@ func (r *Reader) ask(ctx context.Context, resource schema.GroupResource) (access
 	return answer, nil
 }
 
-// notServed is a version that a CRD declares and that was not served: since when, and when it
-// was last discovered.
+// notServed is a version that a CRD declares but the API server did not serve: since when, and when that
+// was last checked.
 type notServed struct {
 	version     string
 	since, seen time.Time
 }
 
-// unservedFor returns for how long a version is not to be discovered again, however many
-// Clusters refer to it.
+// unservedFor returns how long not to look for a version again, however many Clusters refer to it.
 func (r *Reader) unservedFor(version schema.GroupVersionKind) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,8 +125,7 @@ func (r *Reader) unservedFor(version schema.GroupVersionKind) time.Duration {
 	return noted.seen.Add(backoff(noted.seen.Sub(noted.since))).Sub(r.now())
 }
 
-// noteUnserved notes that a version was not served, and returns after which time to look for
-// it again.
+// noteUnserved records that a version is not served, and returns when to look for it again.
 func (r *Reader) noteUnserved(version schema.GroupVersionKind) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,31 +144,28 @@ func (r *Reader) forgetUnserved(kind schema.GroupKind) {
 	delete(r.unserved, resourceOf(kind))
 }
 
-// sweep forgets what is known of kinds whose CRD is gone, also if no Cluster refers to them any
-// more.
+// sweep forgets kinds whose CRD is gone, even if no Cluster refers to them any more.
 func (r *Reader) sweep(ctx context.Context) {
 	for _, kind := range r.kinds.list() {
 		r.forgetUndeclared(ctx, kind)
 	}
 }
 
-// isWithoutCRD reports whether a kind is known to have no CRD.
+// isWithoutCRD reports whether the cache shows that a kind has no CRD.
 func (r *Reader) isWithoutCRD(ctx context.Context, resource schema.GroupResource) bool {
 	return apierrors.IsNotFound(r.readCRD(ctx, resource))
 }
 
-// readCRD looks for the CRD of a kind in the cache.
+// readCRD reads the CRD of a kind from the cache.
 func (r *Reader) readCRD(ctx context.Context, resource schema.GroupResource) error {
 	return r.Get(ctx, client.ObjectKey{Name: resource.String()}, CRD())
 }
 
-// forgetUndeclared forgets what is known of a kind that has no CRD: anyone can refer to kinds
-// that do not exist. When the CRD appears, its watch brings back the Clusters that refer to
-// it.
+// forgetUndeclared forgets a kind without a CRD: tenants can refer to any number of kinds that do not
+// exist. If the CRD appears, its watch enqueues the Clusters that refer to it.
 func (r *Reader) forgetUndeclared(ctx context.Context, group schema.GroupKind) {
 	resource := resourceOf(group)
-	// Checked again while nothing reads the kind: what reads it later was brought back by the
-	// CRD.
+	// Checked again while no goroutine reads the kind: later reads follow the event of a CRD.
 	r.kinds.drop(ctx, group, func(*kind) bool { return r.isWithoutCRD(ctx, resource) })
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -181,5 +175,5 @@ func (r *Reader) forgetUndeclared(ctx context.Context, group schema.GroupKind) {
 	}
 }
 
-// aggregationLabel on a ClusterRole adds it to what the syncer may read for template values.
+// aggregationLabel on a ClusterRole aggregates it into the syncer's rights to read template values.
 const aggregationLabel = "fleet.addons.cluster.x-k8s.io/aggregate-to-muster-syncer"

@@ -29,50 +29,49 @@ import (
 	"github.com/muster-fleet/muster/internal/kube"
 )
 
-// errMoved means that a kind is to be read in a version other than the watched one.
+// errMoved means that a kind must be read in another version than the watched one.
 var errMoved = errors.New("the kind has moved to another version")
 
-// errDropped means that what was known of a kind has been forgotten meanwhile.
+// errDropped means that the kind has been forgotten meanwhile.
 var errDropped = errors.New("the kind has been dropped")
 
-// kinds are the kinds that Clusters refer to. Each is watched from before its first read, in
-// the version that its CRD declares for the Cluster API contract, and in no other: Cluster
-// API's ObjectTracker watches the version it saw first forever.
+// kinds are the kinds to which Clusters refer. Each is watched before its first read, in the one version
+// that its CRD declares for the Cluster API contract. Cluster API's ObjectTracker would forever watch
+// the version that it saw first.
 type kinds struct {
 	cache   cache.Cache
 	handler handler.EventHandler
 	news    predicate.Predicate
 
 	mu sync.Mutex
-	// ctx and queue are the controller's; nil until it starts. It reconciles every Cluster
-	// then, so events from before need not be kept.
-	ctx   context.Context //nolint:containedctx // of the controller whose queue it is
+	// ctx and queue are the controller's; nil until it starts. It then reconciles every Cluster, so earlier
+	// events can be dropped.
+	ctx   context.Context //nolint:containedctx // the context of the controller that owns the queue
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
-	// all holds no kind without a CRD for long.
+	// all has no kind without a CRD for long.
 	all map[schema.GroupKind]*kind
 }
 
-// kind is one of them.
 type kind struct {
-	// mu is held for reading while an object is read: the watch moves while nothing reads, so
+	// mu is held for reading while an object is read. The watch moves only while no reader holds it, so
 	// that no read restarts the informer that was just stopped.
 	mu sync.RWMutex
-	// watched is the version that is watched; empty for none.
+	// watched is the watched version; empty if there is none.
 	watched schema.GroupVersionKind
-	// listed reports whether the events of all objects of the first list have been handled, since
-	// when the list is under way.
+	// listed reports whether the events of the whole first list have been handled. since is when that list
+	// began.
 	listed interface{ HasSynced() bool }
 	since  time.Time
-	// dropped means that it is no longer in all, and is not to be watched again.
+	// dropped means that the kind is no longer in all, and must not be watched again.
 	dropped bool
 }
 
 // isListed reports whether all objects of the kind are cached. The caller holds its lock.
 func (k *kind) isListed() bool { return k.listed != nil && k.listed.HasSynced() }
 
-// isReadable returns nil if all objects of the kind are cached. If not, it returns ErrListing
-// or, after listPatience, an error that says what is wrong. A cached read would wait for the
-// list, which may never come. The caller holds the kind's lock.
+// isReadable returns nil if all objects of the kind are cached. Before, it returns ErrListing or, after
+// listPatience, an error that names the problem: a cached read would wait for a list that may never
+// come. The caller holds the kind's lock.
 func (k *kind) isReadable(now time.Time) error {
 	if k.isListed() {
 		return nil
@@ -92,13 +91,12 @@ func newKinds(objects cache.Cache, handler handler.EventHandler) *kinds {
 	}
 }
 
-// notPaused passes no update of a paused object; the end of the pause passes, as do creation
-// and deletion.
+// notPaused drops updates of paused objects; it passes the end of a pause, creation and deletion.
 var notPaused = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return !annotations.HasPaused(e.ObjectNew) },
 }
 
-// start sends the events of objects into a controller's queue.
+// start makes the objects' events go into a controller's queue.
 func (k *kinds) start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -117,22 +115,21 @@ func (k *kinds) of(group schema.GroupKind) *kind {
 	return known
 }
 
-// known returns a kind, or nil.
+// known returns a kind, or nil if it is unknown.
 func (k *kinds) known(group schema.GroupKind) *kind {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.all[group]
 }
 
-// list returns the kinds that are known.
 func (k *kinds) list() []schema.GroupKind {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Collect(maps.Keys(k.all))
 }
 
-// drop forgets a kind, and stops watching it, if holds says so while nothing reads it. One
-// that is being read stays until the next time.
+// drop forgets a kind and stops its watch, if holds returns true while no goroutine reads the kind. If
+// one does, the kind stays until the next call.
 func (k *kinds) drop(ctx context.Context, group schema.GroupKind, holds func(*kind) bool) {
 	k.mu.Lock()
 	known, ok := k.all[group]
@@ -145,7 +142,7 @@ func (k *kinds) drop(ctx context.Context, group schema.GroupKind, holds func(*ki
 		return
 	}
 	if err := k.move(ctx, known, schema.GroupVersionKind{}, time.Time{}); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "A kind that is gone is still watched", "kind", group.String())
+		ctrl.LoggerFrom(ctx).Error(err, "A kind without a CRD is still watched", "kind", group.String())
 		return
 	}
 	known.dropped = true
@@ -154,8 +151,8 @@ func (k *kinds) drop(ctx context.Context, group schema.GroupKind, holds func(*ki
 	delete(k.all, group)
 }
 
-// move watches a kind in another version, or in none if that is empty, and stops the watch it
-// had. The caller holds the kind's lock.
+// move stops the watch of a kind and, unless the new version is empty, watches that. The caller holds
+// the kind's lock.
 func (k *kinds) move(ctx context.Context, kind *kind, to schema.GroupVersionKind, now time.Time) error {
 	if kind.watched == to {
 		return nil
@@ -188,7 +185,7 @@ func ofKind(gvk schema.GroupVersionKind) *unstructured.Unstructured {
 	return object
 }
 
-// events enqueues the Clusters that an object concerns.
+// events returns a handler that enqueues the Clusters that refer to an object.
 func (k *kinds) events() toolscache.ResourceEventHandler {
 	enqueue := func(handle func(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request])) {
 		k.mu.Lock()
@@ -231,19 +228,19 @@ func (k *kinds) events() toolscache.ResourceEventHandler {
 	}
 }
 
-// CRD returns an empty CRD of which only metadata is read and cached.
+// CRD returns an empty CRD for reading metadata only.
 func CRD() *metav1.PartialObjectMetadata {
 	crd := &metav1.PartialObjectMetadata{}
 	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
 	return crd
 }
 
-// establishing is how long after its creation a CRD's kind may not be served yet.
+// establishing is how long after the creation of a CRD its kind may not be served yet.
 const establishing = time.Minute
 
-// ContractNews passes what can change whether and in which version a kind is read: a CRD that
-// appears, goes or changes its labels, and what happens to a new one. What is found at
-// startup is not news: nothing was read before.
+// ContractNews passes events that can change whether and in which version a kind is read: a CRD
+// appears, goes or changes its labels, or a new one changes at all. It drops the CRDs found at startup,
+// as nothing was read before.
 var ContractNews = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
 	UpdateFunc: func(e event.UpdateEvent) bool {
@@ -253,7 +250,7 @@ var ContractNews = predicate.Funcs{
 	},
 }
 
-// Indexes of CAPI Clusters by what they refer to: control plane and infrastructure.
+// Indexes of CAPI Clusters by the objects to which they refer: control plane and infrastructure.
 const (
 	ByReference = "muster.reference"     // ReferenceKey
 	ByKind      = "muster.referenceKind" // name of the CRD
@@ -287,5 +284,5 @@ func referencesOf(cluster *clusterv1.Cluster) []clusterv1.ContractVersionedObjec
 		func(ref clusterv1.ContractVersionedObjectReference) bool { return !ref.IsDefined() })
 }
 
-// ReferenceKey tells referenced objects of a namespace apart.
+// ReferenceKey identifies a referenced object within a namespace.
 func ReferenceKey(group, kind, name string) string { return kind + "." + group + "/" + name }

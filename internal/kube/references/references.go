@@ -27,48 +27,48 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// ErrUnresolved marks an error that means that a reference of the Cluster cannot be read now.
-// It is reported on the Cluster.
+// ErrUnresolved marks an error that means that a reference of the Cluster cannot be resolved now. It is
+// reported on the Cluster.
 var ErrUnresolved = errors.New("template values cannot be resolved")
 
-// ErrListing means that a kind was not read before and is being listed. It is not a failure:
-// nothing is reported, and the Cluster is to be reconciled again.
+// ErrListing means that the first list of a kind is under way. It is no failure: the caller reports
+// nothing, and reconciles the Cluster again.
 var ErrListing = errors.New("the objects that the Cluster refers to are being listed")
 
 const (
-	// listPatience is how long the first list of a kind may take until its absence is
-	// reported. Thousands of control planes take a while.
+	// listPatience is how long the first list of a kind may take before that is reported. Thousands of
+	// control planes take a while.
 	listPatience = 2 * time.Minute
-	// firstRetry and lastRetry are how soon, and how late, a Cluster is reconciled again that
-	// refers to what cannot be read, if no event shows the end of that.
+	// firstRetry and lastRetry bound the pause before a Cluster is reconciled again, if no event shows the
+	// end of its problem.
 	firstRetry, lastRetry = 200 * time.Millisecond, 15 * time.Second
 )
 
-// backoff returns after which time to retry what has been awaited for so long. It
-// doubles that time, so that thousands of Clusters that wait are not looked at all the time.
+// backoff returns the pause before the next retry after having waited so long. It doubles the total
+// time, so that thousands of waiting Clusters are not reconciled all the time.
 func backoff(waited time.Duration) time.Duration { return min(max(firstRetry, waited), lastRetry) }
 
-// unresolvedError is an ErrUnresolved.
+// unresolvedError adds ErrUnresolved to an error.
 type unresolvedError struct{ err error }
 
-// Error returns what cannot be resolved.
+// Error names the reference and the problem.
 func (e *unresolvedError) Error() string { return ErrUnresolved.Error() + ": " + e.err.Error() }
 
 // Unwrap makes it an ErrUnresolved.
 func (e *unresolvedError) Unwrap() []error { return []error{ErrUnresolved, e.err} }
 
-// retryError says after which time it may have ended, without an event.
+// retryError is an error that may end without an event, and the pause before the next retry.
 type retryError struct {
 	error
 	after time.Duration
 }
 
-// Unwrap returns the error that it adds the time to.
+// Unwrap returns the original error.
 func (e *retryError) Unwrap() error { return e.error }
 
-// RetryAfter returns after which time to retry a Cluster of which Values or Objects
-// returned an error; zero for an error that ends with a change of the Cluster, or of the
-// object or the CRD that it refers to, because that brings it back.
+// RetryAfter returns the pause before retrying a Cluster after an error of Values or Objects. It is zero
+// if the error ends with a change of the Cluster, or of the object or CRD that it refers to, because
+// its event enqueues the Cluster.
 func RetryAfter(err error) time.Duration {
 	var retry *retryError
 	if errors.As(err, &retry) {
@@ -77,30 +77,29 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
-// Reader reads the objects that a Cluster refers to, from a cache that starts to
-// watch each kind before it is first read. A change of such an object, or of the version
-// it is read in, brings its Cluster back without any other event.
+// Reader reads the objects to which a Cluster refers, from a cache that starts to watch each kind before
+// the first read. A change of such an object, or of its version, enqueues the Cluster.
 type Reader struct {
 	client.Client
 	kinds *kinds
 	now   func() time.Time
-	// warmPatience is the constant, except in tests.
+	// warmPatience is the constant of this name, except in tests.
 	warmPatience time.Duration
 
-	// questions are those that the API server is being asked.
+	// questions are the access reviews under way.
 	questions singleflight.Group
 
-	// mu is not held while the API server is asked.
+	// mu is not held during requests.
 	mu sync.Mutex
-	// access and unserved hold no kind without a CRD: there is no limit to those.
+	// access and unserved have no kind without a CRD: their number has no limit.
 	access   map[schema.GroupResource]access
 	unserved map[schema.GroupResource]notServed
 }
 
-// NewReader returns a Reader that reads the objects that Clusters refer to from a cache of their own,
-// and all others from the one behind the client. A controller starts only when the whole
-// cache of what it watches is filled: a kind that a conversion webhook keeps from being
-// listed must not be in that one. The handler gets the objects' events.
+// NewReader returns a Reader with a cache of its own for the objects to which Clusters refer; it reads all
+// others from the cache behind the client. A controller starts only once the caches of everything that
+// it watches are filled, so a kind whose list a conversion webhook prevents must not be among them. The
+// handler gets the objects' events.
 func NewReader(cached client.Client, objects cache.Cache, events handler.EventHandler) *Reader {
 	return &Reader{
 		Client: split{cached, objects}, kinds: newKinds(objects, events), now: time.Now, warmPatience: warmPatience,
@@ -108,13 +107,12 @@ func NewReader(cached client.Client, objects cache.Cache, events handler.EventHa
 	}
 }
 
-// split reads unstructured objects, those that Clusters refer to, from another cache.
+// split reads unstructured objects, to which Clusters refer, from another cache.
 type split struct {
 	client.Client
 	objects client.Reader
 }
 
-// Get reads an object.
 func (r split) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 	if _, ok := object.(*unstructured.Unstructured); ok {
 		return r.objects.Get(ctx, key, object, options...)
@@ -122,20 +120,20 @@ func (r split) Get(ctx context.Context, key client.ObjectKey, object client.Obje
 	return r.Client.Get(ctx, key, object, options...)
 }
 
-// Source is a source of the controller that reconciles Clusters: the events of the objects
-// they refer to go into its queue.
+// Source makes the events of referenced objects go into the queue of the controller that reconciles
+// Clusters.
 func (r *Reader) Source() source.Source {
 	return source.Func(r.kinds.start)
 }
 
-// Start forgets kinds that are gone, until the context ends. It is a manager's Runnable.
+// Start forgets kinds without a CRD, until the context ends. It makes the Reader a manager's Runnable.
 func (r *Reader) Start(ctx context.Context) error {
 	wait.UntilWithContext(ctx, r.sweep, sweepInterval)
 	return nil
 }
 
-// Values returns the template values of a Cluster. An error that is ErrUnresolved
-// says which reference is missing and what to do about it.
+// Values returns the template values of a Cluster. An ErrUnresolved names the missing reference, and
+// says what to do about it.
 func (r *Reader) Values(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (map[string]any, error) {
 	controlPlane, infrastructure, err := r.Objects(ctx, cluster)
 	if err != nil {
@@ -143,20 +141,20 @@ func (r *Reader) Values(ctx context.Context, in settings.Settings, cluster *clus
 	}
 	values, err := desired.Values(cluster, controlPlane, infrastructure, in.Cluster.Exclude)
 	if err != nil {
-		// It is the Cluster itself that must change.
+		// Only a change of the Cluster itself can help.
 		return nil, &unresolvedError{err}
 	}
 	return values, nil
 }
 
-// Objects returns the control plane and the infrastructure cluster that a Cluster refers
-// to; nil where it refers to none. Errors are as those of Values.
+// Objects returns the control plane and the infrastructure cluster of a Cluster; nil for a missing
+// reference. Its errors are like those of Values.
 func (r *Reader) Objects(ctx context.Context, cluster *clusterv1.Cluster) (controlPlane, infrastructure map[string]any, err error) {
 	controlPlane, err = r.resolve(ctx, cluster, "spec.controlPlaneRef", cluster.Spec.ControlPlaneRef)
 	if err != nil && !errors.Is(err, ErrListing) {
 		return nil, nil, err
 	}
-	// Both kinds are listed at the same time.
+	// Resolving both at once lets their lists run at the same time.
 	infrastructure, other := r.resolve(ctx, cluster, "spec.infrastructureRef", cluster.Spec.InfrastructureRef)
 	return controlPlane, infrastructure, cmp.Or(err, other)
 }
@@ -169,7 +167,7 @@ func (r *Reader) resolve(ctx context.Context, cluster *clusterv1.Cluster, field 
 	err := errDropped
 	for errors.Is(err, errDropped) {
 		if err = r.isDeclared(ctx, ref.GroupKind()); err != nil {
-			break // Nothing is asked about it.
+			break // Without a CRD, no access review is needed.
 		}
 		if err := r.mayRead(ctx, field, ref.GroupKind()); err != nil {
 			return nil, err
@@ -187,7 +185,7 @@ func (r *Reader) resolve(ctx context.Context, cluster *clusterv1.Cluster, field 
 	return nil, &unresolvedError{fmt.Errorf("%s: %w", field, err)}
 }
 
-// isDeclared returns an errUndeclared for a kind without a CRD, about which nothing is kept.
+// isDeclared returns an errUndeclared for a kind without a CRD, and forgets such a kind.
 func (r *Reader) isDeclared(ctx context.Context, kind schema.GroupKind) error {
 	resource := resourceOf(kind)
 	err := r.readCRD(ctx, resource)
@@ -201,7 +199,7 @@ func (r *Reader) isDeclared(ctx context.Context, kind schema.GroupKind) error {
 	return nil
 }
 
-// find looks for the object that a Cluster refers to.
+// find reads the object to which a Cluster refers.
 func (r *Reader) find(ctx context.Context, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
 	known := r.kinds.of(ref.GroupKind())
 	object, err := r.read(ctx, known, cluster, ref)
@@ -216,20 +214,18 @@ func (r *Reader) find(ctx context.Context, cluster *clusterv1.Cluster, ref clust
 	return object, err
 }
 
-// errUndeclared marks an error that ends when the CRD appears or declares a version for the
-// contract. errMisnamed is an errUndeclared of a reference that gets the CRD's name right, but
-// not the kind's.
+// errUndeclared marks an error that ends when the CRD appears or declares a version for the contract.
+// errMisnamed is an errUndeclared for a reference whose kind leads to the right CRD but is spelled
+// differently.
 var (
 	errUndeclared = errors.New("the kind is not served for Cluster API")
 	errMisnamed   = fmt.Errorf("%w under this name", errUndeclared)
 )
 
-// isAwaited reports whether the end of an error brings the Cluster back: object and CRD are
-// watched.
+// isAwaited reports whether an event will show the end of an error: object and CRD are watched.
 func isAwaited(err error) bool { return apierrors.IsNotFound(err) || errors.Is(err, errUndeclared) }
 
-// read reads an object if its kind is watched in the version it is to be read in, and
-// returns errMoved if not.
+// read reads an object if its kind is watched in the right version, and returns errMoved otherwise.
 func (r *Reader) read(ctx context.Context, kind *kind, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
 	kind.mu.RLock()
 	defer kind.mu.RUnlock()
@@ -256,8 +252,8 @@ func (r *Reader) read(ctx context.Context, kind *kind, cluster *clusterv1.Cluste
 	return nil, fmt.Errorf("%w: %w", errUndeclared, err)
 }
 
-// follow watches a kind in the version that its CRD declares now. Nothing reads the kind
-// meanwhile, and what reads it later knows no older CRD.
+// follow watches a kind in the version that its CRD declares now. It blocks readers of the kind, so that
+// later reads know no older CRD.
 func (r *Reader) follow(ctx context.Context, kind *kind, ref clusterv1.ContractVersionedObjectReference) error {
 	kind.mu.Lock()
 	defer kind.mu.Unlock()
@@ -280,16 +276,16 @@ func (r *Reader) follow(ctx context.Context, kind *kind, ref clusterv1.ContractV
 		r.forgetUnserved(ref.GroupKind())
 		return err
 	}
-	// What is not served under this name may be under another: looking for it would never
-	// end, and there are many ways to write a kind.
+	// A kind that is not served under this name may be served under another spelling. There are many, so
+	// retrying each would never end.
 	if served, other := r.RESTMapper().KindFor(resourceOf(ref.GroupKind()).WithVersion(version.Version)); other == nil && served.Kind != version.Kind {
 		return fmt.Errorf("%w: %s is of kind %q, not %q; correct the reference", errMisnamed, resourceOf(ref.GroupKind()), served.Kind, version.Kind)
 	}
 	return &retryError{err, r.noteUnserved(version)}
 }
 
-// declared reads a CRD's metadata, and hands over the object that is then to be read in
-// the version that the CRD declares.
+// declared reads a CRD's metadata, and passes on the read of the object, in the version that the CRD
+// declares.
 type declared struct {
 	client.Reader
 	get func(client.ObjectKey, *unstructured.Unstructured) error
@@ -298,7 +294,6 @@ type declared struct {
 	isHanded bool
 }
 
-// Get reads an object.
 func (d *declared) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 	if unstructured, ok := object.(*unstructured.Unstructured); ok {
 		d.isHanded = true
@@ -308,14 +303,14 @@ func (d *declared) Get(ctx context.Context, key client.ObjectKey, object client.
 	return d.crd
 }
 
-// isUndeclared reports whether there is no version to read the object in: no CRD, or
-// none that declares one.
+// isUndeclared reports whether there is no version in which to read the object: no CRD, or one that
+// declares none.
 func (d *declared) isUndeclared() bool {
 	return !d.isHanded && (d.crd == nil || apierrors.IsNotFound(d.crd))
 }
 
-// Digest writes what Values would read of the objects that a Cluster refers to, as it is
-// cached, and reports whether all of it could be read.
+// Digest writes the cached objects that Values would read for a Cluster, and reports whether all of them
+// were readable.
 func (r *Reader) Digest(ctx context.Context, cluster *clusterv1.Cluster, digest io.Writer) bool {
 	for _, ref := range referencesOf(cluster) {
 		kind := r.kinds.known(ref.GroupKind())
@@ -330,7 +325,7 @@ func (r *Reader) digest(ctx context.Context, kind *kind, cluster *clusterv1.Clus
 	kind.mu.RLock()
 	defer kind.mu.RUnlock()
 	crd := CRD()
-	// A cached read waits for the first list, which may never come.
+	// A cached read would wait for a first list that may never come.
 	if kind.watched.Empty() || !kind.isListed() || r.Get(ctx, client.ObjectKey{Name: contract.CalculateCRDName(ref.APIGroup, ref.Kind)}, crd, client.UnsafeDisableDeepCopy) != nil {
 		return false
 	}
@@ -338,7 +333,7 @@ func (r *Reader) digest(ctx context.Context, kind *kind, cluster *clusterv1.Clus
 	if r.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: ref.Name}, object, client.UnsafeDisableDeepCopy) != nil {
 		return false
 	}
-	// The CRD says in which version the object is to be read.
+	// The CRD determines the version in which the object is read.
 	for _, part := range []string{kind.watched.String(), string(crd.UID), crd.ResourceVersion, string(object.GetUID()), kube.Content(object)} {
 		if _, err := io.WriteString(digest, part+"\x00"); err != nil {
 			return false

@@ -27,31 +27,30 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// world is what sources reads: a cache and the client on it, with one provider whose kind
-// is Thing.
+// world is everything around a Reader: a cache, a client on it, and one provider, whose kind is Thing.
 type world struct {
 	client.Client
 	cache.Cache
 
 	mu sync.Mutex
-	// contract is the version that the CRD's label names; "" for none.
+	// contract is the version in the CRD's label; empty if there is none.
 	contract string
-	crd      error // of reading the CRD
+	crd      error // the error of reading the CRD
 	noCRD    bool
 	exists   bool // the object
 	refused  bool
 	unserved bool
 	unlisted bool
 	asked    int
-	// discovered is how often a version was discovered.
+	// discovered is how often the Reader discovered a version.
 	discovered int
-	// hangs is what the API server gives no answer about until it is closed: a resource, or
-	// discovery.
+	// hangs are resources, or discovery, about which the API server does not answer until the channel is
+	// closed.
 	hangs map[string]chan struct{}
-	// deadlines are of the questions whether a kind may be read.
+	// deadlines are those of the access reviews.
 	deadlines []time.Duration
 	clusters  []clusterv1.Cluster
-	// informers are those that run, log what happened to them.
+	// informers are the running ones; log has what happened to them.
 	informers map[string]toolscache.ResourceEventHandler
 	log       []string
 }
@@ -128,7 +127,7 @@ func (w *world) hang(ctx context.Context, what string) error {
 	}
 }
 
-// questions returns how often was asked whether a kind may be read.
+// questions returns how many access reviews there were.
 func (w *world) questions() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,7 +144,7 @@ type worldMapper struct {
 	*world
 }
 
-// discovery is what hangs while a version is discovered.
+// discovery is the key in hangs for discovery.
 const discovery = "discovery"
 
 func (w *world) RESTMapper() meta.RESTMapper { return worldMapper{world: w} }
@@ -235,7 +234,7 @@ func (r *Reader) readValues(ctx context.Context) (string, error) {
 	return strings.TrimPrefix(version, things.Group+"/"), nil
 }
 
-// A kind is watched before it is read, in the version its CRD declares, and in no other.
+// A kind is watched before it is read, only in the version that its CRD declares.
 func TestReaderFollowsTheContract(t *testing.T) {
 	w := newWorld()
 	r := w.reader()
@@ -261,7 +260,7 @@ func TestReaderFollowsTheContract(t *testing.T) {
 	}
 }
 
-// Whoever reads while the CRD changes starts nothing anew that was stopped.
+// Concurrent reads during a change of the CRD do not restart a stopped informer.
 func TestReaderFollowsTheContractWhileOthersRead(t *testing.T) {
 	w := newWorld()
 	r := w.reader()
@@ -295,8 +294,8 @@ func TestReaderFollowsTheContractWhileOthersRead(t *testing.T) {
 	}
 }
 
-// Of most of what keeps a reference from being read, the end brings the Cluster back; nobody
-// needs to retry again and again. The rest is polled.
+// For most problems of a reference, an event shows the end, and no Cluster is retried. The rest is
+// polled.
 func TestRetryAfter(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*world)
@@ -357,7 +356,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// What ends without an event is asked about once for all Clusters, and not all the time.
+// A problem that ends without an event is checked once for all Clusters, and not all the time.
 func TestReaderAsksAgain(t *testing.T) {
 	const questions = 3 // get, list, watch
 	begin := func(change func(*world)) (w *world, r *Reader, wait func(time.Duration)) {
@@ -369,7 +368,7 @@ func TestReaderAsksAgain(t *testing.T) {
 		return w, r, func(passed time.Duration) { now = now.Add(passed) }
 	}
 	reads := func(r *Reader) (err error) {
-		for range 5 { // As many Clusters.
+		for range 5 { // as if from five Clusters
 			_, err = r.readValues(t.Context())
 		}
 		return err
@@ -406,7 +405,7 @@ func TestReaderAsksAgain(t *testing.T) {
 			if !errors.Is(err, ErrUnresolved) || RetryAfter(err) <= 0 {
 				t.Fatalf("again after %v: %v", RetryAfter(err), err)
 			}
-			// Two questions are one lookup of it, and one under which other name it may be.
+			// A check takes two requests: one for the version, and one for another spelling of the kind.
 			if got := w.discovered - before; got > 2 {
 				t.Errorf("round %d: discovery was asked %d times", i, got)
 			}
@@ -431,7 +430,7 @@ func TestReaderAsksAgain(t *testing.T) {
 	})
 }
 
-// within fails the test if what is done takes long.
+// within fails the test if a function takes long.
 func within(t *testing.T, what string, do func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -447,7 +446,7 @@ func within(t *testing.T, what string, do func()) {
 	}
 }
 
-// eventually waits for what another goroutine does.
+// eventually waits for a condition that another goroutine fulfils.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Second); !holds(); time.Sleep(time.Millisecond) {
@@ -457,7 +456,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// One question that is not answered holds up who wants to know that, and nobody else.
+// A request without an answer holds up only those who need that answer.
 func TestReaderWaitsForNobodyElsesAnswer(t *testing.T) {
 	referringTo := func(kind string) *clusterv1.Cluster {
 		cluster := referringCluster()
@@ -530,8 +529,7 @@ func TestReaderWaitsForNobodyElsesAnswer(t *testing.T) {
 	})
 }
 
-// Whoever may make Clusters can refer to kinds that nobody has ever heard of, as many as
-// he likes, and spell those that are there in many ways.
+// Tenants can refer to any number of kinds that do not exist, and spell existing ones in many ways.
 func TestReaderRetainsNothingOfInventedKinds(t *testing.T) {
 	read := func(r *Reader, group, kind string) error {
 		cluster := referringCluster()
@@ -612,7 +610,7 @@ func TestReaderRetainsNothingOfInventedKinds(t *testing.T) {
 	}
 }
 
-// A CRD that goes and comes back while others read leaves one watch.
+// A CRD that goes and returns while others read leaves one watch.
 func TestReaderDropsAKindWhileOthersRead(t *testing.T) {
 	w := newWorld()
 	r := w.reader()
@@ -692,7 +690,7 @@ func TestContractNews(t *testing.T) {
 	}
 }
 
-// The end of a pause passes, and what appears paused.
+// Passed are the end of a pause, and objects that are paused when they appear.
 func TestNotPaused(t *testing.T) {
 	object := func(paused bool) client.Object {
 		object := &unstructured.Unstructured{}

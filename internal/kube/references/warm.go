@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// warmPatience is how long the first lists may take before Clusters are reconciled all
-	// the same: those of other kinds need not wait for a conversion webhook that is down.
+	// warmPatience is how long the first lists may take before Clusters are reconciled anyway. Clusters
+	// need not wait for other kinds, whose conversion webhook may be down.
 	warmPatience = 30 * time.Second
-	// warmInterval is how often we check whether the first lists are there.
+	// warmInterval is how often Warm checks for the first lists.
 	warmInterval = 50 * time.Millisecond
 )
 
-// Warm watches the kinds that Clusters refer to now, and waits for their first lists, but not
-// for long. Call it before any controller starts, in every replica: a start then looks at
-// each Cluster once, and a standby that takes over lists nothing. Clusters that refer to a
-// kind that is not listed by then are put aside until it is.
+// Warm watches the kinds to which Clusters refer now, and waits for their first lists for at most
+// warmPatience. Call it in every replica before any controller starts: then a start reconciles each
+// Cluster once, and a standby that takes over lists nothing. Clusters that refer to a kind that is not
+// listed by then wait until it is.
 func (r *Reader) Warm(ctx context.Context, isWatched func(client.Object) bool) error {
 	var clusters clusterv1.ClusterList
 	if err := r.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
@@ -44,11 +44,11 @@ func (r *Reader) Warm(ctx context.Context, isWatched func(client.Object) bool) e
 	patience, cancel := context.WithTimeout(ctx, r.warmPatience)
 	defer cancel()
 	asked := make(chan struct{})
-	go func() { // Not every question has a deadline.
+	go func() { // Not every request has a deadline.
 		defer close(asked)
 		for kind, reference := range references {
 			if err := r.watch(patience, reference); err != nil {
-				// Its Clusters say so, and are reconciled again when it is over.
+				// The condition of its Clusters says so, and they are retried.
 				ctrl.LoggerFrom(ctx).Info("A kind that Clusters refer to cannot be read yet", "kind", kind.String(), "reason", err.Error())
 			}
 		}
@@ -68,7 +68,7 @@ func (r *Reader) Warm(ctx context.Context, isWatched func(client.Object) bool) e
 	return nil
 }
 
-// watch watches the kind of a reference, if it may be read.
+// watch watches the kind of a reference, if the program may read it.
 func (r *Reader) watch(ctx context.Context, reference clusterv1.ContractVersionedObjectReference) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -86,8 +86,7 @@ func (r *Reader) watch(ctx context.Context, reference clusterv1.ContractVersione
 	return err
 }
 
-// unlisted returns the kinds that are watched and not listed yet, and those about which
-// discovery has not answered yet.
+// unlisted returns the kinds whose first list, or whose discovery, is still under way.
 func (k *kinds) unlisted() []schema.GroupKind {
 	k.mu.Lock()
 	all := maps.Clone(k.all)

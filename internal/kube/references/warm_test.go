@@ -14,7 +14,7 @@ import (
 
 func everything(client.Object) bool { return true }
 
-// What is listed before Clusters are reconciled is read by the first reconcile.
+// The first reconcile reads the kinds that Warm has listed.
 func TestWarm(t *testing.T) {
 	w := newWorld()
 	w.clusters = []clusterv1.Cluster{*referringCluster()}
@@ -45,8 +45,8 @@ func TestWarmKeepsToWhatIsWatched(t *testing.T) {
 	}
 }
 
-// A provider whose objects are never listed holds up nobody: no controller starts while
-// an informer is being filled, so it goes; and whoever refers to the kind is put aside.
+// A provider whose objects are never listed delays no other Clusters: no controller waits for its
+// informer, and only Clusters that refer to the kind are retried.
 func TestWarmIsNotForever(t *testing.T) {
 	for name, change := range map[string]func(*world){
 		"no list":      func(w *world) { w.unlisted = true },
@@ -67,7 +67,7 @@ func TestWarmIsNotForever(t *testing.T) {
 			for _, hang := range w.hangs {
 				close(hang)
 			}
-			// And when it comes after all, it is read.
+			// If the list comes later, it is read.
 			w.mu.Lock()
 			w.unlisted, w.hangs = false, nil
 			w.mu.Unlock()
@@ -88,7 +88,7 @@ func TestWarmIsNotForever(t *testing.T) {
 	}
 }
 
-// The digest of what a Cluster refers to follows its content, and waits for nothing.
+// The digest of a Cluster's references follows their content, and waits for nothing.
 func TestDigest(t *testing.T) {
 	w := newWorld()
 	r := w.reader()

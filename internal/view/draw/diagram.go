@@ -11,7 +11,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view/trace"
 )
 
-// complete returns a graph in which what is missing, and why, is a node, too.
+// complete returns a graph in which each note is a node, too.
 func complete(graph *view.Graph) *view.Graph {
 	result := &view.Graph{Roots: slices.Clone(graph.Roots), Counts: graph.Counts}
 	add := func(text string, state view.State) {
@@ -26,7 +26,7 @@ func complete(graph *view.Graph) *view.Graph {
 	return result
 }
 
-// label is what a node is called in a diagram: its sign, its name, and what is wrong.
+// label returns the lines of a node in a diagram: its sign, its name, and the problem.
 func label(node *view.Node) []string {
 	var lines []string
 	switch node.Kind {
@@ -54,7 +54,7 @@ func label(node *view.Node) []string {
 	return result
 }
 
-// trouble returns what is wrong with a node that has no sign before its name.
+// trouble returns the problem of a node that has no sign before its name.
 func trouble(node *view.Node) string {
 	if node.State == view.Ready || node.Reason == "" {
 		return ""
@@ -62,7 +62,7 @@ func trouble(node *view.Node) string {
 	return node.State.Sign() + " " + node.Reason
 }
 
-// edgeLabel returns by what a node is reached.
+// edgeLabel names the mapping that leads to a node.
 func edgeLabel(node *view.Node) string {
 	if mapping := node.Fact(view.FactMapping); mapping != "" && node.Kind == view.Namespace {
 		return "mapping " + view.Text(mapping)
@@ -74,7 +74,7 @@ var fills = map[view.State]string{
 	view.Ready: "#d9f2d9", view.Waiting: "#dbe9ff", view.Problem: "#ffd9d9", view.Unknown: "#fff2cc", view.Inactive: "#eeeeee",
 }
 
-// Mermaid writes a graph for Mermaid, which Markdown on many sites shows.
+// Mermaid writes a graph as a Mermaid flowchart.
 func Mermaid(to io.Writer, graph *view.Graph) error {
 	out := &strings.Builder{}
 	out.WriteString("flowchart LR\n")
@@ -98,8 +98,8 @@ func Mermaid(to io.Writer, graph *view.Graph) error {
 	return err
 }
 
-// mermaidText writes text of others so that nothing in it is markup: Mermaid knows
-// characters by their numbers.
+// mermaidText escapes a text from outside, so that it contains no markup: Mermaid accepts characters by
+// number.
 func mermaidText(lines ...string) string {
 	var shown []string
 	for _, text := range lines {
@@ -122,7 +122,7 @@ var resultColors = map[trace.Result]view.State{
 	trace.Passed: view.Ready, trace.Failed: view.Problem, trace.Unknown: view.Unknown, trace.Note: view.Inactive,
 }
 
-// Trace writes a trace for people.
+// Trace writes a trace as text.
 func Trace(to io.Writer, traced *trace.Trace, style Style) error {
 	out := &strings.Builder{}
 	row := func(text string) { out.WriteString(fit(text, style.Width) + "\n") }
@@ -150,7 +150,7 @@ func Trace(to io.Writer, traced *trace.Trace, style Style) error {
 // mostNames is how many Clusters of a group a terminal shows.
 const mostNames = 5
 
-// Survey writes a survey for people.
+// Survey writes a survey as text.
 func Survey(to io.Writer, survey *trace.Survey, style Style) error {
 	out := &strings.Builder{}
 	out.WriteString(fit(fmt.Sprintf("Bundle %s on %s", survey.Bundle, number(strconv.Itoa(len(survey.Clusters)), "Cluster")), style.Width) + "\n")
@@ -168,7 +168,7 @@ func Survey(to io.Writer, survey *trace.Survey, style Style) error {
 	return err
 }
 
-// Chain makes a graph of a trace, each step below the one before.
+// Chain turns a trace into a graph, each step below the previous one.
 func Chain(traced *trace.Trace) *view.Graph {
 	root := &view.Node{ID: "bundle", Name: "Bundle " + traced.Bundle, State: view.Ready}
 	last := root

@@ -1,5 +1,5 @@
-// Package draw writes graphs and traces: as trees for terminals, as JSON and YAML for
-// programs, as Mermaid for documents. It decides nothing.
+// Package draw writes graphs and traces: as trees for terminals, as JSON and YAML for programs, as
+// Mermaid for documents. It decides nothing.
 package draw
 
 import (
@@ -12,22 +12,22 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Style specifies how a tree is written.
+// Style says how to write a tree.
 type Style struct {
 	// Color colors the signs; the signs stay.
 	Color bool
-	// Width is how many columns there are; 0 stands for any number.
+	// Width is how many columns the terminal has; 0 means no limit.
 	Width int
-	// Wide adds what does not fit a terminal.
+	// Wide adds facts that do not fit a terminal.
 	Wide bool
 }
 
-// line is a row of a tree: what stands left, with the branches, and its columns.
+// line is a row of a tree: the left part with the branches, and the columns.
 type line struct {
 	branch, sign, name string
 	state              view.State
 	columns            []string
-	// free is the rest of a row that has no columns.
+	// free is the text of a row without columns.
 	free string
 }
 
@@ -53,7 +53,7 @@ func Tree(to io.Writer, graph *view.Graph, style Style) error {
 	return err
 }
 
-// warningText is not cut to a width: its end is what to write.
+// warningText is never cut to a width, because the advice is at its end.
 func warningText(warning *view.Node) string {
 	source := warning.Fact(view.FactSource)
 	if source != "" {
@@ -69,7 +69,7 @@ func nothing(graph *view.Graph) string {
 	return "no ClusterClass and no Cluster to be seen"
 }
 
-// Counts writes how many are in each state, the best last.
+// Counts writes how many Clusters are in each state, worst first.
 func Counts(counts map[view.State]int) string {
 	var parts []string
 	for _, state := range view.States {
@@ -96,7 +96,7 @@ func rootLine(root *view.Node) line {
 	return result
 }
 
-// mark adds to a row without columns what is wrong with it.
+// mark adds the problem to a row without columns.
 func (l *line) mark(node *view.Node) {
 	if node.State == view.Ready {
 		return
@@ -149,8 +149,8 @@ func lineOf(node *view.Node, style Style) line {
 	}
 }
 
-// nameOf returns what a row calls a Cluster, whose namespace stands above, or a Bundle,
-// whose namespace does not.
+// nameOf returns the name in a row: without a namespace for a Cluster, which is in the row above, with
+// one for a Bundle.
 func nameOf(node *view.Node) string {
 	if node.Kind == view.Bundle {
 		return node.Key()
@@ -208,7 +208,7 @@ func join(message, do string) string {
 	}
 }
 
-// write writes rows so that columns stand below each other.
+// write writes rows with aligned columns.
 func write(out *strings.Builder, lines []line, style Style) {
 	left, widths := measure(lines)
 	for _, l := range lines {
@@ -216,7 +216,7 @@ func write(out *strings.Builder, lines []line, style Style) {
 	}
 }
 
-// measure returns how wide what stands before the columns is, and each column but the last.
+// measure returns the width of the left part, and of each column but the last.
 func measure(lines []line) (left int, widths []int) {
 	for _, l := range lines {
 		if l.columns == nil {
@@ -233,7 +233,7 @@ func measure(lines []line) (left int, widths []int) {
 	return left, widths
 }
 
-// text returns a row with its columns that wide. What is empty in all rows has no column.
+// text returns a row with columns of these widths. It drops a column that is empty in all rows.
 func (l line) text(left int, widths []int) string {
 	text := l.branch
 	if l.sign != "" {
@@ -298,7 +298,7 @@ func paint(text string, l line, style Style) string {
 type Data struct {
 	Counts map[view.State]int `json:"counts"`
 	Notes  []string           `json:"notes"`
-	// Warnings are those of `check`, which alone looks for them.
+	// Warnings come from `check` only.
 	Warnings []*view.Node `json:"warnings,omitempty"`
 	Nodes    []*view.Node `json:"nodes"`
 	Edges    []view.Edge  `json:"edges"`

@@ -8,7 +8,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// nowhere takes what is written, and counts it.
+// nowhere counts and drops everything written.
 type nowhere struct {
 	header http.Header
 	length int
@@ -22,7 +22,7 @@ func (n *nowhere) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// BenchmarkServe is what the server does for a page of ten thousand Clusters.
+// BenchmarkServe serves a page of ten thousand Clusters.
 func BenchmarkServe(b *testing.B) {
 	for _, many := range []int{1, 10_000} {
 		c := newCrowd(many, 20)
@@ -40,7 +40,7 @@ func BenchmarkServe(b *testing.B) {
 	}
 }
 
-// BenchmarkChange is what the server does when one of ten thousand Clusters changes.
+// BenchmarkChange handles a change of one of ten thousand Clusters.
 func BenchmarkChange(b *testing.B) {
 	c := newCrowd(10_000, 20)
 	server, _ := c.serve(b, "")

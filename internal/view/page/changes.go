@@ -11,21 +11,20 @@ import (
 )
 
 const (
-	// calm is how long changes are gathered before they are shown.
+	// calm is how long changes are gathered before they are sent.
 	calm = 200 * time.Millisecond
-	// tick is how often the graph is made anew without a change: agents fall silent
-	// without one.
+	// tick is how often the graph is rebuilt without a change: an agent's silence is no event.
 	tick = 10 * time.Second
 )
 
-// shown is the overview as readers have it.
+// shown is the overview in the state that readers have.
 type shown struct {
-	// parts are the texts of what is no cell, by ID.
+	// parts are the texts of everything but cells, by ID.
 	parts map[string]string
-	// cells are what Clusters are shown by, and where. They are not kept as text: of ten
-	// thousand, few change at once.
+	// cells are the Clusters' cells and their places. They are not kept as text: of ten thousand, few
+	// change at once.
 	cells map[string]placed
-	// lists are the cells of each namespace, and order the classes and namespaces of the page.
+	// lists are the cells of each namespace; order has the classes and namespaces of the page.
 	lists map[string][]string
 	order []string
 	dense bool
@@ -37,9 +36,9 @@ type placed struct {
 	list string
 }
 
-// given is what pages were given since the last comparison. A page is made of what there is
-// at that moment, which no comparison may ever see: what changes and changes back in between
-// has no number, and the page must be sent it all the same.
+// given has the pages that were served since the last comparison. A page shows the state at its moment,
+// which no comparison may ever see: if a change is reverted before the next comparison, it has no
+// number, but the page must still get the reversal.
 type given struct {
 	mu    sync.Mutex
 	pages []*shown
@@ -59,15 +58,15 @@ func (g *given) take() []*shown {
 	return pages
 }
 
-// keep makes the graph anew after changes, and sends readers what differs. It begins with
-// what the first reader was given.
+// keep rebuilds the graph after changes, and sends readers the differences. It starts from the page of
+// the first reader.
 func (s *Server) keep(ctx context.Context) {
 	var last *shown
 	select {
 	case <-ctx.Done():
 		return
 	case v := <-s.first:
-		last, _ = shownOf(v) // Without it, the first change has the page loaded again.
+		last, _ = shownOf(v) // Otherwise the first change would make the page reload.
 	}
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -81,12 +80,11 @@ func (s *Server) keep(ctx context.Context) {
 		}
 		begin := time.Now()
 		last = s.compare(last)
-		// Ten thousand agents that report all the time take half of a processor at most.
+		// So ten thousand agents that report constantly take at most half of a processor.
 		wait(ctx, time.Since(begin)-calm)
 	}
 }
 
-// wait returns after a time, or when the context ends.
 func wait(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -94,10 +92,10 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// compare sends readers what differs from the last, and from what pages were given since, and
-// returns what there is now.
+// compare sends readers the differences from the last state, and from pages served since, and returns
+// the current state.
 func (s *Server) compare(last *shown) *shown {
-	pages := s.given.take() // Before the objects: a page that is given later is compared later.
+	pages := s.given.take() // Before the objects, so that a page served later is compared later.
 	current, err := shownOf(s.overviewOf(view.Build(s.source.Snapshot())))
 	if err != nil || last == nil {
 		s.feed.publish([]change{{Op: "reload"}})
@@ -117,7 +115,7 @@ func (s *Server) compare(last *shown) *shown {
 	return current
 }
 
-// shownOf renders what is no cell.
+// shownOf renders everything but the cells.
 func shownOf(v *overview) (*shown, error) {
 	result := &shown{parts: map[string]string{}, cells: map[string]placed{}, lists: map[string][]string{}, dense: v.Dense}
 	put := func(id, template string, what any) error {
@@ -149,10 +147,10 @@ func shownOf(v *overview) (*shown, error) {
 	return result, nil
 }
 
-// differences returns what must change for one page to become the other.
+// differences returns the changes that turn one page into the other.
 func differences(old, current *shown) []change {
 	if old.dense != current.dense || !slices.Equal(old.order, current.order) {
-		return []change{{Op: "reload"}} // A class or namespace came or went, which is rare.
+		return []change{{Op: "reload"}} // A class or namespace appeared or disappeared, which is rare.
 	}
 	var changes []change
 	for _, id := range slices.Sorted(maps.Keys(current.parts)) {

@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// changesAfter returns what readers are sent after something was done to a crowd.
+// changesAfter returns the changes that readers get after a crowd has changed.
 func changesAfter(t *testing.T, c *crowd, do func()) []change {
 	t.Helper()
 	server, _ := c.serve(t, "")
@@ -45,7 +45,7 @@ func brief(changes []change) (result []string) {
 	return result
 }
 
-// TestChanges has readers told of what differs, and of nothing else.
+// TestChanges: readers get the differences, and nothing else.
 func TestChanges(t *testing.T) {
 	key := func(i int) types.NamespacedName { return crowdKey(i, 2) }
 	id := func(i int) string { return view.ClusterID(key(i)) }
@@ -81,7 +81,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestMoves has a Cluster leave its namespace for another that its readers have.
+// TestMoves: a Cluster moves to another namespace of the page.
 func TestMoves(t *testing.T) {
 	c := newCrowd(4, 1)
 	other := types.NamespacedName{Namespace: "classes", Name: "other"}
@@ -97,7 +97,7 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestManyChangeAtOnce has all agents fall silent: one message, of which each cell is a part.
+// TestManyChangeAtOnce: all agents fall silent; one update has all cells.
 func TestManyChangeAtOnce(t *testing.T) {
 	const many = 10_000
 	c := newCrowd(many, 20)
@@ -114,7 +114,7 @@ func TestManyChangeAtOnce(t *testing.T) {
 	}
 }
 
-// TestMissed has a page that was on its way while something changed be told of that.
+// TestMissed: a page that was on its way during a change gets that change.
 func TestMissed(t *testing.T) {
 	f := newFeed()
 	set := func(i int) []change { return []change{{Op: "set", ID: fmt.Sprint(i)}} }
@@ -144,7 +144,7 @@ func TestMissed(t *testing.T) {
 	}
 }
 
-// TestHeavy keeps no more of what was sent than a page has.
+// TestHeavy: the feed keeps no more changes than a page has cells.
 func TestHeavy(t *testing.T) {
 	f := newFeed()
 	most := 0
@@ -165,7 +165,7 @@ func TestHeavy(t *testing.T) {
 	}
 }
 
-// TestSlow has a reader that does not read load the page again, and the others go on.
+// TestSlow: a reader that does not read has to reload the page, and the others continue.
 func TestSlow(t *testing.T) {
 	f := newFeed()
 	slow := f.join(0)
@@ -181,7 +181,7 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestCell has nothing of what others wrote be markup.
+// TestCell: texts from outside contain no markup.
 func TestCell(t *testing.T) {
 	const hostile = `"><script>'&` + "`"
 	for _, isDense := range []bool{false, true} {

@@ -17,8 +17,8 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// crowd is a cluster with many Clusters, all of which are in Fleet, with two Bundles on each.
-// Nothing happens there by itself.
+// crowd is a management cluster with many Clusters, all of them in Fleet with two Bundles each. It changes
+// only through its methods.
 type crowd struct {
 	mu      sync.Mutex
 	objects *view.Objects
@@ -61,7 +61,7 @@ func (c *crowd) become(key types.NamespacedName, state string) {
 	c.objects.FleetClusters[key] = &fleet
 }
 
-// without takes Clusters away, with what Fleet has of them.
+// without removes Clusters and their Fleet Clusters.
 func (c *crowd) without(keys ...types.NamespacedName) {
 	for _, key := range keys {
 		delete(c.objects.Clusters, key)
@@ -87,7 +87,7 @@ func (c *crowd) Bundles(_ context.Context, namespace string, objects *view.Objec
 
 func (c *crowd) WatchBundles(_ context.Context, namespace string, _ func()) { c.watched <- namespace }
 
-// serve returns a Server of a crowd, and a request of one of its paths.
+// serve returns a Server of a crowd, and a request for one of its paths.
 func (c *crowd) serve(tb testing.TB, path string) (*Server, *http.Request) {
 	tb.Helper()
 	listener := listen(tb)

@@ -1,6 +1,5 @@
-// Package page serves a graph as a web page to the person who asked for it, on their own
-// machine. It is thin over package view: HTML is made here, and decisions are not. It can
-// only be read.
+// Package page serves a graph as a web page to the person who runs the program, on their own machine. It
+// only renders HTML; package view decides. The page is read-only.
 package page
 
 import (
@@ -18,15 +17,15 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Source is where the graph comes from.
+// Source provides the graph.
 type Source interface {
-	// Snapshot returns what there is now.
+	// Snapshot returns the current objects.
 	Snapshot() *view.Objects
-	// Changed receives after changes; nil if there are none.
+	// Changed receives after changes; it is nil if there are none.
 	Changed() <-chan struct{}
-	// Bundles adds to the objects what Fleet has in the namespace that it keeps for a Cluster.
+	// Bundles adds the BundleDeployments in a Cluster's Fleet namespace to the objects.
 	Bundles(ctx context.Context, fleetNamespace string, objects *view.Objects) error
-	// WatchBundles calls changed whenever that changes, until the context ends.
+	// WatchBundles calls changed whenever one of these changes, until the context ends.
 	WatchBundles(ctx context.Context, fleetNamespace string, changed func())
 }
 
@@ -39,18 +38,18 @@ var pages = template.Must(template.New("").ParseFS(assets, "assets/*.html"))
 type Server struct {
 	source Source
 	title  string
-	// base is the path below which everything is; nobody else can guess it.
+	// base is the path above all others, which contains a secret token.
 	base string
-	// hosts are the names by which the page may be asked for.
+	// hosts are the host names under which the server answers.
 	hosts map[string]bool
 	feed  *feed
-	// first receives what the first reader is given, once.
+	// first receives the page of the first reader, once.
 	first chan *overview
 	once  sync.Once
 	given given
 }
 
-// New returns a Server of a source. Title says of what, and the listener where it is.
+// New returns a Server of a source. The title names the source; the page is reachable at the listener.
 func New(source Source, title string, listener net.Listener) *Server {
 	s := &Server{source: source, title: title, base: "/" + rand.Text() + "/", hosts: map[string]bool{}, feed: newFeed(), first: make(chan *overview, 1)}
 	if _, port, err := net.SplitHostPort(listener.Addr().String()); err == nil {
@@ -60,7 +59,7 @@ func New(source Source, title string, listener net.Listener) *Server {
 	return s
 }
 
-// Path is the path of the page, with the token.
+// Path returns the path of the page, with the token.
 func (s *Server) Path() string { return s.base }
 
 // Serve serves until the context ends.
@@ -70,7 +69,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	go s.keep(ctx)
 	server := &http.Server{
 		Handler: s, ReadHeaderTimeout: 10 * time.Second,
-		BaseContext: func(net.Listener) context.Context { return ctx }, // Events end with it.
+		BaseContext: func(net.Listener) context.Context { return ctx }, // Event streams end with the context.
 	}
 	go func() {
 		<-ctx.Done()
@@ -83,7 +82,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	return err
 }
 
-// policy lets the page load what this server serves, and do nothing else.
+// policy lets the page load files from this server only.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // ServeHTTP implements http.Handler.
@@ -94,7 +93,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Cache-Control", "no-store")
-	// A page of somebody else's that has its name resolve to this machine knows neither.
+	// A hostile page whose host name resolves to this machine knows neither host nor token.
 	path, isOurs := s.inside(r.URL.Path)
 	switch {
 	case !s.hosts[r.Host] || !isOurs:

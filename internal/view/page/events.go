@@ -13,17 +13,17 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// stream is a reader's connection, to which events are written.
+// stream is the connection of a reader.
 type stream struct {
 	http.ResponseWriter
 	http.Flusher
 }
 
-// send sends changes. A reader that comes back says the number that it was sent last.
+// send sends changes. A reader that reconnects says the last number that it got.
 func (s stream) send(number int, changes []change) {
 	text, err := json.Marshal(changes)
 	if err != nil {
-		return // Strings can be written always.
+		return // Strings can always be marshaled.
 	}
 	if number >= 0 {
 		fmt.Fprintf(s, "id: %d\n", number)
@@ -32,15 +32,14 @@ func (s stream) send(number int, changes []change) {
 	s.Flush()
 }
 
-// unnumbered are changes that not all readers are sent.
+// unnumbered marks changes for one reader only.
 const unnumbered = -1
 
-// events sends changes for as long as somebody reads: those of the overview, and those of
-// the Cluster that is shown.
+// events sends changes until the reader leaves: of the overview, and of the selected Cluster.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	flusher, ok := w.(http.Flusher)
 	if !ok {
-		http.Error(w, "this connection cannot be written to bit by bit", http.StatusInternalServerError)
+		http.Error(w, "this connection does not support streaming", http.StatusInternalServerError)
 		return
 	}
 	to := stream{w, flusher}
@@ -52,12 +51,12 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	reader := s.feed.join(after)
 	defer s.feed.leave(reader)
-	to.send(unnumbered, []change{}) // It is connected.
+	to.send(unnumbered, []change{}) // Tells the reader that it is connected.
 
 	selected := r.URL.Query().Get("cluster")
 	refresh, idle := make(chan struct{}, 1), make(chan struct{}, 1)
 	idle <- struct{}{}
-	watch := func() { // What is selected may be imported later than the page is opened.
+	watch := func() { // The selected Cluster may be imported later.
 		select {
 		case <-idle:
 		default:
@@ -103,7 +102,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// watchSelected follows what Fleet has for a Cluster.
+// watchSelected watches the BundleDeployments of a Cluster.
 func (s *Server) watchSelected(ctx context.Context, id string, changed func()) {
 	node, _, _ := find(view.Build(s.source.Snapshot()), id)
 	if node == nil || node.Fact(view.FactFleetNS) == "" {
@@ -112,7 +111,7 @@ func (s *Server) watchSelected(ctx context.Context, id string, changed func()) {
 	s.source.WatchBundles(ctx, node.Fact(view.FactFleetNS), changed)
 }
 
-// sendDetail sends what is known of a Cluster, if that differs from what was sent last.
+// sendDetail sends the details of a Cluster, if they differ from the last ones.
 func (s *Server) sendDetail(ctx context.Context, id, last string, to stream) string {
 	objects := s.source.Snapshot()
 	text, err := render("detail", s.detailOf(ctx, objects, view.Build(objects), id))

@@ -16,7 +16,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// served is a page that is served, as its readers see it.
+// served is a running page, as a reader sees it.
 type served struct {
 	testing.TB
 	*crowd
@@ -62,7 +62,7 @@ func (s *served) get(path, lastEvent string) *http.Response {
 
 var pageNumber = regexp.MustCompile(`data-number="(\d+)"`)
 
-// load returns the number of the changes that the page has.
+// load loads the page and returns the number of its last update.
 func (s *served) load() int {
 	s.Helper()
 	text, err := io.ReadAll(s.get("", "").Body)
@@ -93,7 +93,7 @@ func (s *served) change(state string) {
 	}
 }
 
-// next returns the next message that is not empty, and its number.
+// next returns the next nonempty message, and its number.
 func next(lines *bufio.Scanner) (id, data string) {
 	for lines.Scan() {
 		name, value, _ := strings.Cut(lines.Text(), ": ")
@@ -107,8 +107,8 @@ func next(lines *bufio.Scanner) (id, data string) {
 	return id, ""
 }
 
-// TestMissedOnTheWay has a reader be told of what happened after its page was made and
-// before it connected, and of nothing twice when it comes back.
+// TestMissedOnTheWay: a reader gets the changes between the rendering of its page and its connection, and
+// none twice when it reconnects.
 func TestMissedOnTheWay(t *testing.T) {
 	s := serveCrowd(t, 3)
 	number := s.load()
@@ -130,15 +130,14 @@ func TestMissedOnTheWay(t *testing.T) {
 	}
 }
 
-// TestEventsWithoutANumber refuses a reader that does not say what it has.
+// TestEventsWithoutANumber: the server refuses a reader without a number.
 func TestEventsWithoutANumber(t *testing.T) {
 	if response := serveCrowd(t, 1).get("events", ""); response.StatusCode != http.StatusBadRequest {
 		t.Errorf("it was answered %s", response.Status)
 	}
 }
 
-// TestBackAndForth has a reader whose page shows what no comparison has seen be told that it
-// is over.
+// TestBackAndForth: a reader's page shows a state that no comparison has seen; the reader gets its end.
 func TestBackAndForth(t *testing.T) {
 	s := serveCrowd(t, 3)
 	s.load()
@@ -152,8 +151,7 @@ func TestBackAndForth(t *testing.T) {
 	}
 }
 
-// TestImportedWhileWatched follows the Bundles of a Cluster that is imported only when
-// somebody is watching it.
+// TestImportedWhileWatched: a Cluster is imported while a reader watches it; the reader gets its Bundles.
 func TestImportedWhileWatched(t *testing.T) {
 	s := serveCrowd(t, 3)
 	key := crowdKey(0, 1)

@@ -6,17 +6,17 @@ import (
 )
 
 const (
-	// backlog is how much of what was sent is kept for readers that come back, and how far
-	// one may be behind before it has to load the page again.
+	// backlog is how many updates are kept for readers that reconnect; a reader that is further behind has to
+	// reload the page.
 	backlog = 64
-	// heavy is how many changes are kept at most: more are as large as the page itself.
+	// heavy bounds the changes that are kept: more are as large as the page itself.
 	heavy = 10_000
 )
 
 // change is a change of the page.
 type change struct {
-	// Op is set (the element with the ID becomes this), add (it comes after another in a
-	// list), remove, or reload.
+	// Op is set (the element with the ID becomes this), add (it comes after another in a list), remove, or
+	// reload.
 	Op    string `json:"op"`
 	ID    string `json:"id,omitempty"`
 	List  string `json:"list,omitempty"`
@@ -24,8 +24,7 @@ type change struct {
 	HTML  string `json:"html,omitempty"`
 }
 
-// update are changes that readers are sent at once. To be sent again what one has already
-// does no harm.
+// update is a set of changes that readers get at once. Getting an update twice does no harm.
 type update struct {
 	number  int
 	changes []change
@@ -34,7 +33,7 @@ type update struct {
 // feed sends changes to all readers.
 type feed struct {
 	mu sync.Mutex
-	// number is that of what was sent last, and recent what was sent up to it.
+	// number is the number of the last update, and recent has the last updates.
 	number  int
 	recent  []update
 	readers map[chan update]bool
@@ -42,16 +41,15 @@ type feed struct {
 
 func newFeed() *feed { return &feed{readers: map[chan update]bool{}} }
 
-// now returns the number of what was sent last. A page that is made afterwards has all up to
-// it.
+// now returns the number of the last update. A page rendered afterwards includes it.
 func (f *feed) now() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.number
 }
 
-// join returns what is sent after a number: what happened while a page was on its way is on
-// none that is made before.
+// join returns the updates after a number, because changes may have happened while the page was on its
+// way.
 func (f *feed) join(after int) chan update {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,7 +90,7 @@ func (f *feed) publish(changes []change) {
 	for reader := range f.readers {
 		select {
 		case reader <- t:
-		default: // It is too slow, and loads the page again.
+		default: // The reader is too slow, and reloads the page.
 			delete(f.readers, reader)
 			close(reader)
 		}

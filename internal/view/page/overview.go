@@ -16,10 +16,10 @@ import (
 	"github.com/muster-fleet/muster/internal/view/draw"
 )
 
-// overview is what the templates show.
+// overview is the data for the templates.
 type overview struct {
 	Title, Base string
-	// Number is that of the changes that the page has.
+	// Number is the number of the last update that the page includes.
 	Number  int
 	Summary string
 	Notes   []string
@@ -28,7 +28,7 @@ type overview struct {
 	Dense    bool
 	Selected string
 	Detail   *detail
-	// pause has what is written so far be painted; nil if nothing more is to come soon.
+	// pause lets the browser paint before more is written; nil if little follows.
 	pause func()
 }
 
@@ -47,7 +47,7 @@ type class struct {
 	Namespaces                 []namespace
 }
 
-// part is a stretch of a bar that stands for the Clusters in a state.
+// part is a segment of a bar, for the Clusters in one state.
 type part struct {
 	State view.State
 	// X and Width are in thousandths of the bar.
@@ -59,20 +59,20 @@ type namespace struct {
 	Lists                                   []list
 }
 
-// list is a list of cells, of which a namespace has several: a browser lays out only those that
-// are seen, and who hears the page does not have to leave a list of thousands.
+// list is a list of cells. A namespace has several, because a browser lays out only visible lists, and a
+// screen reader can leave a short one.
 type list struct {
 	Label string
 	Cells []cell
 }
 
 const (
-	// dense is from how many Clusters on there is no room for names.
+	// dense is the number of Clusters from which there is no room for names.
 	dense = 300
 	// longest is how many cells a list has at most when the page is loaded.
 	longest = 250
-	// breath is how long the first list of many is alone on its way: a browser does not
-	// paint as long as there is more for it to read.
+	// breath is the pause after the first of many lists: a browser does not paint while it still has data to
+	// read.
 	breath = 30 * time.Millisecond
 )
 
@@ -111,7 +111,7 @@ func listLabel(namespace, first *view.Node, at int) string {
 	return fmt.Sprintf("Clusters in %s from %s on", namespace.Name, first.Name)
 }
 
-// byName returns nodes by name: a cell that changes its state stays where it is.
+// byName sorts nodes by ID, so that a cell stays in its place when its state changes.
 func byName(nodes []*view.Node) []*view.Node {
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(a, b *view.Node) int { return strings.Compare(a.ID, b.ID) })
@@ -140,7 +140,7 @@ func bar(counts map[view.State]int) []part {
 	return parts
 }
 
-// detail is all about one Cluster.
+// detail has the details of one Cluster.
 type detail struct {
 	Base, Key, ID    string
 	Cluster          *view.Node
@@ -151,7 +151,7 @@ type detail struct {
 	Missing bool
 }
 
-// detailOf reads what is on a Cluster.
+// detailOf reads the details of a Cluster, with its Bundles.
 func (s *Server) detailOf(ctx context.Context, objects *view.Objects, graph *view.Graph, id string) *detail {
 	node, _, _ := find(graph, id)
 	if node == nil {
@@ -175,7 +175,7 @@ func (s *Server) detailOf(ctx context.Context, objects *view.Objects, graph *vie
 	return result
 }
 
-// find returns a Cluster's node and those above it.
+// find returns a Cluster's node and its parents.
 func find(graph *view.Graph, id string) (cluster, namespace, root *view.Node) {
 	for _, root := range graph.Roots {
 		for _, namespace := range root.Children {
@@ -189,22 +189,21 @@ func find(graph *view.Graph, id string) (cluster, namespace, root *view.Node) {
 	return nil, nil, nil
 }
 
-// Command is how to ask further on a terminal.
+// Command is the command that shows the same on a terminal.
 func (d *detail) Command() string { return "kubectl muster tree " + d.Key + " -o wide" }
 
-// Trace is how to ask about a Bundle.
+// Trace is the command that explains a Bundle.
 func (d *detail) Trace(bundle *view.Node) string {
 	return fmt.Sprintf("kubectl muster trace %s %s", bundle.Key(), d.Key)
 }
 
 func (s *Server) page(w http.ResponseWriter, r *http.Request, selected string) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	// Bit by bit: the browser fetches the style while the graph is made, and paints what is
-	// at the top while ten thousand cells are still to come. The only error is that of a
-	// reader who has gone.
+	// In pieces: the browser fetches the style while the graph is built, and paints the top of the page while
+	// ten thousand cells are still to come. The only possible error is a closed connection.
 	_ = pages.ExecuteTemplate(w, "start", &overview{Title: s.title, Base: s.base})
 	_ = http.NewResponseController(w).Flush()
-	number := s.feed.now() // Before the objects: what changes in between is sent again.
+	number := s.feed.now() // Before the objects: changes in between are sent again.
 	objects := s.source.Snapshot()
 	graph := view.Build(objects)
 	v := s.overviewOf(graph)
@@ -225,7 +224,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, selected string) {
 	_ = pages.ExecuteTemplate(w, "page", v)
 }
 
-// part serves what is shown beside the overview.
+// part serves the details that are shown next to the overview.
 func (s *Server) part(w http.ResponseWriter, r *http.Request, id string) {
 	objects := s.source.Snapshot()
 	s.write(w, "detail", s.detailOf(r.Context(), objects, view.Build(objects), id))
@@ -247,7 +246,7 @@ func render(name string, what any) ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// downloads are what may be taken along, with its type.
+// downloads are the files for download, with their types.
 var downloads = map[string]string{
 	"view.mmd": "text/plain; charset=utf-8", "view.json": "application/json",
 }
@@ -278,14 +277,14 @@ type cell struct {
 	Sign                      string
 	State                     view.State
 	Reason                    string
-	// First is the one that the tab key leads to.
+	// First marks the cell that the tab key reaches.
 	First bool
-	// Dense leaves no room for the name, which is said only.
+	// Dense cells have no room for the name; only screen readers get it.
 	Dense bool
 }
 
-// HTML writes a cell. Of all that is on the page only cells are not written by a template:
-// for ten thousand of them that takes most of the time until the page is there.
+// HTML writes a cell. Only cells are written without a template, because ten thousand of them take most
+// of the time until the page is complete.
 func (c cell) HTML() template.HTML {
 	text := func(text string) string { return template.HTMLEscapeString(text) }
 	id, name, reason := text(c.ID), text(c.Name), text(c.Reason)

@@ -9,7 +9,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// pieces keeps what is written apart.
+// pieces records the length of each write.
 type pieces struct {
 	http.ResponseWriter
 	lengths []int
@@ -25,8 +25,8 @@ func (p *pieces) Write(text []byte) (int, error) {
 	return p.text.Write(text)
 }
 
-// TestPageComesInPieces has the head of the page on its way before the cells are made: a
-// browser paints it while ten thousand of them are still to come.
+// TestPageComesInPieces: the head of the page is sent before the cells are made, so that a browser can
+// paint it while ten thousand of them are still to come.
 func TestPageComesInPieces(t *testing.T) {
 	const many = 10_000
 	server, request := newCrowd(many, 1).serve(t, "")
@@ -37,7 +37,7 @@ func TestPageComesInPieces(t *testing.T) {
 	if cells := strings.Count(text, `href="`+server.Path()+"cluster/"); cells != many {
 		t.Errorf("there are %d cells for %d Clusters", cells, many)
 	}
-	// Ten thousand Clusters have a megabyte or two, and lists that somebody can leave.
+	// Ten thousand Clusters take a megabyte or two, in lists of bounded length.
 	if limit := many*220 + 20<<10; len(text) > limit {
 		t.Errorf("the page has %d bytes, more than %d", len(text), limit)
 	}
@@ -53,7 +53,7 @@ func TestPageComesInPieces(t *testing.T) {
 	if most > 16<<10 {
 		t.Errorf("the longest of %d pieces has %d of %d bytes", len(written.lengths), most, len(text))
 	}
-	if written.flushed != 2 { // After the style, and after what is seen first.
+	if written.flushed != 2 { // After the style, and after the first list.
 		t.Errorf("%d times sent what there was", written.flushed)
 	}
 	if first := text[:written.lengths[0]]; !strings.HasPrefix(first, "<!DOCTYPE html>") {
@@ -61,7 +61,7 @@ func TestPageComesInPieces(t *testing.T) {
 	}
 }
 
-// asked is a crowd that says when it is asked.
+// asked is a crowd that calls a function before each Snapshot.
 type asked struct {
 	*crowd
 	before func()
@@ -72,7 +72,7 @@ func (a asked) Snapshot() *view.Objects {
 	return a.crowd.Snapshot()
 }
 
-// TestStyleComesFirst has the browser know of the style before the graph is made.
+// TestStyleComesFirst: the browser gets the style before the graph is built.
 func TestStyleComesFirst(t *testing.T) {
 	c := newCrowd(1, 1)
 	written := &pieces{ResponseWriter: httptest.NewRecorder()}
@@ -89,7 +89,7 @@ func TestStyleComesFirst(t *testing.T) {
 	}
 }
 
-// TestDownloads has each format taken along, and not shown as a page.
+// TestDownloads: the browser downloads each format instead of showing it.
 func TestDownloads(t *testing.T) {
 	c := newCrowd(600, 20)
 	for name, has := range map[string]string{

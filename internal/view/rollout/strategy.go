@@ -12,18 +12,18 @@ import (
 	"github.com/muster-fleet/muster/internal/view/targets"
 )
 
-// State is how far a Cluster is with an upgrade.
+// State is how far a Cluster has come with an upgrade.
 type State int
 
 // The states.
 const (
-	// Old has the old version, and it is ready.
+	// Old means that the Cluster has the old version, ready.
 	Old State = iota
-	// Broken has the old version, and it is not ready.
+	// Broken means that the Cluster has the old version, not ready.
 	Broken
-	// Moved has the new version, and it is not ready yet.
+	// Moved means that the Cluster has the new version, not ready yet.
 	Moved
-	// Done has the new version, and it is ready.
+	// Done means that the Cluster has the new version, ready.
 	Done
 )
 
@@ -68,8 +68,8 @@ func NewStrategy(in *fleetv1.RolloutStrategy, members []*targets.Member) (*Strat
 	return result, nil
 }
 
-// limit returns how many of a count the first value allows, without one all. As in Fleet, a percentage is rounded
-// down, but is at least 1, and so is the limit of an empty partition.
+// limit returns how many of a count the first given value allows; all, if none is given. As in Fleet, a
+// percentage is rounded down, but to at least 1, and the limit of an empty partition is 1.
 func limit(count int, values ...*intstr.IntOrString) (int, error) {
 	if count <= 0 {
 		return 1, nil
@@ -85,7 +85,7 @@ func limit(count int, values ...*intstr.IntOrString) (int, error) {
 		return min(max(0, value.IntValue()), count), nil
 	}
 	if number := value.IntValue(); number > 0 {
-		return number, nil // "3", which may be more than there are.
+		return number, nil // A number like "3" may exceed the count.
 	}
 	text, isPercentage := strings.CutSuffix(value.StrVal, "%")
 	percent, err := strconv.ParseFloat(text, 64)
@@ -95,14 +95,14 @@ func limit(count int, values ...*intstr.IntOrString) (int, error) {
 	return min(max(1, int(float64(count)*percent)/100), count), nil
 }
 
-// Pass takes the next step of an upgrade, as Fleet does whenever it looks at a Bundle, and changes the states of
-// the Clusters that get the new version.
+// Pass takes the next step of an upgrade, as Fleet does in each reconcile of a Bundle, and changes the states
+// of the Clusters that get the new version.
 func (s *Strategy) Pass(states []State) {
 	s.pass(states, 0, func(int) bool { return true })
 }
 
-// pass is Pass from a partition on, for those before it are done. It ends early when moved, which it calls for each
-// Cluster that gets the new version, returns false.
+// pass is Pass from a partition on; those before it are done. It calls moved for each Cluster that gets the
+// new version, and ends early when moved returns false.
 func (s *Strategy) pass(states []State, from int, moved func(member int) bool) {
 	p := &pass{states: states, most: s.most, moved: moved, upgraded: map[int]bool{}}
 	anyBroken := false
@@ -127,20 +127,20 @@ func (s *Strategy) pass(states []State, from int, moved func(member int) bool) {
 // pass is one step over all partitions.
 type pass struct {
 	states []State
-	// unavailable is how many Clusters are, of all, and most how many may be.
+	// unavailable is how many of all Clusters are unavailable, and most how many may be.
 	unavailable, most int
 	// upgraded are the Clusters that were ready before this pass.
 	upgraded map[int]bool
 	moved    func(member int) bool
 }
 
-// update gives the new version to as many Clusters of a partition as may have it, and returns how many of them are
-// not done.
+// update gives the new version to as many Clusters of a partition as the limits allow. It returns how many of
+// them are not done.
 func (p *pass) update(of partition) (lagging int, goesOn bool) {
 	within := 0
 	for _, member := range of.members {
 		if p.states[member].isUnavailable() && !p.upgraded[member] {
-			within++ // Fleet counts before the pass.
+			within++ // Fleet counts these before the pass.
 		}
 	}
 	for _, member := range of.members {

@@ -17,13 +17,13 @@ import (
 	"github.com/muster-fleet/muster/internal/view/targets"
 )
 
-// Reasons of warnings, in the order in which they are given.
+// Reasons of warnings, in this order.
 const (
 	// NeverStarts means that a partition has Clusters to update, and its maxUnavailable is 0.
 	NeverStarts = "NeverStarts"
-	// AllAtOnce means that Fleet does not wait for a partition because all of it may be unavailable: that is the default.
+	// AllAtOnce means that Fleet does not wait for a partition because all of it may be unavailable, the default.
 	AllAtOnce = "AllAtOnce"
-	// TooSmall means that Fleet does not wait for a partition because it has no more Clusters than may be unavailable.
+	// TooSmall means that Fleet does not wait for a partition because it has at most as many Clusters as may be unavailable.
 	TooSmall = "PartitionTooSmall"
 	// PartitionsSkipped means that Fleet does not wait for a partition because of maxUnavailablePartitions.
 	PartitionsSkipped = "PartitionsSkipped"
@@ -31,7 +31,7 @@ const (
 	PartitionEmpty = "PartitionEmpty"
 	// InNoPartition means that the Bundle is for Clusters that are in no partition.
 	InNoPartition = "InNoPartition"
-	// TooMany means that a Bundle has so many partitions that nothing is said about them.
+	// TooMany means that a Bundle has too many partitions to check.
 	TooMany = "TooManyPartitions"
 )
 
@@ -43,8 +43,8 @@ const (
 	mostNames, mostDefinition = 3, 400
 )
 
-// IsChecked reports whether people wrote the Bundle's partitions, with or without a GitRepo or HelmOp. The Bundle of
-// a HelmChartProxy has Muster's: Muster leaves Clusters out to hold them back.
+// IsChecked reports whether people wrote the Bundle's partitions, with or without a GitRepo or HelmOp. The Bundle
+// of a HelmChartProxy has Muster's, which leave Clusters out to hold them back.
 func IsChecked(bundle *fleetv1.Bundle) bool {
 	_, isMusters := bundle.Labels[stamp.HelmChartProxyLabel]
 	return !isMusters && bundle.DeletionTimestamp.IsZero() && bundle.Spec.RolloutStrategy != nil && len(bundle.Spec.RolloutStrategy.Partitions) > 0
@@ -80,8 +80,8 @@ type warner struct {
 	in       *fleetv1.RolloutStrategy
 	members  []*targets.Member
 	strategy *Strategy
-	// first is the first partition of each member, and -1 for a member of none; counts is how many members have
-	// each partition for their first.
+	// first is the first partition of each member, or -1; counts is how many members have each partition as their
+	// first.
 	first, counts []int
 
 	warnings []*view.Node
@@ -102,8 +102,8 @@ func (w *warner) findFirst() {
 	}
 }
 
-// rehearse plays an upgrade: at each partition's turn, the ones before it are done, and none of its own Clusters
-// becomes ready. What moves in a later partition then did not wait.
+// rehearse simulates an upgrade: at each partition's turn, those before it are done, and none of its own Clusters
+// becomes ready. If a Cluster of a later partition moves then, Fleet does not wait for the partition.
 func (w *warner) rehearse() {
 	causes := map[string][]int{}
 	last := -1
@@ -114,7 +114,7 @@ func (w *warner) rehearse() {
 	}
 	for i := range w.counts {
 		if w.counts[i] == 0 {
-			continue // Whoever lists the same Clusters again has Fleet wait for them.
+			continue // It lists the same Clusters again, which makes Fleet wait for them.
 		}
 		moves, goesOn := w.turn(i, w.strategy)
 		switch {
@@ -139,8 +139,8 @@ func (w *warner) rehearse() {
 	}
 }
 
-// turn plays the turn of a partition. It returns whether one of its Clusters gets the new version, and whether one
-// of a later partition does, too.
+// turn simulates the turn of a partition. It returns whether one of its Clusters gets the new version, and
+// whether one of a later partition does, too.
 func (w *warner) turn(at int, strategy *Strategy) (moves, goesOn bool) {
 	states := make([]State, len(w.members))
 	for member, first := range w.first {
@@ -172,7 +172,7 @@ func (w *warner) causeOf(at int) string {
 	return TooSmall
 }
 
-// limitOf returns the maxUnavailable that counts for a partition, nil for the default, and where it is.
+// limitOf returns the effective maxUnavailable of a partition, nil for the default, and where it is set.
 func (w *warner) limitOf(at int) (value *intstr.IntOrString, where string) {
 	if value := w.in.Partitions[at].MaxUnavailable; value != nil {
 		return value, "its maxUnavailable"
@@ -217,15 +217,15 @@ func (w *warner) explain(causes map[string][]int) {
 	}
 }
 
-// adviseGate returns what has Fleet wait for a partition: the same Clusters, once more, of which none may be
-// unavailable. In that place none is left to be updated, so that a limit of 0 stops nothing but what comes after.
+// adviseGate returns the partition that makes Fleet wait for another: the same Clusters again, of which none may
+// be unavailable. At its turn they have been updated, so a limit of 0 delays only later partitions.
 func (w *warner) adviseGate(at int) string {
 	again := w.in.Partitions[at]
 	again.Name, again.MaxUnavailable = w.name(at)+"-ready", ptr.To(intstr.FromInt32(0))
 	return fmt.Sprintf("list the same Clusters once more, right after it, and Fleet waits until all of them are ready: %s", definition(again))
 }
 
-// leftOut warns of the Clusters that are in no partition.
+// leftOut warns about the Clusters that are in no partition.
 func (w *warner) leftOut() {
 	var out []string
 	for member, first := range w.first {
@@ -285,7 +285,7 @@ func (w *warner) names(partitions []int) string {
 	return "partitions " + list(names)
 }
 
-// sizes returns how many Clusters are left to be updated at the turn of each partition.
+// sizes returns how many Clusters remain to be updated at the turn of each partition.
 func (w *warner) sizes(partitions []int) string {
 	var sizes []string
 	for _, at := range partitions {

@@ -28,7 +28,7 @@ func is(name, env string) *fleetv1.Cluster {
 	return result
 }
 
-// fleet has a canary, three Clusters of test and four of prod, and a group with the three.
+// fleet returns a canary, three Clusters of test and four of prod, and a group with the three.
 func fleet() []*targets.Member {
 	clusters := []*fleetv1.Cluster{is("canary", "canary")}
 	for i := range 3 {
@@ -166,7 +166,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestAdvice follows the advice of a warning, and gets no other.
+// TestAdvice: following the advice of a warning leads to no other.
 func TestAdvice(t *testing.T) {
 	its := bundle(fleetv1.RolloutStrategy{Partitions: []fleetv1.Partition{
 		{Name: "canary", ClusterName: "canary"}, {Name: "canary-ready", ClusterName: "canary", MaxUnavailable: count(0)},
@@ -188,7 +188,7 @@ func TestWhereToWrite(t *testing.T) {
 	}
 }
 
-// TestLeftOut leaves out Bundles that are not people's to correct.
+// TestLeftOut: Bundles whose partitions no person wrote get no warning.
 func TestLeftOut(t *testing.T) {
 	ungated := fleetv1.RolloutStrategy{Partitions: []fleetv1.Partition{{Name: "canary", ClusterName: "canary"}}}
 	ofProxy := bundle(ungated)

@@ -1,6 +1,6 @@
-// Package source reads what a graph is made of: from an API server, once or for as long
-// as somebody watches, and from files. It has the rights of the person who asks: what may not
-// be read is noted, and the rest is shown.
+// Package source reads the objects of a graph: from an API server, once or continuously, and from files. It
+// has the rights of the person who runs it: it notes the kinds that they may not read, and shows the
+// rest.
 package source
 
 import (
@@ -22,23 +22,23 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// feed is a kind that a graph is made of.
+// feed is a kind of the graph's objects.
 type feed struct {
 	kind view.Kind
 	list client.ObjectList
-	// by is who serves the kind.
+	// by is the project that serves the kind.
 	by string
 	// wide means that the kind has no namespaces.
 	wide bool
 
-	// move puts what was read of a scope in the place of what was there of it.
+	// move replaces the objects of a scope by newly read ones.
 	move func(scope Scope, from, to *view.Objects)
 	put  func(*view.Objects, client.Object)
 	drop func(*view.Objects, types.NamespacedName)
 }
 
-// feeds are all of them. A Bundle is none: its resources are large, and what the graph
-// shows of it is on its BundleDeployments.
+// feeds returns all feeds. Bundles are not among them: their resources are large, and BundleDeployments
+// have everything that the graph shows.
 func feeds() []feed {
 	return []feed{
 		{
@@ -108,7 +108,7 @@ func feeds() []feed {
 	}
 }
 
-// merged returns what the one has of a scope, and the other beyond it.
+// merged returns the first map's objects within a scope, and the second's beyond it.
 func merged[V any](scope Scope, within, beyond map[types.NamespacedName]V) map[types.NamespacedName]V {
 	if scope.Namespace == "" {
 		return within
@@ -142,7 +142,7 @@ func metadataList(kind schema.GroupVersionKind) *metav1.PartialObjectMetadataLis
 
 // each visits the items of a list.
 func each(list client.ObjectList, visit func(client.Object)) {
-	// The items are values or pointers of types that are all objects.
+	// All items are objects, as values or pointers.
 	_ = meta.EachListItem(list, func(item runtime.Object) error {
 		if object, ok := item.(client.Object); ok {
 			visit(object)
@@ -151,12 +151,11 @@ func each(list client.ObjectList, visit func(client.Object)) {
 	})
 }
 
-// errNotInFile means that a file has no object of a kind: that proves nothing about the
-// cluster it is from.
+// errNotInFile means that a file has no object of a kind, which proves nothing about the cluster.
 var errNotInFile = errors.New("none in the file")
 
-// unreadable returns why something could not be read, as a note; empty if that is an error
-// which ends everything.
+// unreadable returns a note that says why objects could not be read; empty for any other error, which
+// ends the program.
 func unreadable(err error, by string) string {
 	switch {
 	case errors.Is(err, errNotInFile):

@@ -22,16 +22,15 @@ import (
 	"github.com/muster-fleet/muster/internal/manifests"
 )
 
-// File is a client.Reader on the objects of files, as kubectl get -o yaml writes them: a
-// bug report can be examined without its cluster.
+// File is a client.Reader on files as kubectl get -o yaml writes them: a bug report can be examined
+// without its cluster.
 type File struct {
 	scheme *runtime.Scheme
 	byKind map[schema.GroupKind][]*manifests.Object
 	now    time.Time
 }
 
-// Open reads files. It fails on a file that cannot be read to the end: half a graph
-// would pass for the whole.
+// Open reads files. It fails if a file cannot be read completely: half a graph would look like the whole.
 func Open(scheme *runtime.Scheme, paths []string, stdin io.Reader) (*File, error) {
 	objects, problems := manifests.Read(paths, stdin)
 	var errs []error
@@ -54,8 +53,8 @@ func Open(scheme *runtime.Scheme, paths []string, stdin io.Reader) (*File, error
 	return result, errors.Join(errs...)
 }
 
-// newest returns the latest time that an object mentions: when a file was written is not in
-// it, and by the reader's own clock every agent of last week would be silent.
+// newest returns the latest time in an object. Files do not say when they were written, and by the reader's
+// own clock every agent of last week would be silent.
 func newest(latest time.Time, raw []byte) time.Time {
 	text := string(raw)
 	for {
@@ -73,7 +72,7 @@ func newest(latest time.Time, raw []byte) time.Time {
 	}
 }
 
-// Now returns the latest time that the files mention.
+// Now returns the latest time in the files.
 func (f *File) Now() time.Time { return f.now }
 
 // Get implements client.Reader.
@@ -147,8 +146,8 @@ func isWanted(wanted *client.ListOptions, object *manifests.Object, namespace st
 		(wanted.FieldSelector == nil || wanted.FieldSelector.Matches(nameOf(object)))
 }
 
-// namespaceOf returns the namespace of an object; without one it is in "default", as for
-// kubectl, unless its kind has none.
+// namespaceOf returns the namespace of an object; without one it is in "default", as for kubectl, unless
+// its kind has no namespaces.
 func (f *File) namespaceOf(object *manifests.Object) string {
 	for _, feed := range feeds() {
 		if kind, err := apiutil.GVKForObject(feed.list, f.scheme); err == nil && feed.wide && strings.TrimSuffix(kind.Kind, "List") == object.Kind {

@@ -18,31 +18,29 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Follower keeps what a graph is made of up to date: each kind is listed once and then
-// watched.
+// Follower keeps the objects of a graph up to date: it lists each kind once and then watches it.
 type Follower struct {
 	client client.WithWatch
 	scope  Scope
 
 	mu      sync.Mutex
 	objects *view.Objects
-	// unreadBeyond is what could not be read beyond the namespace that is shown. It is apart
-	// from what could not be read in it: each goes when it is read itself.
+	// unreadBeyond has the kinds that could not be read outside the namespace in scope. It is separate,
+	// because each note goes with the next successful read of the same part.
 	unreadBeyond map[view.Kind]string
 	changed      chan struct{}
 	synced       sync.WaitGroup
 }
 
 const (
-	// again is how long to wait before a list or watch is tried again, and longest how long
-	// at most, after many that were no use.
+	// again is the first pause before another list or watch, and longest the longest, after many useless ones.
 	again   = time.Second
 	longest = 30 * time.Second
-	// lasting is how long a watch of use lives even if it has nothing to tell.
+	// lasting is how long a useful watch lives even without events.
 	lasting = 5 * time.Second
 )
 
-// pause is what lies between tries: the longer, the more of them were no use.
+// pause is the time between attempts; it doubles with each useless one.
 type pause struct{ last time.Duration }
 
 func (p *pause) take(ctx context.Context) {
@@ -53,8 +51,8 @@ func (p *pause) take(ctx context.Context) {
 	}
 }
 
-// Follow starts to follow, and returns once everything was listed, or could not be. What
-// cannot be read, then or later, is noted in the objects; it is tried again all the time.
+// Follow starts to follow, and returns once every kind has been listed or has failed. The objects note
+// whatever cannot be read, then or later; the Follower keeps trying.
 func Follow(ctx context.Context, from client.WithWatch, scope Scope) (*Follower, error) {
 	f := &Follower{client: from, scope: scope, objects: view.NewObjects(), changed: make(chan struct{}, 1)}
 	failed := make(chan error, len(feeds()))
@@ -78,12 +76,12 @@ func Follow(ctx context.Context, from client.WithWatch, scope Scope) (*Follower,
 		errs = append(errs, err)
 	}
 	if len(errs) == len(feeds()) {
-		return nil, errors.Join(errs...) // Nothing could be read: nobody is there.
+		return nil, errors.Join(errs...) // Nothing could be read: there is no API server.
 	}
 	return f, ctx.Err()
 }
 
-// Snapshot returns the objects as they are now, in maps of their own.
+// Snapshot returns the current objects, in new maps.
 func (f *Follower) Snapshot() *view.Objects {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -97,7 +95,7 @@ func (f *Follower) Snapshot() *view.Objects {
 	return copied
 }
 
-// Changed receives after changes, of which several may be one.
+// Changed receives after changes; several may be merged into one.
 func (f *Follower) Changed() <-chan struct{} { return f.changed }
 
 func (f *Follower) update(change func(*view.Objects)) {
@@ -110,8 +108,7 @@ func (f *Follower) update(change func(*view.Objects)) {
 	}
 }
 
-// follow lists and watches a kind for as long as the context lives. The first list is
-// waited for; an error of it is sent.
+// follow lists and watches a kind until the context ends. It sends the error of the first list.
 func (f *Follower) follow(ctx context.Context, feed feed, failed chan<- error) {
 	var pause pause
 	since := time.Now()
@@ -152,7 +149,7 @@ func (f *Follower) keep(ctx context.Context, feed feed, version string, pause *p
 			return err
 		}
 		if version = seen; !hasLasted {
-			pause.take(ctx) // Some proxies end each watch at once, and without an error.
+			pause.take(ctx) // Some proxies end each watch at once, without an error.
 		}
 	}
 	return ctx.Err()
@@ -162,7 +159,7 @@ func staleness(err error, since time.Time) string {
 	return fmt.Sprintf("not up to date since %s: %s", since.Format(time.TimeOnly), err)
 }
 
-// list lists a kind and puts it in the place of what was there.
+// list lists a kind and replaces the earlier objects.
 func (f *Follower) list(ctx context.Context, feed feed) (string, error) {
 	fresh := view.NewObjects()
 	version, err := feed.read(ctx, f.client, f.scope, fresh)
@@ -176,8 +173,8 @@ func (f *Follower) list(ctx context.Context, feed feed) (string, error) {
 	return version, nil
 }
 
-// watch follows a kind from a version on until the watch ends, and returns how far it came,
-// also if that was by an error.
+// watch follows a kind from a version on until the watch ends, and returns the last version, even with an
+// error.
 func (f *Follower) watch(ctx context.Context, feed feed, version string) (string, error) {
 	options := append(feed.within(f.scope), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true}})
 	watcher, err := f.client.Watch(ctx, feed.list.DeepCopyObject().(client.ObjectList), options...)
@@ -202,7 +199,7 @@ func (f *Follower) watch(ctx context.Context, feed feed, version string) (string
 	return version, nil
 }
 
-// poll reads again, now and then, what lies beyond the namespace and is not watched.
+// poll rereads the objects outside the namespace from time to time, because they are not watched.
 func (f *Follower) poll(ctx context.Context) {
 	since := time.Now()
 	for {
@@ -223,7 +220,7 @@ func (f *Follower) poll(ctx context.Context) {
 	}
 }
 
-// readBeyond reads what lies beyond the namespace, and puts it in the place of what was there.
+// readBeyond reads the objects outside the namespace, and replaces the earlier ones.
 func (f *Follower) readBeyond(ctx context.Context) error {
 	fresh := view.NewObjects()
 	f.mu.Lock()
@@ -241,8 +238,8 @@ func (f *Follower) readBeyond(ctx context.Context) error {
 	return nil
 }
 
-// WatchBundles calls changed whenever Fleet changes what it has for a Cluster, until the
-// context ends.
+// WatchBundles calls changed whenever Fleet changes a BundleDeployment of a Cluster, until the context
+// ends.
 func (f *Follower) WatchBundles(ctx context.Context, fleetNamespace string, changed func()) {
 	deployments := feed{
 		kind: view.Deployment, list: &fleetv1.BundleDeploymentList{}, by: "Fleet",

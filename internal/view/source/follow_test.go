@@ -22,15 +22,15 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// server is an API server whose faults are chosen. It runs on the clock of synctest.
+// server is a fake API server with chosen faults. It runs on the clock of synctest.
 type server struct {
-	client.WithWatch // What is not played here panics.
+	client.WithWatch // Any other method panics.
 
 	mu             sync.Mutex
-	lists, watches int // of Clusters
+	lists, watches int // for Clusters
 	clusters       []clusterv1.Cluster
-	mappings       []fleetv1.BundleNamespaceMapping // of the namespace that is shown
-	// get and watch answer for what they say.
+	mappings       []fleetv1.BundleNamespaceMapping // in the namespace in scope
+	// get and watch replace the methods of these names.
 	get   func(key types.NamespacedName) error
 	watch func(ctx context.Context, list client.ObjectList) (watch.Interface, error)
 }
@@ -64,14 +64,14 @@ func (s *server) Watch(ctx context.Context, list client.ObjectList, _ ...client.
 		s.watches++
 		tooMany := s.watches > 10_000
 		s.mu.Unlock()
-		if tooMany { // A loop without a pause: the clock would stand still.
+		if tooMany { // This is a loop without a pause: the clock would stand still.
 			return living(ctx, time.Hour), nil
 		}
 	}
 	return s.watch(ctx, list)
 }
 
-// played is a watch that lives for a while, tells of some events, and ends.
+// played is a watch that lives for a while, sends some events, and ends.
 type played chan watch.Event
 
 func (p played) Stop()                          {}
@@ -93,7 +93,7 @@ func living(ctx context.Context, life time.Duration, events ...watch.Event) watc
 	return result
 }
 
-// following follows a server for a while, and hands the follower to a test.
+// following follows a server for a while, and passes the follower to a test.
 func following(t *testing.T, s *server, scope Scope, test func(*testing.T, *Follower)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +107,7 @@ func following(t *testing.T, s *server, scope Scope, test func(*testing.T, *Foll
 	})
 }
 
-// expiring is a watch that ends after ten seconds so that all must be listed anew.
+// expiring is a watch that ends after ten seconds, so that everything must be listed again.
 func expiring(ctx context.Context, _ client.ObjectList) (watch.Interface, error) {
 	return living(ctx, 10*time.Second, expired()), nil
 }
@@ -119,8 +119,8 @@ func expired() watch.Event {
 
 var errForbidden = apierrors.NewForbidden(schema.GroupResource{Resource: "clusters"}, "", nil)
 
-// TestFollowPauses counts what is asked of an API server, or of a proxy before it, of which
-// watches are no use: in ten minutes, some tries at most every half a minute.
+// TestFollowPauses counts the requests to an API server, or to a proxy before it, whose watches are useless:
+// a few in ten minutes, at last one in half a minute.
 func TestFollowPauses(t *testing.T) {
 	moved := &clusterv1.Cluster{}
 	moved.ResourceVersion = "2"
@@ -179,8 +179,8 @@ func TestFollowPauses(t *testing.T) {
 	}
 }
 
-// TestFollowWithoutWatch says of what may be listed, and not watched, that it is old, and
-// not that it may not be read.
+// TestFollowWithoutWatch: objects that may be listed but not watched are reported as old, not as
+// unreadable.
 func TestFollowWithoutWatch(t *testing.T) {
 	s := &server{watch: func(context.Context, client.ObjectList) (watch.Interface, error) { return nil, errForbidden }}
 	following(t, s, Scope{}, func(t *testing.T, f *Follower) {
@@ -198,7 +198,7 @@ func clusterOf(namespace, name string, class types.NamespacedName) clusterv1.Clu
 	return result
 }
 
-// TestFollowNamespace has lists of a namespace come anew: what lies beyond it stays.
+// TestFollowNamespace: a new list of the namespace keeps the objects outside it.
 func TestFollowNamespace(t *testing.T) {
 	class := types.NamespacedName{Namespace: "classes", Name: "standard"}
 	leads := types.NamespacedName{Namespace: "classes", Name: "team-a"}
@@ -225,8 +225,8 @@ func TestFollowNamespace(t *testing.T) {
 	})
 }
 
-// TestFollowBeyond loses sight of what lies beyond the namespace, and gets it back: the note
-// goes with the next read that works, and not with a list of the namespace itself.
+// TestFollowBeyond: objects outside the namespace become unreadable, and readable again. The note goes with
+// the next successful read of them, not with a list of the namespace itself.
 func TestFollowBeyond(t *testing.T) {
 	class := types.NamespacedName{Namespace: "classes", Name: "standard"}
 	leads := types.NamespacedName{Namespace: "classes", Name: "team-a"}
@@ -243,7 +243,7 @@ func TestFollowBeyond(t *testing.T) {
 		}
 		return nil
 	}
-	s.watch = expiring // Lists of the namespace itself succeed all the time.
+	s.watch = expiring // Lists of the namespace itself always succeed.
 	synctest.Test(t, func(t *testing.T) {
 		begin = time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -263,7 +263,7 @@ func TestFollowBeyond(t *testing.T) {
 			mapping, class bool
 		}{
 			{50 * time.Second, "", true, true},
-			{105 * time.Second, "not up to date since", true, true}, // What was seen last stays.
+			{105 * time.Second, "not up to date since", true, true}, // The objects read last stay.
 			{170 * time.Second, "may not be read by you", false, false},
 			{225 * time.Second, "", false, true},
 		} {

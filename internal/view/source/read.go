@@ -16,15 +16,15 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Scope is what is shown.
+// Scope limits the graph.
 type Scope struct {
-	// Namespace is the only one whose Clusters are shown; all if empty.
+	// Namespace is the only one whose Clusters are shown; empty means all.
 	Namespace string
-	// Bundles has what is on each Cluster read, too.
+	// Bundles means to read the Bundles on each Cluster, too.
 	Bundles bool
 }
 
-// clock is implemented by a Reader that has a time of its own.
+// clock is implemented by a Reader with its own time.
 type clock interface{ Now() time.Time }
 
 // now returns the time from which ages are counted.
@@ -35,13 +35,13 @@ func now(reader client.Reader) time.Time {
 	return time.Now()
 }
 
-// Read reads what a graph is made of, once.
+// Read reads the objects of a graph once.
 func Read(ctx context.Context, reader client.Reader, scope Scope) (*view.Objects, error) {
 	objects := view.NewObjects()
 	objects.Now = now(reader)
 	for _, feed := range feeds() {
 		if scope.Namespace != "" && feed.kind == view.Namespace {
-			continue // See beyond.
+			continue // Function beyond reads it.
 		}
 		_, err := feed.read(ctx, reader, scope, objects)
 		if err := note(objects, feed, err); err != nil {
@@ -57,7 +57,7 @@ func Read(ctx context.Context, reader client.Reader, scope Scope) (*view.Objects
 	return objects, nil
 }
 
-// note notes what could not be read, and returns any other error.
+// note records a kind that could not be read, and returns any other error.
 func note(objects *view.Objects, feed feed, err error) error {
 	if err == nil {
 		delete(objects.Unread, feed.kind)
@@ -86,8 +86,8 @@ func (f feed) within(scope Scope) []client.ListOption {
 	return []client.ListOption{client.InNamespace(scope.Namespace)}
 }
 
-// beyond reads what lies in other namespaces than the one that is shown: the classes
-// that its Clusters name, and the mappings that lead there.
+// beyond reads objects outside the namespace in scope: the classes of its Clusters, and the mappings that
+// lead there.
 func beyond(ctx context.Context, reader client.Reader, scope Scope, objects *view.Objects) error {
 	if scope.Namespace == "" {
 		return nil
@@ -118,7 +118,7 @@ func beyond(ctx context.Context, reader client.Reader, scope Scope, objects *vie
 	return get(ctx, reader, objects, byKind[view.Mapping], mappings)
 }
 
-// get reads objects one by one; those that do not exist are left out.
+// get reads objects one by one, and skips those that do not exist.
 func get(ctx context.Context, reader client.Reader, objects *view.Objects, feed feed, wanted map[types.NamespacedName]client.Object) error {
 	for key, object := range wanted {
 		err := reader.Get(ctx, key, object)
@@ -136,8 +136,7 @@ func get(ctx context.Context, reader client.Reader, objects *view.Objects, feed 
 	return nil
 }
 
-// Bundles reads what Fleet has on each Cluster: all at once, or only what belongs to the
-// Clusters of a namespace.
+// Bundles reads the BundleDeployments of all Clusters, or of the Clusters of a namespace.
 func Bundles(ctx context.Context, reader client.Reader, scope Scope, objects *view.Objects) error {
 	options := []client.ListOption{}
 	if scope.Namespace != "" {
@@ -146,7 +145,7 @@ func Bundles(ctx context.Context, reader client.Reader, scope Scope, objects *vi
 	return bundles(ctx, reader, objects, options...)
 }
 
-// BundlesOf reads what Fleet has in the namespace that it keeps for a Cluster.
+// BundlesOf reads the BundleDeployments in the Fleet namespace of a Cluster.
 func BundlesOf(ctx context.Context, reader client.Reader, fleetNamespace string, objects *view.Objects) error {
 	return bundles(ctx, reader, objects, client.InNamespace(fleetNamespace))
 }

@@ -30,8 +30,8 @@ const (
 	mostUnchecked = 5
 )
 
-// Rollouts reads the Bundles of a scope, and returns warnings about the partitions that people gave them. Notes
-// name the kinds that could not be read. It reads Clusters, groups and mappings only if a Bundle has partitions.
+// Rollouts reads the Bundles of a scope, and returns warnings about partitions that people wrote. Notes name the
+// kinds that could not be read. It reads Clusters, groups and mappings only if a Bundle has partitions.
 func Rollouts(ctx context.Context, reader client.Reader, scope Scope) (warnings []*view.Node, notes []string, err error) {
 	r := &rollouts{reader: reader, unread: map[view.Kind]string{}}
 	if err := r.readBundles(ctx, scope); err != nil {
@@ -76,7 +76,7 @@ type rollouts struct {
 	unread  map[view.Kind]string
 }
 
-// note notes what could not be read, and returns any other error.
+// note records a kind that could not be read, and returns any other error.
 func (r *rollouts) note(kind view.Kind, by string, err error) error {
 	if err == nil {
 		return nil
@@ -91,7 +91,7 @@ func (r *rollouts) note(kind view.Kind, by string, err error) error {
 
 func (r *rollouts) readBundles(ctx context.Context, scope Scope) error {
 	others, err := labels.NewRequirement(appliedLabel, selection.DoesNotExist, nil)
-	utilruntime.Must(err) // It is a constant.
+	utilruntime.Must(err) // The label is constant.
 	_, err = pager.Each(ctx, r.reader, &fleetv1.BundleList{}, func(list *fleetv1.BundleList) {
 		for i := range list.Items {
 			if rollout.IsChecked(&list.Items[i]) {
@@ -100,7 +100,7 @@ func (r *rollouts) readBundles(ctx context.Context, scope Scope) error {
 		}
 	}, client.InNamespace(scope.Namespace), client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*others)}, client.Limit(bundlePage))
 	if errors.Is(err, errNotInFile) {
-		return nil // A file without any is from a cluster without any, or was not asked for them.
+		return nil // In a file, it is not an error to have none: the cluster may have none, or they were not exported.
 	}
 	slices.SortFunc(r.bundles, func(a, b *fleetv1.Bundle) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
@@ -108,7 +108,7 @@ func (r *rollouts) readBundles(ctx context.Context, scope Scope) error {
 	return r.note(view.Bundle, "Fleet", err)
 }
 
-// cutBundle keeps what decides where a Bundle goes, and when; its resources are large.
+// cutBundle keeps the fields that decide where and when a Bundle is deployed; its resources are large.
 func cutBundle(in *fleetv1.Bundle) *fleetv1.Bundle {
 	result := &fleetv1.Bundle{}
 	result.Namespace, result.Name, result.Labels = in.Namespace, in.Name, in.Labels
@@ -124,8 +124,8 @@ func cutBundle(in *fleetv1.Bundle) *fleetv1.Bundle {
 	return result
 }
 
-// index reads the Clusters that the Bundles may be for, with their groups and mappings. A namespace without mappings
-// needs only its own Clusters.
+// index reads the Clusters that the Bundles may target, with their groups and mappings. A namespace without
+// mappings needs only its own Clusters.
 func (r *rollouts) index(ctx context.Context, scope Scope) (*targets.Index, error) {
 	var mappings []*fleetv1.BundleNamespaceMapping
 	_, err := pager.Each(ctx, r.reader, &fleetv1.BundleNamespaceMappingList{}, func(list *fleetv1.BundleNamespaceMappingList) {
@@ -169,7 +169,7 @@ func (r *rollouts) index(ctx context.Context, scope Scope) (*targets.Index, erro
 	return targets.NewIndex(clusters, groups, mappings, namespaces), r.note(view.ClusterGroup, "Fleet", err)
 }
 
-// missing returns what could not be read and decides for which Clusters a Bundle is, or "".
+// missing returns the unread kind on which a Bundle's Clusters depend, or "".
 func (r *rollouts) missing(index *targets.Index, bundle *fleetv1.Bundle) view.Kind {
 	switch {
 	case r.unread[view.FleetCluster] != "":

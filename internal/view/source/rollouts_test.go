@@ -19,7 +19,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// TestRollouts compares the warnings, and the lists that Rollouts asks an API server for.
+// TestRollouts compares the warnings, and the lists that Rollouts requests.
 func TestRollouts(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 	"github.com/muster-fleet/muster/internal/view/trace"
 )
 
-// subject is a Cluster to explain the Bundle on.
+// subject is a Cluster on which to explain the Bundle.
 type subject struct {
 	key    types.NamespacedName
 	capi   *view.CAPICluster
 	judged *view.Node
 }
 
-// Survey explains a Bundle on every Cluster of a scope. It searches for a Bundle without a
-// namespace in the given one, and then in all others.
+// Survey explains a Bundle on every Cluster of a scope. It searches for a Bundle without a namespace in the
+// given one, and then in all others.
 func Survey(ctx context.Context, reader client.Reader, scope Scope, namespace, bundle string) (*trace.Survey, error) {
 	t := newTracing(reader)
 	if err := t.bundle(ctx, bundle, namespace); err != nil {
@@ -77,7 +77,7 @@ func Survey(ctx context.Context, reader client.Reader, scope Scope, namespace, b
 	return result, nil
 }
 
-// subjects returns all Clusters. Clusters in Fleet have the key of their Fleet Cluster.
+// subjects returns all Clusters. Those in Fleet have the key of their Fleet Cluster.
 func subjects(objects *view.Objects) (inFleet map[types.NamespacedName]subject, others []subject) {
 	inFleet = map[types.NamespacedName]subject{}
 	view.Build(objects).Walk(func(node, _ *view.Node) {
@@ -106,8 +106,8 @@ func (t *tracing) allDeployments(ctx context.Context, into map[string][]*fleetv1
 	}, client.MatchingLabels{fleetv1.BundleLabel: t.in.Bundle.Name, fleetv1.BundleNamespaceLabel: t.in.Bundle.Namespace})
 }
 
-// blockers finds once the Clusters for which the Bundle's values cannot be rendered: one of them
-// stops it for all.
+// blockers finds, once, the Clusters for which the Bundle's values cannot be rendered: one of them stops
+// it for all.
 func (t *tracing) blockers(ctx context.Context) error {
 	if !needsOthers(t.in.Found) {
 		return nil

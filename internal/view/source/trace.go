@@ -27,9 +27,9 @@ import (
 func labelsOf(object *manifests.Object) labels.Set { return object.Labels }
 func nameOf(object *manifests.Object) fields.Set   { return fields.Set{"metadata.name": object.Name} }
 
-// Trace reads what decides whether a Bundle is on a Cluster. Each is named by its namespace
-// and name, or by its name: a Cluster is then looked for in the namespace, and else
-// everywhere; a Bundle where Bundles of the Cluster come from, and else everywhere.
+// Trace reads the objects that decide whether a Bundle is on a Cluster. Each is named by namespace and
+// name, or by name. It searches for a Cluster in the given namespace, then everywhere; for a Bundle in
+// the namespaces from which the Cluster's Bundles come, then everywhere.
 func Trace(ctx context.Context, reader client.Reader, namespace, bundle, cluster string) (*trace.Input, error) {
 	t := newTracing(reader)
 	for _, read := range []func(context.Context) error{
@@ -56,7 +56,7 @@ func newTracing(reader client.Reader) *tracing {
 	return &tracing{reader: reader, in: &trace.Input{Namespaces: map[string]map[string]string{}, Unread: map[view.Kind]string{}}}
 }
 
-// note notes what could not be read; not finding it is no error.
+// note records a kind that could not be read; a missing object is no error.
 func (t *tracing) note(kind view.Kind, by string, err error) error {
 	if err == nil || apierrors.IsNotFound(err) {
 		return nil
@@ -112,14 +112,14 @@ func (t *tracing) cluster(ctx context.Context, namespace, name string) error {
 	return nil
 }
 
-// one narrows lists to what has to do with one Cluster.
+// one narrows lists to one Cluster.
 type one struct {
 	client.Reader
 	key types.NamespacedName
 }
 
-// List implements client.Reader. A Fleet Cluster may have another name than its Cluster, so
-// all of the namespace are listed, with their metadata and status cut at once.
+// List implements client.Reader. A Fleet Cluster may have another name than its Cluster, so it lists all of
+// the namespace, reduced at once.
 func (o one) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
 	if _, ok := list.(*clusterv1.ClusterList); ok {
 		options = append(options, client.MatchingFields{"metadata.name": o.key.Name})
@@ -127,8 +127,7 @@ func (o one) List(ctx context.Context, list client.ObjectList, options ...client
 	return o.Reader.List(ctx, list, options...)
 }
 
-// find returns the key of an object that is named by its namespace and name, or by its name
-// alone.
+// find returns the key of an object that is given by namespace and name, or by name alone.
 func (t *tracing) find(ctx context.Context, name string, namespaces []string, lists ...func() client.ObjectList) (types.NamespacedName, error) {
 	if namespace, name, found := strings.Cut(name, "/"); found {
 		return types.NamespacedName{Namespace: namespace, Name: name}, nil
@@ -166,7 +165,7 @@ func (t *tracing) find(ctx context.Context, name string, namespaces []string, li
 	return only(found, name, namespaces, forbidden)
 }
 
-// only returns the one key that was found, or an error that says why it is not clear.
+// only returns the one key that was found, or an error that says why there is not exactly one.
 func only(found map[types.NamespacedName]bool, name string, namespaces []string, forbidden error) (types.NamespacedName, error) {
 	var keys []string
 	for key := range found {
@@ -184,7 +183,7 @@ func only(found map[types.NamespacedName]bool, name string, namespaces []string,
 	return types.NamespacedName{}, fmt.Errorf("%q does not exist in any namespace", name)
 }
 
-// near returns where Bundles of the Cluster come from.
+// near returns the namespaces from which the Cluster's Bundles come.
 func (t *tracing) near() []string {
 	near := []string{t.in.Cluster.Namespace}
 	if t.in.CAPI != nil {
@@ -193,7 +192,7 @@ func (t *tracing) near() []string {
 	return near
 }
 
-// bundle finds the Bundle, in one of the namespaces or else everywhere.
+// bundle finds the Bundle in one of the namespaces, or else everywhere.
 func (t *tracing) bundle(ctx context.Context, name string, near ...string) error {
 	key, err := t.find(ctx, name, near, func() client.ObjectList {
 		return metadataList(fleetv1.SchemeGroupVersion.WithKind("BundleList"))
@@ -284,7 +283,7 @@ func (t *tracing) groupsIn(ctx context.Context, namespace string) error {
 		}
 	}, client.InNamespace(namespace))
 	if err != nil && t.in.Cluster.Namespace != "" && namespace != t.in.Cluster.Namespace {
-		return nil // What the Bundle does elsewhere is then not known.
+		return nil // Then the Bundle's other Clusters remain unknown.
 	}
 	return t.note(view.ClusterGroup, "Fleet", err)
 }
@@ -305,13 +304,13 @@ func (t *tracing) deploymentsBy(ctx context.Context, visit func(*fleetv1.BundleD
 		}
 	}, options...)
 	if errors.Is(err, errNotInFile) {
-		err = nil // A file without any is from a cluster without any, or was not asked for them.
+		err = nil // In a file, it is not an error to have none: the cluster may have none, or they were not exported.
 	}
 	return t.note(view.Deployment, "Fleet", err)
 }
 
-// needsOthers reports whether another Cluster can stop the Bundle: one for which its values
-// cannot be rendered.
+// needsOthers reports whether other Clusters matter: the Bundle stops for all if its values cannot be
+// rendered for one.
 func needsOthers(bundle *fleetv1.Bundle) bool {
 	if bundle == nil {
 		return false

@@ -1,7 +1,6 @@
-// Package targets says whether Fleet deploys a Bundle to a Cluster, and if not, why. It
-// follows the rules of Fleet 0.16 (internal/cmd/controller/target), which cannot be
-// imported; test/differential compares its answers with those of
-// that code, and test/e2e with what Fleet does. The package is pure.
+// Package targets decides whether Fleet deploys a Bundle to a Cluster, and if not, why. It follows the
+// rules of Fleet 0.16 (internal/cmd/controller/target), which cannot be imported; test/differential
+// compares its answers with that code's, and test/e2e with a running Fleet's. The package is pure.
 package targets
 
 import (
@@ -14,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Reach specifies how the Bundles of a namespace come to Clusters of another.
+// Reach says how the Bundles of a namespace get to Clusters of another.
 type Reach struct {
 	// Own means that both are the same namespace, which needs no mapping.
 	Own bool
@@ -24,17 +23,17 @@ type Reach struct {
 	Others []Refusal
 }
 
-// Refusal is something that does not match, and why.
+// Refusal is an object that does not match, and why.
 type Refusal struct {
 	Name string `json:"name"`
 	Why  string `json:"why"`
 }
 
-// Reaches reports whether a Bundle is deployed to Clusters of the namespace at all.
+// Reaches reports whether Bundles of the one namespace are deployed to the other at all.
 func (r Reach) Reaches() bool { return r.Own || len(r.Through) > 0 }
 
-// ReachOf returns how a Bundle reaches a namespace that has these labels. The mappings may be
-// those of all namespaces: only those of the Bundle's own count.
+// ReachOf returns how a Bundle reaches a namespace with these labels. Mappings of other namespaces than the
+// Bundle's are ignored.
 func ReachOf(bundle *fleetv1.Bundle, namespace string, namespaceLabels map[string]string, mappings []*fleetv1.BundleNamespaceMapping) Reach {
 	result := Reach{Own: bundle.Namespace == namespace}
 	for _, mapping := range mappings {
@@ -66,8 +65,8 @@ func unmapped(mapping *fleetv1.BundleNamespaceMapping, bundle *fleetv1.Bundle, n
 	return ""
 }
 
-// GroupsOf returns the groups that a Cluster is in, in the order of their names, and why it
-// is not in the others of its namespace.
+// GroupsOf returns the groups of a Cluster, sorted by name, and why it is not in the others of its
+// namespace.
 func GroupsOf(cluster *fleetv1.Cluster, groups []*fleetv1.ClusterGroup) (in []*fleetv1.ClusterGroup, others []Refusal) {
 	for _, group := range groups {
 		if group.Namespace != cluster.Namespace {
@@ -88,8 +87,8 @@ func GroupsOf(cluster *fleetv1.Cluster, groups []*fleetv1.ClusterGroup) (in []*f
 	return in, others
 }
 
-// mismatch returns why a selector does not match labels, or "" if it does. Whose says what
-// has the labels.
+// mismatch returns why a selector does not match labels, or "" if it does. whose names the object that has
+// the labels.
 func mismatch(selector *metav1.LabelSelector, has map[string]string, whose string) string {
 	parsed, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil {

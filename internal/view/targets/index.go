@@ -20,7 +20,7 @@ type Index struct {
 	mappings map[string][]route
 }
 
-// Member is a Cluster that a Bundle may be for.
+// Member is a Cluster that a Bundle may target.
 type Member struct {
 	types.NamespacedName
 	subjects []subject
@@ -32,12 +32,12 @@ type route struct {
 	to      []string
 }
 
-// NewMember returns a Cluster that is in these groups.
+// NewMember returns a Cluster with its groups.
 func NewMember(cluster *fleetv1.Cluster, groups []*fleetv1.ClusterGroup) *Member {
 	return &Member{types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}, subjectsOf(cluster, groups)}
 }
 
-// NewIndex indexes Clusters, with the groups and mappings of all their namespaces. Namespaces are the labels of
+// NewIndex indexes Clusters, with the groups and mappings of all their namespaces. namespaces has the labels of
 // each Namespace.
 func NewIndex(clusters []*fleetv1.Cluster, groups []*fleetv1.ClusterGroup, mappings []*fleetv1.BundleNamespaceMapping, namespaces map[string]map[string]string) *Index {
 	result := &Index{members: map[string][]*Member{}, mappings: map[string][]route{}}
@@ -75,7 +75,7 @@ func parsedGroups(groups []*fleetv1.ClusterGroup) map[string][]parsedGroup {
 	return result
 }
 
-// routeOf returns where a mapping leads. Fleet, too, skips one that is not valid.
+// routeOf returns the route of a mapping. Like Fleet, it skips an invalid one.
 func (x *Index) routeOf(mapping *fleetv1.BundleNamespaceMapping, namespaces map[string]map[string]string) (found route, valid bool) {
 	bundles, err := metav1.LabelSelectorAsSelector(mapping.BundleSelector)
 	if err != nil {
@@ -98,7 +98,7 @@ func (x *Index) routeOf(mapping *fleetv1.BundleNamespaceMapping, namespaces map[
 	return found, true
 }
 
-// MembersOf returns the Clusters that a Bundle is for, in Fleet's order.
+// MembersOf returns the Clusters that a Bundle targets, in Fleet's order.
 func (x *Index) MembersOf(bundle *fleetv1.Bundle) ([]*Member, error) {
 	matcher, err := NewMatcher(bundle)
 	if err != nil {
@@ -134,7 +134,7 @@ func (x *Index) IsMapped(bundle *fleetv1.Bundle) bool {
 	return slices.ContainsFunc(x.mappings[bundle.Namespace], func(mapping route) bool { return mapping.bundles.Matches(labels.Set(bundle.Labels)) })
 }
 
-// IsAlone reports whether there are no Clusters but in this namespace.
+// IsAlone reports whether all Clusters are in this namespace.
 func (x *Index) IsAlone(namespace string) bool {
 	others := len(x.members)
 	if x.members[namespace] != nil {
@@ -161,7 +161,7 @@ func PartitionsOf(partitions []fleetv1.Partition, members []*Member) ([][]int, e
 	return result, nil
 }
 
-// UsesGroups reports whether it depends on ClusterGroups for which Clusters a Bundle is, or in which partition.
+// UsesGroups reports whether a Bundle's targets or partitions refer to ClusterGroups.
 func UsesGroups(bundle *fleetv1.Bundle) bool {
 	uses := func(group string, selector *metav1.LabelSelector) bool { return group != "" || selector != nil }
 	for i := range bundle.Spec.Targets {

@@ -9,38 +9,38 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// displayNameLabel holds the name that Rancher shows: targets may name a Cluster by it.
+// displayNameLabel has the name that Rancher shows; targets may use it as the name of a Cluster.
 const displayNameLabel = "management.cattle.io/cluster-display-name"
 
-// Match specifies which target of a Bundle a Cluster is deployed by.
+// Match is the target of a Bundle that applies to a Cluster.
 type Match struct {
 	// Target is the first target that matches; nil if none does.
 	Target *fleetv1.BundleTarget
-	// Name is how to speak of it.
+	// Name is the target's name in messages.
 	Name string
 	// Tried are the targets before it, or all if none matches, and why they do not match.
 	Tried []Refusal
-	// Customizations are what changes the options for this Cluster, in order.
+	// Customizations change the options for this Cluster, in order.
 	Customizations []*fleetv1.BundleTarget
-	// DoNotDeploy specifies which part of the Bundle forbids this Cluster; empty if none does.
+	// DoNotDeploy names the part of the Bundle that forbids this Cluster; empty if none does.
 	DoNotDeploy string
-	// Invalid is why no target of the Bundle can be used, whatever the Cluster.
+	// Invalid says why no target of the Bundle is usable, whatever the Cluster.
 	Invalid error
 }
 
 // Deploys reports whether the Bundle is for the Cluster.
 func (m *Match) Deploys() bool { return m.Invalid == nil && m.Target != nil && m.DoNotDeploy == "" }
 
-// Matcher holds the targets of a Bundle with their selectors parsed, to match many Clusters.
+// Matcher holds the parsed targets of a Bundle, to match many Clusters.
 type Matcher struct {
 	bundle       *fleetv1.Bundle
 	wants        []criteria
 	restrictions []criteria
-	// customizations is how many of the targets, the first ones, only customize options.
+	// customizations is how many of the targets, from the first, only customize options.
 	customizations int
 }
 
-// NewMatcher parses the targets of a Bundle. The error names the one that cannot be used.
+// NewMatcher parses the targets of a Bundle. The error names an unusable one.
 func NewMatcher(bundle *fleetv1.Bundle) (*Matcher, error) {
 	restrictions, err := restrictionsOf(bundle)
 	if err != nil {
@@ -48,8 +48,8 @@ func NewMatcher(bundle *fleetv1.Bundle) (*Matcher, error) {
 	}
 	result := &Matcher{bundle: bundle, restrictions: restrictions}
 	if len(restrictions) > 0 {
-		// What fleet.yaml customizes comes first, then the targets of the GitRepo, each of
-		// which is a restriction, too.
+		// The customizations from fleet.yaml come first, then the targets of the GitRepo, each of which is a
+		// restriction, too.
 		result.customizations = max(0, len(bundle.Spec.Targets)-len(restrictions))
 	}
 	for i := range bundle.Spec.Targets {
@@ -72,7 +72,7 @@ func MatchOf(bundle *fleetv1.Bundle, cluster *fleetv1.Cluster, groups []*fleetv1
 	return matcher.match(subjectsOf(cluster, groups), true)
 }
 
-// match matches the targets with a Cluster. Only with explain it says why a target does not match.
+// match matches the targets with a Cluster. Only with explain does it say why a target does not match.
 func (m *Matcher) match(subjects []subject, explain bool) *Match {
 	result := &Match{}
 	for i, wants := range m.wants {
@@ -95,7 +95,7 @@ func (m *Matcher) match(subjects []subject, explain bool) *Match {
 	return result
 }
 
-// resolve drops customizations that do not count, and says what forbids the Cluster.
+// resolve drops customizations without effect, and finds the one that forbids the Cluster.
 func (m *Match) resolve(mode fleetv1.TargetCustomizationMode) {
 	if m.Target == nil {
 		m.Customizations = nil
@@ -123,14 +123,14 @@ func nameOf(target *fleetv1.BundleTarget, index int) string {
 	return fmt.Sprintf("target %d", index+1)
 }
 
-// subject is a Cluster seen as a member of one of its groups, or of none.
+// subject is a Cluster as a member of one of its groups, or of none.
 type subject struct {
 	name, group         string
 	labels, groupLabels map[string]string
 }
 
-// subjectsOf returns a Cluster as a member of each of its groups: a target and its
-// restriction must match by the same group. A Cluster in groups is not matched without.
+// subjectsOf returns a Cluster as a member of each of its groups, because a target and its restriction must
+// match by the same group. A Cluster with groups is not matched without one.
 func subjectsOf(cluster *fleetv1.Cluster, groups []*fleetv1.ClusterGroup) []subject {
 	if len(groups) == 0 {
 		return []subject{{name: cluster.Name, labels: cluster.Labels}}
@@ -142,10 +142,10 @@ func subjectsOf(cluster *fleetv1.Cluster, groups []*fleetv1.ClusterGroup) []subj
 	return result
 }
 
-// criterion is one thing that a target wants of a Cluster.
+// criterion is one requirement of a target.
 type criterion struct {
 	matches func(subject) bool
-	// why specifies how a Cluster fails it.
+	// why says how a Cluster fails it.
 	why func([]subject) string
 }
 
@@ -207,7 +207,7 @@ func groupNames(in []subject) string {
 	return strings.Join(names, ", ")
 }
 
-// matches: all must match, and what wants nothing matches nothing.
+// matches reports whether all criteria match. Without any, nothing matches.
 func (c criteria) matches(s subject) bool {
 	for _, one := range c {
 		if !one.matches(s) {
@@ -239,7 +239,7 @@ func restrictionsOf(bundle *fleetv1.Bundle) ([]criteria, error) {
 	return result, nil
 }
 
-// isMet reports whether one of the subjects satisfies a target, and with it a restriction, if there are any.
+// isMet reports whether one of the subjects matches the target and, if there are any, a restriction.
 func (c criteria) isMet(restrictions []criteria, subjects []subject) bool {
 	for _, s := range subjects {
 		if c.matches(s) && !isRestricted(restrictions, s) {

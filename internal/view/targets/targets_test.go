@@ -18,7 +18,7 @@ func group(name string, labels map[string]string, of *metav1.LabelSelector) *fle
 	return result
 }
 
-// The rules are Fleet's: the names of the cases say which.
+// The rules are Fleet's; the cases are named after them.
 func TestMatch(t *testing.T) {
 	cluster := &fleetv1.Cluster{}
 	cluster.Namespace, cluster.Name = "team", "prod"
@@ -35,7 +35,7 @@ func TestMatch(t *testing.T) {
 		targets      []fleetv1.BundleTarget
 		restrictions []fleetv1.BundleTargetRestriction
 		mode         fleetv1.TargetCustomizationMode
-		want         string // the target that matches, "doNotDeploy", "invalid", or ""
+		want         string // the name of the matching target, "doNotDeploy", "invalid", or ""
 		why          string
 	}{
 		"by name":                       {targets: []fleetv1.BundleTarget{{Name: "a", ClusterName: "prod"}}, want: "a"},

@@ -16,19 +16,18 @@ import (
 )
 
 const (
-	// labelPrefix before a label's key, as a whole value, stands for the label's value.
+	// labelPrefix and a label's key, as a whole value, stand for the label's value.
 	labelPrefix = "global.fleet.clusterLabels."
-	// deepest is how far values may be nested, and patience how long they may take: a Bundle
-	// is somebody else's program, which runs here on the reader's machine.
+	// deepest bounds the nesting of values, and patience the time to render them: a Bundle is a foreign program
+	// that runs on the reader's machine.
 	deepest  = 50
 	patience = 5 * time.Second
 )
 
-// ErrTooLong means that values were not rendered to the end.
+// ErrTooLong means that rendering the values did not end in time.
 var ErrTooLong = errors.New("rendering its values takes too long")
 
-// WithValues returns a Bundle with the values that Fleet keeps apart, in a Secret of the
-// Bundle's name.
+// WithValues returns a Bundle with the values that Fleet keeps in a Secret of the Bundle's name.
 func WithValues(bundle *fleetv1.Bundle, secret map[string][]byte) (*fleetv1.Bundle, error) {
 	bundle = bundle.DeepCopy()
 	put := func(helm **fleetv1.HelmOptions, key string) error {
@@ -56,8 +55,8 @@ func WithValues(bundle *fleetv1.Bundle, secret map[string][]byte) (*fleetv1.Bund
 	return bundle, nil
 }
 
-// Render renders the values of a Bundle for a Cluster that it is for. If that fails for one
-// Cluster, Fleet changes the Bundle's targets nowhere.
+// Render renders the values of a Bundle for one of its Clusters. If that fails for one Cluster, Fleet
+// updates the Bundle on none.
 func Render(bundle *fleetv1.Bundle, match *Match, cluster *fleetv1.Cluster) error {
 	done := make(chan error, 1)
 	go func() {
@@ -76,8 +75,8 @@ func Render(bundle *fleetv1.Bundle, match *Match, cluster *fleetv1.Cluster) erro
 	}
 }
 
-// optionsOf returns Helm's part of the options for a Cluster: the Bundle's, overridden by
-// those of its target and customizations.
+// optionsOf returns the Helm options for a Cluster: the Bundle's, overridden by its target's and
+// customizations'.
 func optionsOf(bundle *fleetv1.Bundle, match *Match) *fleetv1.HelmOptions {
 	target := match.Target.Helm
 	if bundle.Spec.TargetCustomizationMode == fleetv1.TargetCustomizationModeAllMatches {
@@ -85,7 +84,7 @@ func optionsOf(bundle *fleetv1.Bundle, match *Match) *fleetv1.HelmOptions {
 			target = merged(target, customization.Helm)
 		}
 	} else if len(match.Customizations) > 0 {
-		target = match.Customizations[0].Helm // It takes the target's place.
+		target = match.Customizations[0].Helm // The customization replaces the target.
 	}
 	return merged(bundle.Spec.Helm, target)
 }
@@ -163,7 +162,7 @@ func render(options *fleetv1.HelmOptions, cluster *fleetv1.Cluster) error {
 	return nil
 }
 
-// replaceLabels puts the values of labels where values name them.
+// replaceLabels replaces values that name a label by the label's value.
 func replaceLabels(values map[string]any, labels map[string]string, depth int) error {
 	if depth > deepest {
 		return fmt.Errorf("helm.values are nested deeper than %d levels", deepest)
@@ -184,7 +183,7 @@ func replaceLabels(values map[string]any, labels map[string]string, depth int) e
 	return nil
 }
 
-// mapsIn returns a value if it is a map, or those in a list.
+// mapsIn returns a value if it is a map, or the maps in a list.
 func mapsIn(value any) (result []map[string]any) {
 	list, isList := value.([]any)
 	if !isList {
@@ -213,8 +212,8 @@ func execute(name, text string, in map[string]any, into any) error {
 	return nil
 }
 
-// functions are what Fleet's templates may call. Whether a name resolves is not asked from
-// here: the template is not the reader's own.
+// functions are the functions that Fleet's templates may call. getHostByName resolves nothing, because the
+// template is not the reader's own.
 func functions() template.FuncMap {
 	known := sprig.TxtFuncMap()
 	for _, name := range []string{"env", "expandenv", "include", "tpl"} {

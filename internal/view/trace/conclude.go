@@ -9,7 +9,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// conclude holds what was decided against what is there.
+// conclude compares the verdict with the actual BundleDeployment.
 func (e *explainer) conclude() {
 	deployed := e.trace.Deployed
 	_, isUnread := e.Unread[view.Deployment]
@@ -43,7 +43,7 @@ func (e *explainer) conclude() {
 	}
 }
 
-// isFinal reports whether what was decided follows by itself.
+// isFinal reports whether the failed step alone is the conclusion.
 func (e *explainer) isFinal() bool {
 	return e.trace.FailedStep == StepBundle || e.trace.FailedStep == StepCluster
 }
@@ -52,7 +52,7 @@ func (e *explainer) say(format string, args ...any) {
 	e.trace.Conclusion = fmt.Sprintf(format, args...)
 }
 
-// adviseMissing returns why Fleet may not have made a deployment that is due.
+// adviseMissing returns why Fleet may not have made a BundleDeployment that is due.
 func (e *explainer) adviseMissing() string {
 	status := &e.Found.Status
 	for _, condition := range status.Conditions {
@@ -70,7 +70,7 @@ func (e *explainer) adviseMissing() string {
 	}
 }
 
-// clean makes all that others wrote fit to be shown.
+// clean makes texts from outside safe to show.
 func (e *explainer) clean() {
 	t := e.trace
 	for _, text := range []*string{&t.Bundle, &t.Cluster, &t.Conclusion, &t.Do} {

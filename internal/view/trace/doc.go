@@ -1,5 +1,5 @@
-// Package trace explains why a Bundle is, or is not, on a Cluster: step by step, by the
-// rules of package targets, with the first step that fails. It is pure.
+// Package trace explains why a Bundle is, or is not, on a Cluster: step by step, by the rules of package
+// targets, up to the first step that fails. It is pure.
 package trace
 
 import (
@@ -9,20 +9,20 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Input is what a decision depends on. The lists may hold more than that.
+// Input has the objects that decide. The lists may have others, too.
 type Input struct {
 	Bundle, Cluster types.NamespacedName
-	// Found is the Bundle; nil if there is none.
+	// Found is the Bundle; nil if it does not exist.
 	Found *fleetv1.Bundle
 	// Values are the data of the Secret with the Bundle's values, if it has one.
 	Values map[string][]byte
-	// CAPI is the CAPI Cluster and Judged its node in the graph; nil if there is none.
+	// CAPI is the CAPI Cluster and Judged its node in the graph; nil if it does not exist.
 	CAPI   *view.CAPICluster
 	Judged *view.Node
-	// Fleet is the Fleet Cluster; nil if there is none.
+	// Fleet is the Fleet Cluster; nil if it does not exist.
 	Fleet *fleetv1.Cluster
-	// Others visits the Fleet Clusters that the Bundle may also be for, of which there may be
-	// thousands; nil if none of them matters. This one may be among them.
+	// Others visits the other Fleet Clusters that the Bundle may target, possibly thousands, and perhaps this
+	// one; nil if none of them matters.
 	Others   func(visit func(*fleetv1.Cluster)) error
 	Groups   []*fleetv1.ClusterGroup
 	Mappings []*fleetv1.BundleNamespaceMapping
@@ -30,14 +30,14 @@ type Input struct {
 	Namespaces map[string]map[string]string
 	// Deployments are the BundleDeployments of the Bundle.
 	Deployments []*fleetv1.BundleDeployment
-	// Unread maps what could not be read to the reason; what depends on it is unknown.
+	// Unread has, for each kind that could not be read, the reason. Whatever depends on it is unknown.
 	Unread map[view.Kind]string
 }
 
-// BundleValues is what is read of a Bundle beside it.
+// BundleValues is the kind of the Secret with a Bundle's values.
 const BundleValues view.Kind = "Secret with the Bundle's value"
 
-// Result of a step.
+// Result is the result of a step.
 type Result string
 
 // The results.
@@ -49,14 +49,14 @@ const (
 	Note Result = "Note"
 )
 
-// Step is one thing that must hold.
+// Step is one condition that must hold.
 type Step struct {
 	// Name is one word for the step.
 	Name   string `json:"name"`
 	Result Result `json:"result"`
 	// Message is a sentence about this Bundle and this Cluster.
 	Message string `json:"message"`
-	// Details are what does not match, or what leads there.
+	// Details are mismatches, or the objects that lead there.
 	Details []string `json:"details,omitempty"`
 }
 
@@ -73,18 +73,18 @@ const (
 	StepDeployment = "deployment"
 )
 
-// Verdict specifies what Fleet makes of a Bundle and a Cluster.
+// Verdict is what Fleet does with a Bundle on a Cluster.
 type Verdict string
 
 // The verdicts.
 const (
-	// Targeted: the Bundle is for the Cluster.
+	// Targeted means that the Bundle targets the Cluster.
 	Targeted Verdict = "Targeted"
-	// NotTargeted: it is not.
+	// NotTargeted means that it does not.
 	NotTargeted Verdict = "NotTargeted"
-	// Blocked: it is, but Fleet changes nothing about the Bundle until an error is mended.
+	// Blocked means that it does, but Fleet does not update the Bundle until an error is corrected.
 	Blocked Verdict = "Blocked"
-	// Undecided: what it depends on could not be read.
+	// Undecided means that objects which decide could not be read.
 	Undecided Verdict = "Undecided"
 )
 
@@ -96,11 +96,11 @@ type Trace struct {
 	// FailedStep is the first step that fails; empty if none does.
 	FailedStep string `json:"failedStep,omitempty"`
 	Steps      []Step `json:"steps"`
-	// Deployed is how the Bundle is on the Cluster, whatever was decided; nil if it is not.
+	// Deployed is the Bundle's state on the Cluster, whatever the verdict; nil if it is not there.
 	Deployed *Deployed `json:"deployed,omitempty"`
-	// Conclusion is the whole in a sentence.
+	// Conclusion is the result in one sentence.
 	Conclusion string `json:"conclusion"`
-	// Do is what there is to do, if there is anything.
+	// Do says what to do, if anything.
 	Do string `json:"do,omitempty"`
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view/targets"
 )
 
-// Explain explains a decision.
+// Explain returns the trace for a Bundle and a Cluster.
 func Explain(in *Input) *Trace {
 	e := &explainer{Input: in, trace: &Trace{Bundle: in.Bundle.String(), Cluster: in.Cluster.String(), Verdict: Targeted}}
 	for _, step := range []func() (more bool){e.bundle, e.cluster, e.namespace, e.target, e.allowed, e.values, e.fleetNamespace} {
@@ -101,7 +101,7 @@ func (e *explainer) cluster() bool {
 	return e.failed(StepCluster, nil, "Cluster %s is not in Fleet: %s", e.Cluster, why)
 }
 
-// isReportedMissing reports whether the Cluster itself says that it is not in Fleet.
+// isReportedMissing reports whether the Cluster's own condition says that it is not in Fleet.
 func (e *explainer) isReportedMissing() bool {
 	return e.CAPI != nil && e.CAPI.Imported != nil && e.CAPI.Imported.Status == "False"
 }
@@ -127,7 +127,7 @@ func (e *explainer) namespace() bool {
 	return e.failed(StepNamespace, details, "no BundleNamespaceMapping leads Bundle %s from namespace %s to namespace %s", e.Bundle.Name, e.Bundle.Namespace, namespace)
 }
 
-// namespaceLabels returns what is known of a Namespace, at the least the label that each has.
+// namespaceLabels returns the labels of a Namespace; if unknown, the one that each Namespace has.
 func (e *explainer) namespaceLabels(name string) map[string]string {
 	if known := e.Namespaces[name]; known != nil {
 		return known
@@ -135,7 +135,7 @@ func (e *explainer) namespaceLabels(name string) map[string]string {
 	return map[string]string{"kubernetes.io/metadata.name": name}
 }
 
-// adviseMapping returns how Muster comes to make a mapping.
+// adviseMapping returns what makes Muster create a mapping.
 func (e *explainer) adviseMapping() string {
 	if e.CAPI != nil && e.CAPI.Class.Namespace == e.Bundle.Namespace {
 		return "Muster makes that mapping while a selected, unpaused Cluster of the namespace uses a class of the other: if this one does, the syncer's log says what keeps it"
@@ -194,7 +194,7 @@ func (e *explainer) target() bool {
 	return e.failed(StepTarget, details, "no target of the Bundle matches the Cluster")
 }
 
-// wanted returns the groups, of those that the Cluster is not in, that the Bundle names.
+// wanted returns the groups that the Bundle names and the Cluster is not in.
 func wanted(bundle *fleetv1.Bundle, others []targets.Refusal) []targets.Refusal {
 	return slices.DeleteFunc(slices.Clone(others), func(group targets.Refusal) bool {
 		return !slices.ContainsFunc(bundle.Spec.Targets, func(target fleetv1.BundleTarget) bool { return target.ClusterGroup == group.Name })
@@ -203,7 +203,7 @@ func wanted(bundle *fleetv1.Bundle, others []targets.Refusal) []targets.Refusal 
 
 func (e *explainer) allowed() bool {
 	if e.match.DoNotDeploy == "" {
-		return true // There is nothing to say.
+		return true // There is nothing to report.
 	}
 	e.trace.Do = "take doNotDeploy out of it, if the Bundle should come"
 	return e.failed(StepAllowed, nil, "%s says doNotDeploy", e.match.DoNotDeploy)
@@ -214,7 +214,7 @@ func (e *explainer) values() bool {
 	if bundle.Spec.ValuesHash != "" {
 		if e.Unread[BundleValues] != "" {
 			e.add(StepValues, Unknown, nil, "whether its values can be rendered: %s: %s", BundleValues.Plural(), e.Unread[BundleValues])
-			return true // Most can; what Fleet made of it follows.
+			return true // Most values render; the later steps show Fleet's result.
 		}
 		var err error
 		if bundle, err = targets.WithValues(bundle, e.Values); err != nil {
@@ -237,7 +237,7 @@ func (e *explainer) values() bool {
 	return e.passed(StepValues, nil, "its values can be rendered")
 }
 
-// blockers returns for which other Clusters the Bundle's values cannot be rendered.
+// blockers returns the other Clusters for which the Bundle's values cannot be rendered.
 func (e *explainer) blockers(bundle *fleetv1.Bundle) (result []string, err error) {
 	if e.Others == nil {
 		return nil, nil
@@ -274,7 +274,7 @@ func (e *explainer) fleetNamespace() bool {
 	return true
 }
 
-// deployment looks for what Fleet has made.
+// deployment finds the BundleDeployment that Fleet has made.
 func (e *explainer) deployment() {
 	if e.Fleet == nil || e.Fleet.Status.Namespace == "" {
 		return

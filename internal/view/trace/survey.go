@@ -8,7 +8,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Survey is what Fleet makes of a Bundle on each Cluster.
+// Survey has the verdict on a Bundle for each Cluster.
 type Survey struct {
 	Bundle   string    `json:"bundle"`
 	Clusters []Summary `json:"clusters"`
@@ -19,7 +19,7 @@ type Summary struct {
 	Cluster    string  `json:"cluster"`
 	Verdict    Verdict `json:"verdict"`
 	FailedStep string  `json:"failedStep,omitempty"`
-	// Deployed is Fleet's word for the Bundle on the Cluster; empty if it is not there.
+	// Deployed is Fleet's state of the Bundle on the Cluster; empty if it is not there.
 	Deployed   string `json:"deployed,omitempty"`
 	Conclusion string `json:"conclusion"`
 }
@@ -41,7 +41,7 @@ type Group struct {
 	Clusters []string
 }
 
-// Groups puts Clusters with the same verdict together, the worst first.
+// Groups groups the Clusters by verdict, worst first.
 func (s *Survey) Groups() []Group {
 	index := map[string]int{}
 	var groups []Group
@@ -64,7 +64,7 @@ func (s *Survey) Groups() []Group {
 	return groups
 }
 
-// failures say in general why a Bundle is not on a Cluster.
+// failures are general texts for why a Bundle is not on a Cluster.
 var failures = map[string]string{
 	StepBundle:    "the Bundle is being deleted",
 	StepCluster:   "the Cluster is not in Fleet",
@@ -75,7 +75,7 @@ var failures = map[string]string{
 	StepReady:     "Fleet has given it no namespace yet",
 }
 
-// judge returns the state of a Bundle on a Cluster, and words for it.
+// judge returns the state of a Bundle on a Cluster, and a text for it.
 func (s *Summary) judge() (view.State, string) {
 	there := ""
 	if s.Deployed != "" {
