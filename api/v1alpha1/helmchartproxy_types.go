@@ -305,6 +305,9 @@ type RolloutStatus struct {
 type CompletedRollout struct {
 	// Time is when the rollout was completed.
 	Time metav1.Time `json:"time"`
+	// Version is the exact version of the chart.
+	// +optional
+	Version string `json:"version,omitempty"`
 	// Spec is the spec of the HelmChartProxy without what selects Clusters and without the rollout. It is
 	// empty if it is larger than 256 KiB.
 	// +kubebuilder:pruning:PreserveUnknownFields

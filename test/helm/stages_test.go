@@ -137,6 +137,31 @@ func TestStages(t *testing.T) {
 	deleteProxy(g, team, "stages")
 }
 
+// TestJoiners lets a Cluster join while the canary fails. Its agent downloads the chart, and gets the last completed version.
+func TestJoiners(t *testing.T) {
+	g := NewWithT(t)
+	publish(g, "simple", "1.0.0")
+	g.Expect(charts.Publish("simple", "2.0.0", map[string]string{"values.yaml": simpleTemplate, "broken.yaml": `{{ fail "broken" }}`})).To(Succeed())
+	one.label(g, "joiners=canary")
+	g.Expect(env.Apply(ctx, strings.ReplaceAll(simple("stages", "1.0.0", `  download: Agent
+  rollout: {stages: [{name: canary, clusterSelector: {matchLabels: {joiners: canary}}}]}
+`), "matchLabels: {stages: \"yes\"}", "matchExpressions: [{key: joiners, operator: Exists}]"))).To(Succeed())
+	one.says(g, "stages", "stages", "version", "1.0.0")
+	g.Eventually(func(g Gomega) { rolls(g, "Completed") }).Should(Succeed())
+	patch(g, "stages", `{"spec":{"version":"2.0.0"}}`)
+	g.Eventually(func(g Gomega) { rolls(g, "Halted", "the change fails on team/one") }).Should(Succeed())
+	two.label(g, "joiners=yes")
+	two.says(g, "stages", "stages", "version", "1.0.0")
+	g.Eventually(func(g Gomega) { rolls(g, "Halted") }).Should(Succeed())
+	publish(g, "simple", "1.1.0")
+	patch(g, "stages", `{"spec":{"version":"1.1.0"}}`)
+	for _, its := range []cluster{one, two} {
+		its.says(g, "stages", "stages", "version", "1.1.0")
+	}
+	g.Eventually(func(g Gomega) { rolls(g, "Completed") }).Should(Succeed())
+	deleteProxy(g, team, "stages")
+}
+
 // rolls checks the rollout of the HelmChartProxy stages.
 func rolls(g Gomega, reason string, messages ...string) {
 	its := proxy(g, "stages")

@@ -229,7 +229,10 @@ func TargetOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy
 	if record.Leaving == Emptied && !release.DeletionTimestamp.IsZero() {
 		target.Helm.Chart = emptyChart
 	}
-	if target.Helm.ReleaseName == "" && target.Helm.Chart == "" && target.Helm.ValuesFrom == nil {
+	if record.Rollout != nil {
+		target.Helm.Version = record.Rollout.Version
+	}
+	if target.Helm.ReleaseName == "" && target.Helm.Chart == "" && target.Helm.Version == "" && target.Helm.ValuesFrom == nil {
 		target.Helm = nil
 	}
 	target.ForceSyncGeneration = record.Sync

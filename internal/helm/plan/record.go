@@ -67,6 +67,8 @@ type Rollout struct {
 	Pending string `json:"pending,omitempty"`
 	// Completed is the Change that the release had when the rollout was last completed, if it has left that.
 	Completed string `json:"completed,omitempty"`
+	// Version is the version of the chart with which the release joined a rollout: see JoinVersion.
+	Version string `json:"version,omitempty"`
 	// Joined is when the release got its first Content.
 	Joined *metav1.Time `json:"joined,omitempty"`
 	// Since is when the release last took a change over in a rollout.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,26 +92,48 @@ func (r Rollout) Returns(proxy *addonsv1.HelmChartProxy, isBack bool) bool {
 	return r.Pending != "" && (r.Pending == r.Completed || isBack && r.Completed == "" && !r.IsCompleted(proxy))
 }
 
+// JoinVersion returns the version of the chart that a Cluster gets which joins during a rollout: the last completed one if
+// the new one has passed no stage. It is empty for the version of the Bundle. Only agents that download the chart can
+// have another one.
+func JoinVersion(proxy *addonsv1.HelmChartProxy, chart Chart) string {
+	last, isKnown := LastCompleted(proxy)
+	completed := meta.FindStatusCondition(proxy.Status.Conditions, addonsv1.RolloutCompletedCondition)
+	if !isKnown || !chart.Agent || last.RepoURL != proxy.Spec.RepoURL || last.ChartName != proxy.Spec.ChartName || completed == nil {
+		return ""
+	}
+	if completed.ObservedGeneration == proxy.Generation { // Else, the change is newer than the status, and has passed nothing.
+		its := proxy.Status.Rollout
+		first := slices.IndexFunc(its.Stages, func(stage addonsv1.RolloutStageStatus) bool { return stage.Clusters > 0 })
+		if completed.Status == metav1.ConditionTrue || first < 0 || its.Stages[first].Name != its.Stage {
+			return ""
+		}
+	}
+	if last := proxy.Status.Rollout.LastCompleted.Version; last != chart.Version {
+		return last
+	}
+	return ""
+}
+
 // mostSpec bounds status.rollout.lastCompleted.spec: etcd accepts 1.5 MiB for the whole object.
 const mostSpec = 256 << 10
 
 // completed returns status.rollout.lastCompleted of a HelmChartProxy whose rollout is complete.
-func completed(proxy *addonsv1.HelmChartProxy, now time.Time) *addonsv1.CompletedRollout {
+func completed(proxy *addonsv1.HelmChartProxy, version string, now time.Time) *addonsv1.CompletedRollout {
 	was := meta.FindStatusCondition(proxy.Status.Conditions, addonsv1.RolloutCompletedCondition)
 	if last := proxy.Status.Rollout; last != nil && last.LastCompleted != nil && was != nil && was.Status == metav1.ConditionTrue && was.ObservedGeneration == proxy.Generation {
 		return last.LastCompleted
 	}
 	spec := proxy.Spec
 	spec.ClusterSelector, spec.NamespaceSelector, spec.Rollout = metav1.LabelSelector{}, nil, nil
-	result := &addonsv1.CompletedRollout{Time: *later(now, 0), Spec: runtime.RawExtension{Raw: []byte(JSON(spec))}}
+	result := &addonsv1.CompletedRollout{Time: *later(now, 0), Version: version, Spec: runtime.RawExtension{Raw: []byte(JSON(spec))}}
 	if len(result.Spec.Raw) > mostSpec {
 		result.Spec.Raw = nil
 	}
 	return result
 }
 
-// RolloutStatus returns status.rollout of a HelmChartProxy, and the condition RolloutCompleted.
-func RolloutStatus(proxy *addonsv1.HelmChartProxy, decision *rollout.Decision, now time.Time) (*addonsv1.RolloutStatus, metav1.Condition) {
+// RolloutStatus returns status.rollout of a HelmChartProxy whose chart has this version, and the condition RolloutCompleted.
+func RolloutStatus(proxy *addonsv1.HelmChartProxy, version string, decision *rollout.Decision, now time.Time) (*addonsv1.RolloutStatus, metav1.Condition) {
 	status, offline := &addonsv1.RolloutStatus{Approval: decision.Approval}, 0
 	names := []string{}
 	for _, its := range proxy.Spec.Rollout.Stages {
@@ -131,7 +154,7 @@ func RolloutStatus(proxy *addonsv1.HelmChartProxy, decision *rollout.Decision, n
 		status.LastCompleted = proxy.Status.Rollout.LastCompleted
 	}
 	if isCompleted {
-		status.LastCompleted = completed(proxy, now)
+		status.LastCompleted = completed(proxy, version, now)
 	} else {
 		count := decision.Counts[decision.Stage]
 		status.Stage = names[decision.Stage]

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -53,7 +54,7 @@ func TestLastCompleted(t *testing.T) {
 	report := func(reason rollout.Reason) *addonsv1.CompletedRollout {
 		now = now.Add(time.Minute)
 		var condition metav1.Condition
-		proxy.Status.Rollout, condition = RolloutStatus(proxy, &rollout.Decision{Reason: reason, Counts: make([]rollout.Count, 1)}, now)
+		proxy.Status.Rollout, condition = RolloutStatus(proxy, "1.2.3", &rollout.Decision{Reason: reason, Counts: make([]rollout.Count, 1)}, now)
 		condition.ObservedGeneration = proxy.Generation
 		proxy.Status.Conditions = []metav1.Condition{condition}
 		return proxy.Status.Rollout.LastCompleted
@@ -91,5 +92,45 @@ func TestLastCompleted(t *testing.T) {
 	its := report(rollout.Completed)
 	if _, isKnown := LastCompleted(proxy); isKnown || its.Spec.Raw != nil || report(rollout.Completed) != its || !strings.HasPrefix(JSON(its), `{"time":"`) || strings.Contains(JSON(its), "spec") {
 		t.Errorf("a spec that is too large: %s", JSON(its))
+	}
+}
+
+// A Cluster that joins before the new version has passed a stage gets the last completed one.
+func TestJoinVersion(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*addonsv1.HelmChartProxy, *Chart)
+		want   string
+	}{
+		"no stage has passed": {func(*addonsv1.HelmChartProxy, *Chart) {}, "1.0.0"},
+		"the status is older": {func(proxy *addonsv1.HelmChartProxy, _ *Chart) { proxy.Generation, proxy.Status.Rollout.Stage = 3, "" }, "1.0.0"},
+		"a stage has passed":  {func(proxy *addonsv1.HelmChartProxy, _ *Chart) { proxy.Status.Rollout.Stage = "rest" }, ""},
+		"only empty stages have passed": {func(proxy *addonsv1.HelmChartProxy, _ *Chart) {
+			proxy.Status.Rollout.Stages[0].Clusters, proxy.Status.Rollout.Stage = 0, "rest"
+		}, "1.0.0"},
+		"the rollout is completed": {func(proxy *addonsv1.HelmChartProxy, _ *Chart) {
+			proxy.Status.Conditions[0].Status = metav1.ConditionTrue
+		}, ""},
+		"no rollout was completed":    {func(proxy *addonsv1.HelmChartProxy, _ *Chart) { proxy.Status.Rollout.LastCompleted = nil }, ""},
+		"none is reported":            {func(proxy *addonsv1.HelmChartProxy, _ *Chart) { proxy.Status = addonsv1.HelmChartProxyStatus{} }, ""},
+		"Muster downloads the chart":  {func(_ *addonsv1.HelmChartProxy, chart *Chart) { chart.Agent = false }, ""},
+		"it is another chart":         {func(proxy *addonsv1.HelmChartProxy, _ *Chart) { proxy.Spec.ChartName = "other" }, ""},
+		"it comes from another place": {func(proxy *addonsv1.HelmChartProxy, _ *Chart) { proxy.Spec.RepoURL = "https://b.example.com" }, ""},
+		"the version has not changed": {func(_ *addonsv1.HelmChartProxy, chart *Chart) { chart.Version = "1.0.0" }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy, chart := &addonsv1.HelmChartProxy{}, Chart{Agent: true, Version: "2.0.0"}
+			proxy.Generation, proxy.Spec.ChartName, proxy.Spec.RepoURL = 2, "web", "https://a.example.com"
+			proxy.Status = addonsv1.HelmChartProxyStatus{
+				Conditions: []metav1.Condition{{Type: addonsv1.RolloutCompletedCondition, Status: metav1.ConditionFalse, ObservedGeneration: 2}},
+				Rollout: &addonsv1.RolloutStatus{
+					Stage: "canary", Stages: []addonsv1.RolloutStageStatus{{Name: "canary", Clusters: 1}, {Name: "rest", Clusters: 2}},
+					LastCompleted: &addonsv1.CompletedRollout{Version: "1.0.0", Spec: runtime.RawExtension{Raw: []byte(`{"chartName": "web", "repoURL": "https://a.example.com"}`)}},
+				},
+			}
+			test.change(proxy, &chart)
+			if got := JoinVersion(proxy, chart); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
 	}
 }

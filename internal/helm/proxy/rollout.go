@@ -65,7 +65,7 @@ func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy
 		}
 		d = r.next(its)
 	}
-	now.rollout = &d
+	now.rollout, now.version = &d, in.Chart.Version
 	return soonest(its.again, d.Again), r.grant(ctx, its, d)
 }
 

@@ -158,7 +158,7 @@ func TestBackToTheLastCompleted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRolled(t, map[string]plan.Rollout{"a": {}, "b": test.its, "c": {Ready: ready}})
 			decision := rollout.Decision{Counts: make([]rollout.Count, 2)}
-			r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, &decision, ago(time.Hour).Time)
+			r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, "1.0.0", &decision, ago(time.Hour).Time)
 			if test.isOther {
 				r.of.Spec.Version = "2.0.0"
 			}

@@ -29,6 +29,8 @@ type state struct {
 	isSelectionKnown bool
 	// rollout is the state of the rollout; nil without one, or if it is not known.
 	rollout *rollout.Decision
+	// version is the exact version of the chart.
+	version string
 }
 
 func (s *state) fail(reason string, err error) {
@@ -54,7 +56,7 @@ func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy
 	switch {
 	case now.rollout != nil:
 		var completed metav1.Condition
-		status.Rollout, completed = plan.RolloutStatus(before, now.rollout, r.Now())
+		status.Rollout, completed = plan.RolloutStatus(before, now.version, now.rollout, r.Now())
 		conditions = append(conditions, completed)
 	case !plan.IsStaged(before):
 		status.Rollout = nil

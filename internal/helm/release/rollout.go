@@ -22,20 +22,22 @@ import (
 // joinRollout begins the record of rollouts for a release, or ends it. Until a release is installed, it has what its
 // Bundle has.
 func (s *scope) joinRollout(now time.Time) {
-	switch content := s.bundle.Labels[plan.ContentLabel]; {
+	content, version := s.bundle.Labels[plan.ContentLabel], plan.JoinVersion(s.proxy, s.inputs.Chart)
+	switch its := s.record.Rollout; {
 	case !plan.IsStaged(s.proxy):
 		s.record.Rollout = nil
-	case s.record.Rollout == nil && s.record.Installed:
+	case its == nil && s.record.Installed:
 		s.record.Rollout = &plan.Rollout{Content: content}
-	case s.record.Rollout == nil, !s.record.Installed && s.record.Rollout.Content != content:
+	case its == nil, !s.record.Installed && (its.Content != content || its.Version != version):
 		joined := metav1.NewTime(now.Truncate(time.Second))
-		s.record.Rollout = &plan.Rollout{Content: content, Joined: &joined}
+		s.record.Rollout = &plan.Rollout{Content: content, Version: version, Joined: &joined}
 	}
 }
 
 // hasContent reports whether the release has the wanted content, as far as it matters for its values.
 func (s *scope) hasContent() bool {
-	return s.record.Rollout == nil || !s.record.Installed || s.record.Rollout.Content == s.content()
+	its := s.record.Rollout
+	return its == nil || !s.record.Installed || its.Content == s.content() && its.Version == ""
 }
 
 // isHeld reports whether the release has to wait for its turn with these values, and notes that in the record.

@@ -7,6 +7,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -253,6 +254,36 @@ func TestConflictAfterAChangeBack(t *testing.T) {
 	granted := w.write(t, again.record, template, both(staged(pending), generation))
 	if granted.record.Rollout.Pending != "" {
 		t.Errorf("waits for ever, also once it is granted: %s", granted.record)
+	}
+}
+
+// A release that joins with the last completed version waits for its turn to get the new one.
+func TestJoinsWithTheLastCompleted(t *testing.T) {
+	w := newWorld(t, &renderer{gives: "a: b"})
+	rolls := func(s *scope) {
+		s.inputs.Chart = plan.Chart{Agent: true, Version: "2.0.0"}
+		s.bundle.Labels[plan.ContentLabel] = s.content()
+		s.proxy.Generation = 2
+		s.proxy.Status.Conditions = []metav1.Condition{{Type: addonsv1.RolloutCompletedCondition, Status: metav1.ConditionTrue, ObservedGeneration: 1}}
+		s.proxy.Status.Rollout = &addonsv1.RolloutStatus{LastCompleted: &addonsv1.CompletedRollout{Version: "1.0.0", Spec: runtime.RawExtension{Raw: []byte("{}")}}}
+	}
+	joined := w.write(t, plan.Record{FleetCluster: "one"}, template, both(staged(""), rolls))
+	version := func(s *scope) string {
+		metav1.SetMetaDataAnnotation(&s.release.ObjectMeta, plan.RecordAnnotation, s.record.String())
+		target, _ := plan.TargetOf(s.proxy, s.release)
+		return target.Helm.Version
+	}
+	if got := version(joined); got != "1.0.0" {
+		t.Errorf("joined with version %q", got)
+	}
+	joined.record.Installed = true
+	held := w.write(t, joined.record, template, both(staged(""), rolls))
+	if got := version(held); got != "1.0.0" || held.record.Rollout.Pending == "" || plan.Holds(held.release, held.content()) {
+		t.Errorf("version %q, and Fleet must not be held: %s", got, held.record)
+	}
+	granted := w.write(t, held.record, template, both(staged(held.record.Rollout.Pending), rolls))
+	if got := version(granted); got != "" || granted.record.Rollout.Pending != "" {
+		t.Errorf("granted, it has version %q: %s", got, granted.record)
 	}
 }
 
