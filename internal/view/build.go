@@ -62,6 +62,9 @@ func (b *builder) notes() {
 	for _, kind := range slices.Sorted(maps.Keys(b.Unread)) {
 		b.note("%s: %s", kind.Plural(), Text(b.Unread[kind]))
 	}
+	for _, key := range sortedKeys(b.Rollouts) {
+		b.note("the rollout of HelmChartProxy %s is %s", Text(key.String()), Text(b.Rollouts[key]))
+	}
 }
 
 // class returns the node of a class, or the node for Clusters without one.

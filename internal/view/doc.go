@@ -58,19 +58,21 @@ type Kind string
 
 // The kinds.
 const (
-	Config        Kind = "FleetAddonConfig"
-	Namespace     Kind = "Namespace"
-	ClusterClass  Kind = "ClusterClass"
-	Cluster       Kind = "Cluster"
-	FleetCluster  Kind = "FleetCluster"
-	ClusterGroup  Kind = "ClusterGroup"
-	Mapping       Kind = "BundleNamespaceMapping"
-	Bundle        Kind = "Bundle"
-	Resource      Kind = "Resource"
-	Deployment    Kind = "BundleDeployment"
-	NoClass       Kind = "NoClass"
-	OnlyInFleet   Kind = "OnlyInFleet"
-	classNotThere      = "ClassMissing"
+	Config       Kind = "FleetAddonConfig"
+	Namespace    Kind = "Namespace"
+	ClusterClass Kind = "ClusterClass"
+	Cluster      Kind = "Cluster"
+	FleetCluster Kind = "FleetCluster"
+	ClusterGroup Kind = "ClusterGroup"
+	Mapping      Kind = "BundleNamespaceMapping"
+	// HelmChartProxies are in notes only, while they roll out.
+	HelmChartProxy Kind = "HelmChartProxy"
+	Bundle         Kind = "Bundle"
+	Resource       Kind = "Resource"
+	Deployment     Kind = "BundleDeployment"
+	NoClass        Kind = "NoClass"
+	OnlyInFleet    Kind = "OnlyInFleet"
+	classNotThere       = "ClassMissing"
 )
 
 // Plural names the objects of a kind in a sentence.
@@ -80,6 +82,8 @@ func (k Kind) Plural() string {
 		return "ClusterClasses"
 	case FleetCluster:
 		return "Fleet Clusters"
+	case HelmChartProxy:
+		return "HelmChartProxies"
 	default:
 		return string(k) + "s"
 	}

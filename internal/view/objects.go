@@ -1,6 +1,7 @@
 package view
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"time"
@@ -34,6 +35,8 @@ type Objects struct {
 	FleetClusters map[types.NamespacedName]*InFleet
 	Groups        map[types.NamespacedName]*fleetv1.ClusterGroup
 	Mappings      map[types.NamespacedName]*fleetv1.BundleNamespaceMapping
+	// Rollouts describe the HelmChartProxies whose rollout is under way.
+	Rollouts map[types.NamespacedName]string
 	// Deployments are the BundleDeployments that were read, by their namespace.
 	Deployments map[string][]*Deployed
 
@@ -51,6 +54,7 @@ func NewObjects() *Objects {
 		FleetClusters: map[types.NamespacedName]*InFleet{},
 		Groups:        map[types.NamespacedName]*fleetv1.ClusterGroup{},
 		Mappings:      map[types.NamespacedName]*fleetv1.BundleNamespaceMapping{},
+		Rollouts:      map[types.NamespacedName]string{},
 		Deployments:   map[string][]*Deployed{},
 		Unread:        map[Kind]string{},
 	}
@@ -63,7 +67,7 @@ func (o *Objects) Clone() *Objects {
 	copied.Namespaces, copied.Classes = maps.Clone(o.Namespaces), maps.Clone(o.Classes)
 	copied.Clusters, copied.FleetClusters = maps.Clone(o.Clusters), maps.Clone(o.FleetClusters)
 	copied.Groups, copied.Mappings = maps.Clone(o.Groups), maps.Clone(o.Mappings)
-	copied.Unread = maps.Clone(o.Unread)
+	copied.Rollouts, copied.Unread = maps.Clone(o.Rollouts), maps.Clone(o.Unread)
 	return &copied
 }
 
@@ -114,6 +118,24 @@ func cutCondition(conditions []metav1.Condition, name string) *Condition {
 		return nil
 	}
 	return &Condition{found.Status, shown(found.Reason), shown(found.Message), found.LastTransitionTime.Time}
+}
+
+// CutRollout describes the rollout of a HelmChartProxy; empty if none is under way.
+func CutRollout(in *addonsv1.HelmChartProxy) string {
+	completed := meta.FindStatusCondition(in.Status.Conditions, addonsv1.RolloutCompletedCondition)
+	if completed == nil || completed.Status == metav1.ConditionTrue || in.Status.Rollout == nil {
+		return ""
+	}
+	text := completed.Reason + ": " + completed.Message
+	for _, stage := range in.Status.Rollout.Stages {
+		switch {
+		case stage.Held > 0 && stage.Name == "":
+			text += fmt.Sprintf("; %d of no stage wait", stage.Held)
+		case stage.Held > 0:
+			text += fmt.Sprintf("; %d of stage %s wait", stage.Held, stage.Name)
+		}
+	}
+	return shown(text)
 }
 
 // InFleet is a reduced Fleet Cluster.

@@ -30,6 +30,8 @@ type feed struct {
 	by string
 	// wide means that the kind has no namespaces.
 	wide bool
+	// optional means that the kind may not be served.
+	optional bool
 
 	// move replaces the objects of a scope by newly read ones.
 	move func(scope Scope, from, to *view.Objects)
@@ -105,7 +107,23 @@ func feeds() []feed {
 			},
 			drop: func(o *view.Objects, key types.NamespacedName) { delete(o.Mappings, key) },
 		},
+		{
+			kind: view.HelmChartProxy, list: &addonsv1.HelmChartProxyList{}, by: "Muster", optional: true,
+			move: func(_ Scope, from, to *view.Objects) { to.Rollouts = from.Rollouts },
+			put: func(o *view.Objects, object client.Object) {
+				key := client.ObjectKeyFromObject(object)
+				if o.Rollouts[key] = view.CutRollout(object.(*addonsv1.HelmChartProxy)); o.Rollouts[key] == "" {
+					delete(o.Rollouts, key)
+				}
+			},
+			drop: func(o *view.Objects, key types.NamespacedName) { delete(o.Rollouts, key) },
+		},
 	}
+}
+
+// isAbsent reports whether an error says that an optional kind is not there.
+func (f feed) isAbsent(err error) bool {
+	return f.optional && (meta.IsNoMatchError(err) || errors.Is(err, errNotInFile))
 }
 
 // merged returns the first map's objects within a scope, and the second's beyond it.

@@ -178,6 +178,13 @@ func (f *Follower) list(ctx context.Context, feed feed) (string, error) {
 func (f *Follower) watch(ctx context.Context, feed feed, version string) (string, error) {
 	options := append(feed.within(f.scope), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true}})
 	watcher, err := f.client.Watch(ctx, feed.list.DeepCopyObject().(client.ObjectList), options...)
+	if feed.isAbsent(err) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(longest):
+		}
+		return version, nil
+	}
 	if err != nil {
 		return version, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,6 +20,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/view"
 )
 
@@ -272,5 +274,56 @@ func TestFollowBeyond(t *testing.T) {
 				t.Errorf("after %s: the note is %q, mapping %v, class %v; want %+v", want.passed, note, mapping, class, want)
 			}
 		}
+	})
+}
+
+// A HelmChartProxy is noted while it rolls out. Where the kind is not served, nothing is noted, until it is.
+func TestRolloutsAreNoted(t *testing.T) {
+	rolling := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
+	rolling.Status.Conditions = []metav1.Condition{{Type: addonsv1.RolloutCompletedCondition, Status: metav1.ConditionFalse, Reason: "Soaking", Message: "stage canary, 1 of 1 updated"}}
+	rolling.Status.Rollout = &addonsv1.RolloutStatus{Stages: []addonsv1.RolloutStageStatus{{Name: "canary", Clusters: 1, Updated: 1}, {Name: "rest", Clusters: 3, Held: 2}, {Held: 1}}}
+	completed := rolling.DeepCopy()
+	completed.Status.Conditions[0].Status = metav1.ConditionTrue
+	const note = "the rollout of HelmChartProxy team/web is Soaking: stage canary, 1 of 1 updated; 2 of stage rest wait; 1 of no stage wait"
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var served watch.Interface
+		s := &server{}
+		s.watch = func(ctx context.Context, list client.ObjectList) (watch.Interface, error) {
+			if _, is := list.(*addonsv1.HelmChartProxyList); !is {
+				return living(ctx, time.Hour), nil
+			}
+			if served == nil {
+				return nil, &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: addonsv1.GroupVersion.Group, Kind: "HelmChartProxy"}}
+			}
+			return served, nil
+		}
+		f, err := Follow(ctx, s, Scope{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := func() string { synctest.Wait(); return strings.Join(view.Build(f.Snapshot()).Notes, "\n") }
+		if got := notes(); got != "" {
+			t.Errorf("the kind is not served: %s", got)
+		}
+		events := make(chan watch.Event)
+		served = played(events)
+		time.Sleep(2 * longest)
+		events <- watch.Event{Type: watch.Added, Object: rolling}
+		if got := notes(); got != note {
+			t.Errorf("while it rolls out: %s", got)
+		}
+		events <- watch.Event{Type: watch.Modified, Object: completed}
+		if got := notes(); got != "" {
+			t.Errorf("once it is completed: %s", got)
+		}
+		events <- watch.Event{Type: watch.Added, Object: rolling}
+		events <- watch.Event{Type: watch.Deleted, Object: rolling}
+		if got := notes(); got != "" {
+			t.Errorf("once it is gone: %s", got)
+		}
+		cancel()
+		close(events)
+		synctest.Wait()
 	})
 }

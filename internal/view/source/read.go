@@ -76,6 +76,9 @@ func (f feed) read(ctx context.Context, reader client.Reader, scope Scope, objec
 	last, err := pager.Each(ctx, reader, f.list, func(list client.ObjectList) {
 		each(list, func(object client.Object) { f.put(objects, object) })
 	}, f.within(scope)...)
+	if f.isAbsent(err) {
+		return "", nil
+	}
 	return last.GetResourceVersion(), err
 }
 
