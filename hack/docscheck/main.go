@@ -15,8 +15,10 @@ import (
 const (
 	// reference is where everything that a user can set or see must be named.
 	reference = "docs/reference.md"
-	// operations is where everything that decides on requests must be named.
+	// operations is where each webhook must be named, with the consequence of its absence.
 	operations = "docs/operations.md"
+	// permissions is where each role and each admission policy must be named.
+	permissions = "docs/permissions.md"
 	// support is where the versions must be named that we are built for and tested with.
 	support = "docs/support.md"
 )
@@ -112,7 +114,11 @@ func check(root string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		problems = append(problems, missing(pages, operations, names, "", decides.what)...)
+		page := permissions
+		if decides.what == "webhook" {
+			page = operations
+		}
+		problems = append(problems, missing(pages, page, names, "", decides.what)...)
 	}
 
 	slices.Sort(problems)
