@@ -1,6 +1,6 @@
 // Command docscheck compares the documentation with the code: the make targets, flags,
 // metrics, settings, keys, conditions and reasons that it names exist, those that exist
-// are in the reference, and its internal links resolve.
+// are in the reference, its internal links resolve, and README shows outputs that a test compares.
 package main
 
 import (
@@ -19,6 +19,8 @@ const (
 	operations = "docs/operations.md"
 	// permissions is where each role and each admission policy must be named.
 	permissions = "docs/permissions.md"
+	// guide is where a test compares outputs with what commands print.
+	guide = "docs/guides/troubleshooting.md"
 	// support is where the versions must be named that we are built for and tested with.
 	support = "docs/support.md"
 )
@@ -44,7 +46,7 @@ func check(root string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	problems := checkLinks(root, pages)
+	problems := append(checkLinks(root, pages), checkOutputs(pages)...)
 
 	targets, err := makeTargets(filepath.Join(root, "Makefile"))
 	if err != nil {

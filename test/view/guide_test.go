@@ -36,13 +36,6 @@ func TestGuide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if picture := block.FindString(string(readme)); !strings.Contains(string(guide), picture) {
-		t.Errorf("README.md shows a tree that the guide does not:\n%s", picture)
-	}
 	shell, err := fixture.NewShell(env, t.TempDir(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
