@@ -1,6 +1,6 @@
 // Command docscheck compares the documentation with the code: every make target, flag, metric, setting,
-// key, condition and reason that it names exists, the reference names all existing ones, and internal
-// links resolve.
+// key, condition and reason that it names exists, the reference names all existing ones, internal links
+// resolve, and README shows output that a test compares.
 package main
 
 import (
@@ -15,8 +15,12 @@ import (
 const (
 	// The reference must name everything that a user can set or see.
 	reference = "docs/reference.md"
-	// operations must name everything that decides on requests.
+	// operations must name each webhook, with the consequence of its absence.
 	operations = "docs/operations.md"
+	// permissions must name each role and each admission policy.
+	permissions = "docs/permissions.md"
+	// guide has outputs that a test compares with what commands print.
+	guide = "docs/guides/troubleshooting.md"
 	// support must name the versions that Muster is built for and tested with.
 	support = "docs/support.md"
 )
@@ -42,7 +46,7 @@ func check(root string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	problems := checkLinks(root, pages)
+	problems := append(checkLinks(root, pages), checkOutputs(pages)...)
 
 	targets, err := makeTargets(filepath.Join(root, "Makefile"))
 	if err != nil {
@@ -112,7 +116,11 @@ func check(root string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		problems = append(problems, missing(pages, operations, names, "", decides.what)...)
+		page := permissions
+		if decides.what == "webhook" {
+			page = operations
+		}
+		problems = append(problems, missing(pages, page, names, "", decides.what)...)
 	}
 
 	slices.Sort(problems)

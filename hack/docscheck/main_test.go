@@ -34,6 +34,17 @@ func TestNamed(t *testing.T) {
 	}
 }
 
+func TestCheckOutputs(t *testing.T) {
+	pages := []page{
+		{"README.md", []string{"```text", "● dev", "```", "and", "```text", "▲ prod", "```"}},
+		{guide, []string{"```text", "● dev", "```"}},
+	}
+	got := checkOutputs(pages)
+	if len(got) != 1 || !strings.Contains(got[0], "▲ prod") || strings.Contains(got[0], "dev") {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestMissing(t *testing.T) {
 	pages := []page{{reference, []string{"`spec.a` and `metric{state}`, but not spec.b"}}}
 	got := missing(pages, reference, []string{"spec.a", "metric", "spec.b"}, "", "field")

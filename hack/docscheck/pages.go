@@ -118,6 +118,24 @@ func checkLinks(root string, pages []page) []string {
 	return problems
 }
 
+var textBlock = regexp.MustCompile("(?ms)^```text\n.*?^```$")
+
+// checkOutputs reports outputs in README.md that the guide does not show. A test compares
+// the guide's outputs with what the commands print.
+func checkOutputs(pages []page) []string {
+	content := map[string]string{}
+	for _, page := range pages {
+		content[page.path] = strings.Join(page.lines, "\n")
+	}
+	var problems []string
+	for _, block := range textBlock.FindAllString(content["README.md"], -1) {
+		if !strings.Contains(content[guide], block) {
+			problems = append(problems, fmt.Sprintf("README.md: %s does not have this output:\n%s", guide, block))
+		}
+	}
+	return problems
+}
+
 // anchors returns the anchors of the headings, as GitHub forms them.
 func (p page) anchors() map[string]bool {
 	anchors := map[string]bool{}

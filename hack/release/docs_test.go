@@ -76,11 +76,11 @@ func checkCommands(t *testing.T, release, binaries, address string) {
 	}
 
 	// Without a network there is only the archive.
-	archive := command(t, "docs/operations.md", "tar -xf muster-airgap")
+	archive := command(t, "docs/install.md", "tar -xf muster-airgap")
 	follow(t, dir, archive)
 	inside := filepath.Join(dir, "muster-airgap-"+version)
 	must(t, inside, "git", "clone", "--quiet", mustAbs(t, "../.."), "muster")
-	pushed := follow(t, inside, strings.ReplaceAll(command(t, "docs/operations.md", "-C muster/dist/images"), "registry.example.com", address+"/apart"))
+	pushed := follow(t, inside, strings.ReplaceAll(command(t, "docs/install.md", "-C muster/dist/images"), "registry.example.com", address+"/apart"))
 	listed, err := os.ReadFile(filepath.Join(inside, "images.txt"))
 	if err != nil {
 		t.Fatal(err)

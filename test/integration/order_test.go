@@ -162,7 +162,7 @@ func TestConfigIsAppliedFirst(t *testing.T) {
 	}
 	root, err := stack.RepoRoot()
 	g.Expect(err).NotTo(HaveOccurred())
-	commands, err := fixture.Commands("operations.md")
+	commands, err := fixture.Commands("install.md")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(commands["config"]).To(HaveKey("first"))
 	shell, err := fixture.NewShell(fresh, t.TempDir(), t.TempDir())
