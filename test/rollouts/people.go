@@ -54,8 +54,8 @@ var operations = []operation{
 		return s.agents.become(ctx, cluster, one(s.rng, Healthy, Healthy, Failing, Stuck, Silent))
 	}},
 	{"Mend", 8, func(ctx context.Context, s *Scene, cluster string) error { return s.mend(ctx, cluster) }},
-	{"Approve", 12, func(ctx context.Context, s *Scene, _ string) error { return s.approveWhatWaits(ctx) }},
-	{"ApproveOutdated", 4, approveOutdated},
+	{"Approve", 10, func(ctx context.Context, s *Scene, _ string) error { return s.approveWhatWaits(ctx) }},
+	{"ApproveOutdated", 8, approveOutdated},
 	{"ApproveWithoutRight", 2, approveWithoutRight},
 	{"Retry", 3, func(ctx context.Context, s *Scene, _ string) error { return s.retry(ctx) }},
 	{"Lose", 2, lose},
@@ -122,7 +122,7 @@ func addStage(rng *rand.Rand, strategy *addonsv1.RolloutStrategy) {
 	its.Soak = one(rng, nil, nil, &metav1.Duration{Duration: 3 * time.Second})
 	its.MaxUnavailable = one(rng, nil, nil, ptr.To(intstr.FromInt32(1)), ptr.To(intstr.FromInt32(2)))
 	its.MaxFailing = one(rng, nil, nil, ptr.To[int32](1))
-	its.Approval = one(rng, "", "", addonsv1.RolloutApprovalManual)
+	its.Approval = one(rng, "", addonsv1.RolloutApprovalManual)
 	if !slices.ContainsFunc(strategy.Stages, func(other addonsv1.RolloutStage) bool { return other.Name == its.Name }) {
 		strategy.Stages = append(strategy.Stages, its)
 	}
