@@ -183,18 +183,8 @@ func (a *agents) work(ctx context.Context, key client.ObjectKey) {
 		}
 		before := its.DeepCopy()
 		change(&its.Status)
-		if a.client.Status().Patch(ctx, its, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})) == nil {
-			a.note(its)
-		}
-	}
-}
-
-// note notes what an agent has written: the watch may tell later.
-func (a *agents) note(its *fleetv1.BundleDeployment) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if key := client.ObjectKeyFromObject(its); a.deployments[key] != nil {
-		a.deployments[key] = its
+		// If it fails, or the watch has not told of it, the agent looks again.
+		_ = a.client.Status().Patch(ctx, its, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	}
 }
 

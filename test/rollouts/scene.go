@@ -180,10 +180,10 @@ func (s *Scene) cluster(ctx context.Context, name string) (*clusterv1.Cluster, e
 	return cluster, err
 }
 
-// Play has people do so many things, one after another.
+// Play has people do one thing after another, until the context ends or they have done so many; 0 for any number.
 func (s *Scene) Play(ctx context.Context, steps int) error {
-	for s.Steps < steps && ctx.Err() == nil {
-		if err := s.step(ctx); err != nil {
+	for ctx.Err() == nil && (steps == 0 || s.Steps < steps) {
+		if err := s.step(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
