@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -49,6 +48,7 @@ func playRollouts(t *testing.T, all *outages, options rollouts.Options, steps in
 	if err != nil {
 		return err
 	}
+	defer scene.End()
 	all.concern(scene.Judge)
 	err = scene.Play(ctx, steps)
 	for _, next := range []func(context.Context) error{scene.Completes, scene.CompletesWithout, scene.Completes} {
@@ -57,9 +57,6 @@ func playRollouts(t *testing.T, all *outages, options rollouts.Options, steps in
 		}
 	}
 	t.Logf("seed %d: %d steps in %s; %s", options.Seed, scene.Steps, time.Since(begin).Round(time.Second), scene.Seen())
-	if os.Getenv("ROLLOUTS_TELL") != "" {
-		t.Log(scene.Told())
-	}
 	if err == nil {
 		err = scene.Close(ctx)
 	}

@@ -101,21 +101,30 @@ func New(ctx context.Context, o Options) (*Scene, error) {
 		}
 	})
 	s.agents.play(background)
+	if err := s.begin(ctx, o); err != nil {
+		s.End()
+		return nil, err
+	}
+	return s, nil
+}
+
+// begin makes the people, the Clusters and the HelmChartProxy.
+func (s *Scene) begin(ctx context.Context, o Options) (err error) {
 	if s.promoter, err = s.person(ctx, o.Env, "promoter", "get", "patch", "promote"); err != nil {
-		return s, err
+		return err
 	}
 	if s.editor, err = s.person(ctx, o.Env, "editor", "get", "patch"); err != nil {
-		return s, err
+		return err
 	}
 	for i := range clusterCount {
 		if err := s.addCluster(ctx, i); err != nil {
-			return s, err
+			return err
 		}
 	}
-	if err := admin.Create(ctx, s.firstProxy(o.Charts.URL)); err != nil {
-		return s, err
+	if err := s.admin.Create(ctx, s.firstProxy(o.Charts.URL)); err != nil {
+		return err
 	}
-	return s, s.Completes(ctx)
+	return s.Completes(ctx)
 }
 
 func (s *Scene) fail(err error) {
@@ -305,13 +314,15 @@ func (s *Scene) reaches(ctx context.Context, without map[string]bool) error {
 	return s.Verdict()
 }
 
-// Close deletes all, and ends the Scene.
+// End ends the agents and the Judge.
+func (s *Scene) End() {
+	s.stop()
+	s.wait.Wait()
+	s.agents.wait.Wait()
+}
+
+// Close deletes all, which takes agents.
 func (s *Scene) Close(ctx context.Context) error {
-	defer func() {
-		s.stop()
-		s.wait.Wait()
-		s.agents.wait.Wait()
-	}()
 	proxy := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: proxyName}}
 	if err := s.admin.Delete(ctx, proxy); client.IgnoreNotFound(err) != nil {
 		return err
