@@ -18,6 +18,10 @@
 // What Fleet is handed for them is compared by what comes of it: which release in which version on
 // which Fleet Cluster, with which values. Of what Fleet does with that, nothing is played.
 //
+// Some HelmChartProxies roll their changes out in stages: when all is at rest, all Clusters have what is wanted. What happens
+// on the way there, TestRollouts judges at each event, in Scenes of their own and on Fleet's own controller (package
+// rollouts).
+//
 // The garbage collector, the syncer and the webhook are stopped at random. Muster is let
 // come to rest before a step only where the end depends on what Muster has seen before:
 // what is retained stays as it is, and what is only kept is not made again.

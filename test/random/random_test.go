@@ -51,7 +51,7 @@ func TestRandom(t *testing.T) {
 		replay(t, path)
 		return
 	}
-	first, seeds, count := number(t, "MUSTER_SEED", 1), number(t, "MUSTER_SEEDS", 3), number(t, "MUSTER_STEPS", 60)
+	first, seeds, count := number(t, "MUSTER_SEED", 1), number(t, "MUSTER_SEEDS", 3), number(t, "MUSTER_STEPS", 48)
 	total, carried := 0, 0
 	begin := time.Now()
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {

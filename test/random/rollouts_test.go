@@ -16,7 +16,7 @@ import (
 // TestRollouts plays staged rollouts on Fleet's own controller, all seeds at once, while Muster and Fleet are killed. Each
 // event is judged.
 func TestRollouts(t *testing.T) {
-	first, seeds, steps := number(t, "MUSTER_SEED", 1), number(t, "MUSTER_SEEDS", 3), number(t, "MUSTER_STEPS", 60)
+	first, seeds, steps := number(t, "MUSTER_SEED", 1), number(t, "MUSTER_SEEDS", 2), number(t, "MUSTER_STEPS", 30)
 	charts := repository.New()
 	t.Cleanup(charts.Close)
 	if err := errors.Join(rollouts.Publish(charts), env.StartFleetController(ctx)); err != nil {

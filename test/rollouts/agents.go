@@ -38,7 +38,7 @@ type agents struct {
 	wait sync.WaitGroup
 	mu   sync.Mutex
 	mood map[string]Mood
-	// deployments are the BundleDeployments as they were seen last, and isBusy those that an agent works on.
+	// deployments holds the latest BundleDeployments, and isBusy says which of them an agent works on.
 	deployments map[client.ObjectKey]*fleetv1.BundleDeployment
 	isBusy      map[client.ObjectKey]bool
 }

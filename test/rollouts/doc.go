@@ -4,13 +4,15 @@
 // Fleet's own controller makes BundleDeployments; the agents are played, and may fail, stick or fall silent.
 //
 // A Judge follows the events of etcd: one stream, in which the changes of all kinds have their order, and which goes on
-// while no API server runs. It knows docs/guides/rollouts.md and no code of Muster, but for whom a percentage selects:
+// while no API server runs. Its rules are those of docs/guides/rollouts.md; it shares no code with Muster but the hash that
+// a percentage selects by:
 //
-//   - A Cluster takes a change over only after a moment at which that change was wanted, each Cluster of the stages
-//     before had what was wanted of it and had been ready with that for the soak time, no stage had more failing Clusters
-//     than it may, and, for a stage with approval, a person had approved exactly that change.
+//   - A Cluster takes a change over only after a moment at which the gate of its stage was open for it: the HelmChartProxy
+//     asked for this change, each Cluster of the stages before had its wanted content and had been ready with it for the
+//     soak time, no stage had more failing Clusters than it may, and a person had approved exactly this change, if the
+//     stage needs approval.
 //   - Of a stage, no more Clusters lose a working release than may be unavailable.
-//   - When all is healthy and approved, the rollout completes, and each Cluster has what is wanted.
+//   - When all is healthy and approved, the rollout completes, and each Cluster has its wanted content.
 //
 // What the guide exempts is exempt: Clusters that join, are paused, leave, are silent, or have lost their values.
 package rollouts

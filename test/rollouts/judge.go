@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// lag is how long Muster may take to carry a decision out; what it decides on may change meanwhile.
+	// lag is how long Muster may take to carry a decision out, while people change its inputs.
 	lag = 5 * time.Second
 	// recovers is how long Muster may take to begin after an outage.
 	recovers = 2 * time.Second
@@ -58,7 +58,7 @@ type Judge struct {
 	stages  []stage
 	// changed is when spec.rollout changed last.
 	changed time.Time
-	// shown is what was wanted of each Cluster when a hash was shown for approval.
+	// shown maps each hash that was shown for approval to the wanted contents of the Clusters at that time.
 	shown map[string]map[string][]content
 	// down are the times at which Muster or Fleet could not work, the last one open while isDown.
 	down   []span
@@ -72,19 +72,19 @@ type Judge struct {
 
 type span struct{ from, to time.Time }
 
-// member is what is known of a Cluster.
+// member is the state of a Cluster.
 type member struct {
 	name  string
 	stage int
 	// staged is since when it is in its stage, and selected whether it is in any.
 	staged     time.Time
 	isSelected bool
-	// wanted is what it is to have, unless its template fails; before what it was to have, each until when.
+	// wanted is its wanted content, isBlocked says that its template fails, and before are the earlier wanted contents.
 	wanted    content
 	isBlocked bool
 	before    []earlier
-	// isTarget says that a Bundle names it, offered is what that has for it, and offers what it had since the Cluster got
-	// what it has.
+	// isTarget says that a Bundle names it, offered is the content that the Bundle has for it, and offers are all of them
+	// since the Cluster got its content.
 	isTarget bool
 	offered  content
 	offers   []content
@@ -96,7 +96,7 @@ type member struct {
 	// were deleted last.
 	isInstalled bool
 	lost        time.Time
-	// ready is since when it is ready with what it has, unready since when it is not.
+	// ready is since when it has been ready with its content, and unready since when it no longer is.
 	ready, unready time.Time
 	// inFlight says that the rollout took a working release away.
 	inFlight bool
@@ -222,7 +222,7 @@ func reasonOf(proxy *addonsv1.HelmChartProxy) string {
 	return "no rollout"
 }
 
-// show notes what the hash that is shown now is of: what was wanted when it was made.
+// show notes the contents that a hash may stand for: Muster computed it a moment before it showed it.
 func (j *Judge) show(hash string) {
 	if j.shown[hash] == nil {
 		j.shown[hash] = map[string][]content{}
@@ -237,8 +237,7 @@ func (j *Judge) show(hash string) {
 	}
 }
 
-// applyValues notes values. Those that are deleted are lost to the Cluster that has them, which then gets the change at
-// once.
+// applyValues notes values. A Cluster whose values are deleted gets the change at once.
 func (j *Judge) applyValues(key client.ObjectKey, data map[string]string, isDeleted bool) {
 	if j.values[key] = data; !isDeleted {
 		return

@@ -76,7 +76,7 @@ func other(rng *rand.Rand, than string, of []string) string {
 	return one(rng, slices.DeleteFunc(slices.Clone(of), func(its string) bool { return its == than })...)
 }
 
-// change changes an object as somebody, if it is there.
+// change changes an object, if it exists.
 func change[T client.Object](ctx context.Context, c client.Client, object T, how func(T)) error {
 	if err := c.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 		return client.IgnoreNotFound(err)
@@ -154,7 +154,7 @@ func unpauseCluster(ctx context.Context, s *Scene, cluster string) error {
 	return s.patchCluster(ctx, cluster, func(its *clusterv1.Cluster) { delete(its.Annotations, clusterv1.PausedAnnotation) })
 }
 
-// approveWhatWaits approves what is shown for approval, and has a halted rollout tried again.
+// approveWhatWaits approves the hash that the status shows, and retries a halted rollout.
 func (s *Scene) approveWhatWaits(ctx context.Context) error {
 	proxy, err := s.proxyNow(ctx)
 	if err != nil || proxy.Status.Rollout == nil {
@@ -178,7 +178,7 @@ func (s *Scene) annotate(ctx context.Context, c client.Client, key, value string
 	return s.changeProxy(ctx, c, func(proxy *addonsv1.HelmChartProxy) { metav1.SetMetaDataAnnotation(&proxy.ObjectMeta, key, value) })
 }
 
-// approveOutdated approves what was shown some time ago.
+// approveOutdated approves a hash that the status showed earlier.
 func approveOutdated(ctx context.Context, s *Scene, _ string) error {
 	s.mu.Lock()
 	hashes := slices.Sorted(maps.Keys(s.shown))
@@ -189,7 +189,7 @@ func approveOutdated(ctx context.Context, s *Scene, _ string) error {
 	return s.annotate(ctx, s.promoter, addonsv1.RolloutApprovedAnnotation, one(s.rng, hashes...))
 }
 
-// approveWithoutRight has somebody approve who may not.
+// approveWithoutRight tries to approve a change as a user without the verb promote.
 func approveWithoutRight(ctx context.Context, s *Scene, _ string) error {
 	err := s.annotate(ctx, s.editor, addonsv1.RolloutApprovedAnnotation, fmt.Sprintf("%032x", s.rng.Uint64()))
 	if apierrors.IsForbidden(err) {

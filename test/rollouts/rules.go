@@ -13,7 +13,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// review brings what is known of each Cluster up to date, and notes who may take a change over as things are now.
+// review updates the state of each Cluster, and notes which of them may take a change over now.
 func (j *Judge) review() {
 	stages, of := assign(j.proxy, j.clusters)
 	j.stages = stages
@@ -39,7 +39,7 @@ func (j *Judge) review() {
 	j.permit()
 }
 
-// wish notes what is wanted of a Cluster, and whether a person has approved that.
+// wish notes the wanted content of a Cluster, and whether a person has approved it.
 func (j *Judge) wish(m *member) {
 	want, isRendered := wanted(j.proxy, j.clusters[m.name])
 	if want != m.wanted {
@@ -85,13 +85,13 @@ func (j *Judge) isOffline(m *member) bool {
 	return !m.offline.IsZero() && j.since(m.offline) < asks+lag
 }
 
-// isFailing reports whether what is wanted fails on a Cluster.
+// isFailing reports whether the wanted content fails on a Cluster.
 func (j *Judge) isFailing(m *member) bool {
 	its := j.deployments[m.name]
 	return m.isBlocked || m.has == m.wanted && its != nil && !isDeployed(its)
 }
 
-// isDone reports whether a Cluster has what is wanted of it, and has been ready with that for the soak time.
+// isDone reports whether a Cluster has its wanted content, and has been ready with it for the soak time.
 func (j *Judge) isDone(m *member) bool {
 	return !m.isBlocked && m.has == m.wanted && m.unready.IsZero() && j.now.Sub(m.ready) >= j.stages[m.stage].soak-rounded
 }
@@ -126,7 +126,7 @@ func (j *Judge) readyFor(m *member) time.Duration {
 	return j.now.Sub(m.ready)
 }
 
-// permit notes which Clusters may take over what is wanted of them now.
+// permit notes which Clusters may take their wanted content over now.
 func (j *Judge) permit() {
 	for number, its := range j.stages {
 		if j.closed(number) != "" {
@@ -187,7 +187,7 @@ func (j *Judge) judge(m *member, to content, how string) {
 		return // What did not work before makes nothing unavailable.
 	}
 	m.inFlight = true
-	// Muster may not have heard yet of what changed just now.
+	// Muster may not know of the latest changes yet.
 	if most := j.stages[m.stage].maxUnavailable; j.since(j.changed) > lag && j.since(m.staged) > lag {
 		if lost := j.unavailable(m.stage); len(lost) > most {
 			j.violation("%s of stage %q %s %s: then %d are unavailable, and %d may be: %s", m.name, j.stages[m.stage].name, how, to, len(lost), most, strings.Join(lost, ", "))
@@ -229,7 +229,7 @@ func (j *Judge) violation(format string, a ...any) {
 	j.violations = append(j.violations, text)
 }
 
-// Verdict returns what was wrong, with the history of it.
+// Verdict returns all violations, with the history.
 func (j *Judge) Verdict() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -133,7 +133,7 @@ func (s *Scene) fail(err error) {
 	s.problem = err
 }
 
-// person returns the client of somebody who may do this with the HelmChartProxy.
+// person returns the client of a user with these verbs on the HelmChartProxy.
 func (s *Scene) person(ctx context.Context, env *stack.Stack, name string, verbs ...string) (client.Client, error) {
 	meta := metav1.ObjectMeta{Namespace: s.namespace, Name: name}
 	user := name + "-of-" + s.namespace

@@ -30,7 +30,7 @@ const (
 // versions are the versions of the chart in the repository.
 var versions = []string{"1.0.0", "1.1.0", "1.2.0"}
 
-// generations are those of the template.
+// generations tell the templates apart.
 var generations = []string{"a", "b", "c"}
 
 func template(generation string) string {
@@ -44,7 +44,7 @@ func templates() (all []string) {
 	return all
 }
 
-// content is what a Cluster has, or is to have: the chart's version, an option, and values.
+// content is the version of the chart, an option, and the values of a Cluster.
 type content string
 
 func contentOf(version string, history int, values map[string]any) content {
@@ -56,7 +56,7 @@ func contentOf(version string, history int, values map[string]any) content {
 	return content(fmt.Sprintf("%s history=%d %s", version, cmp.Or(history, defaultHistory), text))
 }
 
-// wanted returns what a Cluster is to have; false if its template fails.
+// wanted returns the wanted content of a Cluster; false if its template fails.
 func wanted(proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) (content, bool) {
 	values := map[string]any{}
 	for _, generation := range generations {
