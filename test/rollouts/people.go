@@ -44,7 +44,7 @@ var operations = []operation{
 	{"Option", 4, editProxy(func(rng *rand.Rand, spec *addonsv1.HelmChartProxySpec) {
 		spec.Options.Upgrade.MaxHistory = one(rng, 0, 5)
 	})},
-	{"Stages", 5, editProxy(func(rng *rand.Rand, spec *addonsv1.HelmChartProxySpec) { editStages(rng, spec) })},
+	{"Stages", 5, editProxy(editStages)},
 	{"Who", 8, label(who, "1", "2", "3", badly)},
 	{"Tier", 6, label(tier, "canary", "production", "")},
 	{"Choose", 5, label(chosen, "yes", "yes", "no")},

@@ -183,12 +183,6 @@ func (s *Scene) proxyNow(ctx context.Context) (*addonsv1.HelmChartProxy, error) 
 	return proxy, err
 }
 
-func (s *Scene) cluster(ctx context.Context, name string) (*clusterv1.Cluster, error) {
-	cluster := &clusterv1.Cluster{}
-	err := s.admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, cluster)
-	return cluster, err
-}
-
 // Play has people do one thing after another, until the context ends or they have done so many; 0 for any number.
 func (s *Scene) Play(ctx context.Context, steps int) error {
 	for ctx.Err() == nil && (steps == 0 || s.Steps < steps) {
@@ -249,7 +243,9 @@ func (s *Scene) settle(ctx context.Context) {
 		reason, _, _ := strings.Cut(reasonOf(s.proxy), ":")
 		return reason == addonsv1.RolloutProgressingReason || reason == addonsv1.RolloutSoakingReason
 	}
-	for since := time.Now(); (time.Since(since) < again || isMoving()) && time.Since(since) < longest && ctx.Err() == nil; pause(ctx, works) {
+	pause(ctx, again)
+	for since := time.Now(); isMoving() && time.Since(since) < longest && ctx.Err() == nil; {
+		pause(ctx, works)
 	}
 }
 

@@ -112,7 +112,7 @@ func ask(ctx context.Context, url string, request any, read func(*json.Decoder) 
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()
+	defer response.Body.Close() //nolint:errcheck // It is read.
 	if response.StatusCode != http.StatusOK {
 		text, err := io.ReadAll(response.Body)
 		return errors.Join(fmt.Errorf("etcd answers %s: %s", response.Status, text), err)
