@@ -18,9 +18,8 @@
 // What Fleet is handed for them is compared by what comes of it: which release in which version on
 // which Fleet Cluster, with which values. Of what Fleet does with that, nothing is played.
 //
-// Some HelmChartProxies roll their changes out in stages: when all is at rest, all Clusters have what is wanted. What happens
-// on the way there, TestRollouts judges at each event, in Scenes of their own and on Fleet's own controller (package
-// rollouts).
+// TestRollouts plays rollouts in stages apart from that, in Scenes of their own and on Fleet's own controller, and judges
+// each event (package rollouts).
 //
 // The garbage collector, the syncer and the webhook are stopped at random. Muster is let
 // come to rest before a step only where the end depends on what Muster has seen before:

@@ -106,9 +106,7 @@ func drawChart(rng *rand.Rand, step *Step) {
 		spec.CorrectDrift = ptr.To(true)
 	}
 	if rng.IntN(4) == 0 {
-		spec.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromInt32(1)), Stages: oneOf(rng, nil, []addonsv1.RolloutStage{
-			{Name: "production", ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}}, {Name: "half", Percent: ptr.To[int32](50)},
-		})}
+		spec.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromInt32(1))}
 	}
 	spec.ReconcileStrategy = oneOf(rng, "", addonsv1.ReconcileStrategyContinuous, addonsv1.ReconcileStrategyInstallOnce)
 	step.Chart = spec
