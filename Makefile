@@ -227,7 +227,7 @@ RANDOM_TIMEOUT ?= 60m
 .PHONY: test-random
 test-random: ## Play random runs on a real API server against the oracle (MUSTER_SEED, MUSTER_SEEDS, MUSTER_STEPS; RANDOM_TIMEOUT=5h for many)
 	$(STACK) build --profile=api
-	$(TEST) -timeout=$(RANDOM_TIMEOUT) ./test/oracle/... ./test/random/...
+	$(TEST) -timeout=$(RANDOM_TIMEOUT) ./test/oracle/... ./test/rollouts/... ./test/random/...
 
 .PHONY: test-random-once
 test-random-once: ## Play one random run of about a minute

@@ -20,6 +20,9 @@
 //     for what failurePolicy Fail refuses while no webhook can be reached, which is right:
 //     Clusters with a class of another namespace, and changes of the FleetAddonConfig.
 //
+// One fault strikes a staged rollout instead: the program that carries it out, Fleet's controller and the API server are
+// taken away in any order. Each event is judged, and in the end the rollout completes (see package rollouts).
+//
 // The harness plays what a cluster has around the processes: a kubelet that starts what
 // has ended, at once and then at growing distances; a Service that connects to replicas
 // which are ready; a controller-manager that starts again after the API server was away,
@@ -56,12 +59,16 @@ type fault struct {
 	agentInitiated bool
 	// helm means that there are HelmChartProxies, and the program that carries them out.
 	helm bool
+	// rollout means that everything strikes a staged rollout on Fleet's own controller, each event of which is judged: see
+	// package rollouts.
+	rollout bool
 	// short has it strike with -short, too: two of them show that all can.
 	short bool
 }
 
 // faults are all that can strike. The long ones begin first, so that no stack is left alone with one in the end.
 var faults = []fault{
+	{name: "rollout-disturbed", rollout: true},
 	{name: "apiserver-stopped", strike: stopAPIServer, helm: true},
 	{name: "registrar-killed", strike: killRegistrar, agentInitiated: true},
 	{name: "etcd-stopped", strike: stopEtcd, helm: true},
@@ -82,18 +89,21 @@ func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	code := m.Run()
-	close(idle)
-	for l := range idle {
-		if err := l.close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
+	for _, labs := range idle {
+		close(labs)
+		for l := range labs {
+			if err := l.close(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = 1
+			}
 		}
 	}
 	os.Exit(code)
 }
 
-// idle are the stacks on which nothing strikes; there are as many as there are parallel tests, at most.
-var idle = make(chan *lab, 64)
+// idle are the stacks on which nothing strikes, with Fleet's controller and without. Of each, there are as many as there
+// are parallel tests, at most.
+var idle = map[bool]chan *lab{false: make(chan *lab, 64), true: make(chan *lab, 64)}
 
 // seed is that of the next run of each fault; -count lets them strike again with the ones after it.
 var seed atomic.Uint64
@@ -116,20 +126,17 @@ func TestFaults(t *testing.T) {
 			t.Parallel()
 			var l *lab
 			select {
-			case l = <-idle:
+			case l = <-idle[f.rollout]:
 			default:
 				var err error
 				if l, err = newLab(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
-			r, err := l.play(t.Context(), f, seed)
+			said, err := l.strikes(t.Context(), f, seed)
 			if err == nil {
-				err = r.verdict()
-			}
-			if err == nil {
-				t.Logf("seed %d: converged after %s; %d requests, %d injected", seed, r.took.Round(time.Millisecond), r.requests.Load(), r.injected)
-				idle <- l
+				t.Logf("seed %d: %s", seed, said)
+				idle[f.rollout] <- l
 				return
 			}
 			// The next one gets another stack.
@@ -141,6 +148,21 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// strikes lets a fault strike once, and says what was seen.
+func (l *lab) strikes(ctx context.Context, f fault, seed uint64) (said string, err error) {
+	if f.rollout {
+		return l.playRollout(ctx, seed)
+	}
+	r, err := l.play(ctx, f, seed)
+	if err == nil {
+		err = r.verdict()
+	}
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("converged after %s; %d requests, %d injected", r.took.Round(time.Millisecond), r.requests.Load(), r.injected), nil
 }
 
 // saveLogs keeps what helps to understand a run that went wrong.

@@ -16,6 +16,7 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/helm/repository"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/parts"
 )
 
 // Names of processes.
@@ -88,7 +89,7 @@ func newLab(ctx context.Context) (*lab, error) {
 	l := &lab{stop: stop, proxies: map[string]*proxy.Proxy{}}
 	var err error
 	l.env, err = stack.Up(ctx, stack.Options{
-		Profile: stack.API, Muster: true,
+		Profile: stack.API, Muster: true, Parts: []parts.Module{parts.Fleet},
 		Front: func(process string, server stack.APIServer) (string, error) {
 			return l.front(background, process, server)
 		},

@@ -21,12 +21,14 @@ const (
 
 // stopAPIServer kills the API server, and starts it again after a time that is longer
 // than any lease.
-func stopAPIServer(ctx context.Context, r *run) error {
+func stopAPIServer(ctx context.Context, r *run) error { return r.withoutAPIServer(ctx, apiServerAway) }
+
+func (r *run) withoutAPIServer(ctx context.Context, length time.Duration) error {
 	r.apiDown.Store(true)
 	if err := r.kill(ctx, apiServer); err != nil {
 		return err
 	}
-	if err := sleep(ctx, apiServerAway); err != nil {
+	if err := sleep(ctx, length); err != nil {
 		return err
 	}
 	r.over = time.Now()

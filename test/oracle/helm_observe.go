@@ -171,14 +171,9 @@ func (l *helmObservation) bundle(bundle *fleetv1.Bundle) {
 		Download: "Manager", ReleaseName: spec.Helm.ReleaseName, ReleasedIn: spec.DefaultNamespace, Targets: map[string]any{}, UID: bundle.UID,
 		CorrectDrift: spec.CorrectDrift != nil && spec.CorrectDrift.Enabled, Once: spec.KeepResources, Paused: spec.Paused,
 	}
-	for _, resource := range spec.Resources {
-		if resource.Name == "Chart.yaml" {
-			var chart struct{ Name, Version string }
-			if err := unpack(resource, &chart); err != nil {
-				l.wrong("the chart in Bundle %s: %v", of, err)
-			}
-			carrier.Chart, carrier.Version = chart.Name, chart.Version
-		}
+	var err error
+	if carrier.Chart, carrier.Version, err = ChartIn(spec.Resources); err != nil {
+		l.wrong("the chart in Bundle %s: %v", of, err)
 	}
 	if options := spec.HelmOpOptions; options != nil {
 		carrier.Download, carrier.Chart, carrier.Version = "Agent", spec.Helm.Chart, spec.Helm.Version
@@ -321,6 +316,17 @@ func (l *helmObservation) leftOver() {
 }
 
 func (s Source) String() string { return s.Kind + " " + s.Key.String() }
+
+// ChartIn returns the name and the version of the chart in the files of a Bundle; empty if there is none.
+func ChartIn(files []fleetv1.BundleResource) (name, version string, err error) {
+	var chart struct{ Name, Version string }
+	for _, file := range files {
+		if file.Name == "Chart.yaml" {
+			err = unpack(file, &chart)
+		}
+	}
+	return chart.Name, chart.Version, err
+}
 
 func unpack(resource fleetv1.BundleResource, into any) error {
 	content := []byte(resource.Content)

@@ -18,6 +18,9 @@
 // What Fleet is handed for them is compared by what comes of it: which release in which version on
 // which Fleet Cluster, with which values. Of what Fleet does with that, nothing is played.
 //
+// TestRollouts plays rollouts in stages apart from that, in Scenes of their own and on Fleet's own controller, and judges
+// each event (package rollouts).
+//
 // The garbage collector, the syncer and the webhook are stopped at random. Muster is let
 // come to rest before a step only where the end depends on what Muster has seen before:
 // what is retained stays as it is, and what is only kept is not made again.

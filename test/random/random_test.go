@@ -16,6 +16,7 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/parts"
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
@@ -32,7 +33,7 @@ var (
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
-	options := stack.Options{Profile: stack.API, Muster: true}
+	options := stack.Options{Profile: stack.API, Muster: true, Parts: []parts.Module{parts.Fleet}}
 	return stack.Main(m, options, func(s *stack.Stack) error {
 		if err := fixture.Use(&env, &admin)(s); err != nil {
 			return err
@@ -50,7 +51,7 @@ func TestRandom(t *testing.T) {
 		replay(t, path)
 		return
 	}
-	first, seeds, count := number(t, "MUSTER_SEED", 1), number(t, "MUSTER_SEEDS", 3), number(t, "MUSTER_STEPS", 60)
+	first, seeds, count := number(t, "MUSTER_SEED", 1), number(t, "MUSTER_SEEDS", 3), number(t, "MUSTER_STEPS", 48)
 	total, carried := 0, 0
 	begin := time.Now()
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {

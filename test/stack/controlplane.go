@@ -36,6 +36,7 @@ type controlPlane struct {
 	dir    string
 	port   int
 	server string
+	etcd   string
 	pki    *pki.PKI
 	admin  *clientcmdapi.Config
 	client *kubernetes.Clientset
@@ -64,6 +65,7 @@ func (s *Stack) startControlPlane(ctx context.Context, prefix string) (*controlP
 		return nil, err
 	}
 	etcdURL, peerURL := "http://"+etcd, "http://"+peer
+	c.etcd = etcdURL
 	err = s.run(ctx, process.Spec{
 		Name: prefix + "etcd", Path: s.tools.Bin("etcd"), Port: clientPort,
 		Args: []string{

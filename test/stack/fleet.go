@@ -70,7 +70,7 @@ func (s *Stack) fleetSpecs() ([]process.Spec, error) {
 		return nil, err
 	}
 	return []process.Spec{{
-		Name: "fleet-controller", Path: s.tools.Bin("fleetcontroller"), Port: port,
+		Name: FleetController, Path: s.tools.Bin("fleetcontroller"), Port: port,
 		Args:  []string{"--leader-elect=false", "--disable-metrics"},
 		Env:   env,
 		Ready: poll.Answers(http.DefaultClient, "http://"+health+"/readyz"),
@@ -80,6 +80,25 @@ func (s *Stack) fleetSpecs() ([]process.Spec, error) {
 		Env:         management.Env,
 		LogContains: "Starting workers",
 	}}, nil
+}
+
+// FleetController is the process that makes BundleDeployments of Bundles.
+const FleetController = "fleet-controller"
+
+// StartFleetController starts that process on a stack of Profile API, whose Parts must have Fleet. The caller plays what
+// else Fleet does: it gives Fleet Clusters their namespaces, and is their agents.
+func (s *Stack) StartFleetController(ctx context.Context) error {
+	if _, err := s.process(FleetController); err == nil {
+		return s.Start(ctx, FleetController)
+	}
+	if err := s.configureFleet(ctx, map[string]string{"namespace": "-"}); err != nil {
+		return err
+	}
+	specs, err := s.fleetSpecs()
+	if err != nil {
+		return err
+	}
+	return s.run(ctx, specs[0])
 }
 
 func (s *Stack) agentManagementSpec(flags ...string) (process.Spec, error) {

@@ -240,6 +240,10 @@ func stopInLayers(processes []*process.Process) error {
 // Dir is where the stack keeps its files.
 func (s *Stack) Dir() string { return s.dir }
 
+// EtcdURL is where etcd answers. Its one stream of events outlives the API server, and has the changes of all kinds
+// in their order.
+func (s *Stack) EtcdURL() string { return s.hub.etcd }
+
 // RESTConfig returns the administrator's configuration, without client-side limits.
 func (s *Stack) RESTConfig() (*rest.Config, error) {
 	kubeconfig, err := clientcmd.LoadFromFile(s.Kubeconfig)
