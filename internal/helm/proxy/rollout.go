@@ -182,6 +182,9 @@ func (r *Reconciler) targetOf(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs,
 		target.Pending, target.Failed = its.Pending, its.Failed
 		if its.Ready != nil && its.Unready == nil {
 			target.Ready = its.Ready.Time
+			if soak > 0 { // The record has whole seconds, rounded down.
+				target.Ready = target.Ready.Add(time.Second)
+			}
 		}
 		target.Regressed = its.Regression != nil && its.Regression.After.Duration < soak && its.Regression.At.After(retriedAt(proxy))
 		if granted, found := r.granted.Load(client.ObjectKeyFromObject(release)); found && granted == its.Pending {
