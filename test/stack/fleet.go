@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -23,7 +24,7 @@ func (s *Stack) configureFleet(ctx context.Context, bootstrap map[string]string)
 		"agentImagePullPolicy":            "IfNotPresent",
 		"apiServerURL":                    s.hub.server,
 		"apiServerCA":                     s.hub.pki.CA(),
-		"agentCheckinInterval":            "15m",
+		"agentCheckinInterval":            cmp.Or(s.options.CheckIn, "15m"),
 		"agentTLSMode":                    "system-store",
 		"agentWorkers":                    map[string]string{"bundledeployment": "50", "drift": "50"},
 		"garbageCollectionInterval":       "15m",
@@ -55,13 +56,36 @@ func (s *Stack) fleetEnv(more ...string) ([]string, error) {
 	return append(env, more...), err
 }
 
-// fleetSpecs are Fleet's controllers.
-func (s *Stack) fleetSpecs() ([]process.Spec, error) {
+// StartFleetController starts the controller of Fleet that deploys Bundles, on a stack of the profile API that has
+// parts.Fleet among its Parts. Nobody gives Fleet Clusters namespaces, nor agents.
+func (s *Stack) StartFleetController(ctx context.Context) error {
+	if err := s.configureFleet(ctx, nil); err != nil {
+		return err
+	}
+	spec, err := s.fleetControllerSpec()
+	if err != nil {
+		return err
+	}
+	return s.run(ctx, spec)
+}
+
+func (s *Stack) fleetControllerSpec() (process.Spec, error) {
 	port, health, err := s.lease()
 	if err != nil {
-		return nil, err
+		return process.Spec{}, err
 	}
 	env, err := s.fleetEnv("FLEET_HEALTHPROBE_BIND_ADDRESS=" + health)
+	return process.Spec{
+		Name: "fleet-controller", Path: s.tools.Bin("fleetcontroller"), Port: port,
+		Args:  []string{"--leader-elect=false", "--disable-metrics"},
+		Env:   env,
+		Ready: poll.Answers(http.DefaultClient, "http://"+health+"/readyz"),
+	}, err
+}
+
+// fleetSpecs are Fleet's controllers.
+func (s *Stack) fleetSpecs() ([]process.Spec, error) {
+	controller, err := s.fleetControllerSpec()
 	if err != nil {
 		return nil, err
 	}
@@ -69,12 +93,7 @@ func (s *Stack) fleetSpecs() ([]process.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []process.Spec{{
-		Name: "fleet-controller", Path: s.tools.Bin("fleetcontroller"), Port: port,
-		Args:  []string{"--leader-elect=false", "--disable-metrics"},
-		Env:   env,
-		Ready: poll.Answers(http.DefaultClient, "http://"+health+"/readyz"),
-	}, management, {
+	return []process.Spec{controller, management, {
 		Name: "fleet-helmops", Path: s.tools.Bin("fleetcontroller"),
 		Args:        []string{"helmops", "--leader-elect=false", "--disable-metrics"},
 		Env:         management.Env,
