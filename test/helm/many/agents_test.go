@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,8 +49,8 @@ type agents struct {
 	// wanted are the BundleDeployments as they are, and working those that an agent works on.
 	wanted  map[string]*fleetv1.BundleDeployment
 	working map[string]bool
-	// areAway says that the agents do nothing.
-	areAway bool
+	// away are the Clusters whose agents do nothing.
+	away []string
 	// has is what each applied state of a BundleDeployment is, and readySince when its agent reported that it is ready.
 	has        map[string]string
 	readySince map[string]time.Time
@@ -184,17 +185,21 @@ func (a *agents) deployment(its *fleetv1.BundleDeployment, e gates.Event) {
 }
 
 func (a *agents) begin(key string) {
-	if !a.working[key] && !a.areAway {
+	if !a.working[key] && !a.isAway(a.wanted[key]) {
 		a.working[key] = true
 		a.wait.Go(func() { a.work(key) })
 	}
 }
 
-// leave has the agents do nothing, until they come back.
-func (a *agents) leave(areAway bool) {
+func (a *agents) isAway(its *fleetv1.BundleDeployment) bool {
+	return slices.Contains(a.away, its.Labels[fleetv1.ClusterLabel])
+}
+
+// leave has the agents of these Clusters do nothing from now on, and all others come back.
+func (a *agents) leave(clusters []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.areAway = areAway
+	a.away = clusters
 	for key := range a.wanted {
 		a.begin(key)
 	}
@@ -205,7 +210,7 @@ func (a *agents) work(key string) {
 	for a.ctx.Err() == nil {
 		a.mu.Lock()
 		its := a.wanted[key]
-		isDone := its == nil || a.areAway || applies(its) == wants(its) && its.Status.Ready || a.failed[key] == wants(its)
+		isDone := its == nil || a.isAway(its) || applies(its) == wants(its) && its.Status.Ready || a.failed[key] == wants(its)
 		if isDone {
 			a.working[key] = false
 			a.mu.Unlock()
@@ -327,6 +332,18 @@ func (a *agents) have() map[string]int {
 			count[strings.ReplaceAll(a.has[key+" "+wants(its)], its.Labels[fleetv1.ClusterLabel], "NAME")]++
 		} else {
 			count["another"]++
+		}
+	}
+	return count
+}
+
+// unavailable returns how many of these Clusters do not have what Fleet wants.
+func (a *agents) unavailable(clusters []string) (count int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, its := range a.wanted {
+		if slices.Contains(clusters, its.Labels[fleetv1.ClusterLabel]) && (applies(its) != wants(its) || !its.Status.Ready) {
+			count++
 		}
 	}
 	return count

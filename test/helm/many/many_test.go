@@ -86,7 +86,15 @@ func (d *deployed) test(t *testing.T) {
 	bad := d.stages[1].Clusters[0]
 	t.Run("a version and the values", func(t *testing.T) {
 		g, begin := NewWithT(t), time.Now()
+		// As many get it as may be unavailable, and no more, while no agent of their stage is there.
+		d.a.leave(slices.Concat(d.stages[1].Clusters, d.stages[2].Clusters))
 		d.change(g, "1.1.0", "second", "")
+		for _, stage := range d.stages[1:] {
+			unavailable := func() int { return d.a.unavailable(stage.Clusters) }
+			g.Eventually(unavailable).Should(Equal(stage.MaxUnavailable))
+			g.Consistently(unavailable).WithTimeout(soak).Should(Equal(stage.MaxUnavailable))
+			d.a.leave(slices.DeleteFunc(slices.Clone(d.stages[2].Clusters), func(name string) bool { return slices.Contains(stage.Clusters, name) }))
+		}
 		d.completes(g, "1.1.0", "second", clusters)
 		t.Logf("in %s", time.Since(begin).Round(time.Second))
 	})
@@ -115,6 +123,7 @@ func (d *deployed) test(t *testing.T) {
 		d.a.history(g)
 		d.a.mu.Lock()
 		defer d.a.mu.Unlock()
+		t.Logf("halted at the revisions %v, mended at %d", d.a.halted, until)
 		g.Expect(d.a.halted).NotTo(BeEmpty())
 		for _, revision := range d.a.granted {
 			g.Expect(revision < d.a.halted[0] || revision > until).To(BeTrue(), "a release may move at revision %d, and the rollout is halted from %d to %d", revision, d.a.halted[0], until)
@@ -131,13 +140,16 @@ func (d *deployed) test(t *testing.T) {
 	t.Run("a step asks no more than with fewer Clusters", func(t *testing.T) {
 		g := NewWithT(t)
 		others := &deployed{name: "few-" + strings.ToLower(d.download), download: d.download, a: play(t, "few-"+strings.ToLower(d.download)), stages: []gates.Stage{{}}}
+		for i := range few {
+			others.stages[0].Clusters = append(others.stages[0].Clusters, clusterName(i))
+		}
 		g.Expect(env.Apply(ctx, others.yaml(`{matchLabels: {few: "yes"}}`, " {maxUnavailable: 1}"))).To(Succeed())
 		others.completes(g, "1.0.0", "first", few)
 		small, large := others.step(t), d.step(t)
 		g.Expect(large).To(BeNumerically("<=", small+1))
 		g.Expect(large).To(BeNumerically("<=", mostRequests))
 		for _, its := range []*deployed{others, d} {
-			its.a.leave(false)
+			its.a.leave(nil)
 			_, err := env.Kubectl(ctx, "-n", namespace, "delete", "hcp", its.name, "--wait=false")
 			g.Expect(err).NotTo(HaveOccurred())
 		}
@@ -150,7 +162,11 @@ func (d *deployed) step(t *testing.T) int {
 	g := NewWithT(t)
 	_, err := env.Kubectl(ctx, "-n", namespace, "patch", "hcp", d.name, "--type=merge", `-p={"spec":{"rollout":{"stages":null,"maxUnavailable":1}}}`)
 	g.Expect(err).NotTo(HaveOccurred())
-	d.a.leave(true)
+	var all []string
+	for _, stage := range d.stages {
+		all = append(all, stage.Clusters...)
+	}
+	d.a.leave(all)
 	since := d.change(g, d.proxy(g).Spec.Version, "step", "")
 	g.Eventually(func(g Gomega) { // All but the first have noted that they wait.
 		var releases addonsv1.HelmReleaseProxyList
@@ -165,7 +181,7 @@ func (d *deployed) step(t *testing.T) int {
 	}).Should(Succeed())
 	tail, err := env.AuditTail()
 	g.Expect(err).NotTo(HaveOccurred())
-	d.a.leave(false)
+	d.a.leave(nil)
 	var moves []time.Time
 	g.Eventually(func(g Gomega) {
 		moves = d.a.moves(since)
@@ -188,7 +204,7 @@ func (d *deployed) step(t *testing.T) int {
 		counts = append(counts, count)
 	}
 	t.Logf("%s: requests for one Cluster after the other: %v; in %d steps: %v", d.name, counts, steps, kinds)
-	d.a.leave(true) // It asks nothing more while another one is counted.
+	d.a.leave(all) // It asks nothing more while another one is counted.
 	slices.Sort(counts)
 	return counts[len(counts)/2]
 }
