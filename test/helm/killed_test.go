@@ -37,14 +37,16 @@ func TestKilledAgent(t *testing.T) {
 	}
 	g.Eventually(func(g Gomega) { isReady(g, "killed"); rolls(g, "True ", 0) }).Should(Succeed())
 
+	silence := func(g Gomega) time.Duration {
+		fleet := &fleetv1.Cluster{}
+		g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: one.namespace, Name: one.name}, fleet)).To(Succeed())
+		return time.Since(fleet.Status.Agent.LastSeen.Time)
+	}
+	g.Eventually(silence).Should(BeNumerically("<", offlineAfter)) // A new agent checks in for the first time after 15 s.
 	one.killAgent(g)
 	t.Cleanup(func() { one.startAgent(NewWithT(t)) })
 	begin := time.Now()
-	g.Eventually(func(g Gomega) {
-		fleet := &fleetv1.Cluster{}
-		g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: one.namespace, Name: one.name}, fleet)).To(Succeed())
-		g.Expect(time.Since(fleet.Status.Agent.LastSeen.Time)).To(BeNumerically(">", offlineAfter))
-	}).Should(Succeed())
+	g.Eventually(silence).Should(BeNumerically(">", offlineAfter))
 	t.Logf("silent for %s after %s", offlineAfter, time.Since(begin).Round(time.Second))
 	patch(g, "killed", `{"spec":{"version":"1.1.0"}}`)
 	two.says(g, "killed", "killed", "version", "1.1.0")
