@@ -33,7 +33,7 @@ const (
 	// steps is how many steps of a rollout are counted.
 	steps = 6
 	// maxStep is how many requests a step may take, however many Clusters wait.
-	maxStep = 15
+	maxStep = 20
 	// chartSize is about what the chart takes in a Bundle.
 	chartSize = 64 << 10
 	// fewestValues and mostValues are what the values of one Cluster take.

@@ -27,7 +27,7 @@ const (
 	// bound is how many Clusters of the second stage may be unavailable at once, and restBound of all others.
 	bound, restBound = 5, 40
 	// steps is for how many Clusters the requests are counted, one after the other, and mostRequests the bound for one.
-	steps, mostRequests = 15, 15
+	steps, mostRequests = 15, 20
 )
 
 // deployed is a HelmChartProxy, and what the agents say about it.
