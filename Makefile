@@ -158,7 +158,7 @@ parts: ## Build the parts of the local stack into .cache/, each once
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no process
-	$(TEST) -timeout=10m ./api/... ./internal/... ./cmd/... ./hack/... ./test/bench/...
+	$(TEST) -timeout=10m ./api/... ./internal/... ./cmd/... ./hack/... ./test/bench/... ./test/helm/gates/...
 
 .PHONY: test-race
 test-race: ## Run the product's tests of test-unit with the race detector, if there is a C compiler
@@ -271,9 +271,9 @@ test-migration: ## Migrate from CAAPF, which is played, and from CAAPH, and back
 	$(TEST) -p=1 -timeout=30m ./test/migration/...
 
 .PHONY: test-helm
-test-helm: ## Test HelmChartProxies on the whole stack, with charts of other projects beside Helm
+test-helm: ## Test HelmChartProxies on the whole stack, with charts of other projects beside Helm, and rollouts over 200 Clusters
 	$(STACK) build
-	$(TEST) -timeout=100m ./test/helm/...
+	$(TEST) -p=1 -timeout=100m ./test/helm/...
 
 .PHONY: test-helm-once
 test-helm-once: ## Test a HelmChartProxy and a rollout on the whole stack, and three charts of other projects beside Helm

@@ -5,12 +5,15 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -27,6 +30,10 @@ const (
 	mostSelected = 1000
 	// oneByOne is how many Clusters are changed, and how many are selected in addition, one after the other.
 	oneByOne = 10
+	// steps is how many steps of a rollout are counted.
+	steps = 6
+	// maxStep is how many requests a step may take, however many Clusters wait.
+	maxStep = 20
 	// chartSize is about what the chart takes in a Bundle.
 	chartSize = 64 << 10
 	// fewestValues and mostValues are what the values of one Cluster take.
@@ -50,7 +57,12 @@ type helmLevel struct {
 	all            helmCost
 	took           time.Duration
 	changed, added helmCost
-	memory         usage.Memory
+	// whole is a change of this many of them, and bounded the same with maxUnavailable.
+	many           int
+	whole, bounded helmCost
+	// steps are the requests from one Cluster that takes a change over to the next.
+	steps  []int
+	memory usage.Memory
 }
 
 // helmCost is what something cost muster-helm: requests, bytes that it sent and received, and the processor time
@@ -72,7 +84,8 @@ func measureHelm(ctx context.Context, s *session) error {
 	if err := s.prepareHelm(ctx, g, repo); err != nil {
 		return err
 	}
-	if err := playFleet(ctx, s); err != nil {
+	fleet, err := playFleet(ctx, s)
+	if err != nil {
 		return err
 	}
 	most := min(s.n, mostSelected)
@@ -96,6 +109,9 @@ func measureHelm(ctx context.Context, s *session) error {
 	from := 0
 	for _, n := range sizes {
 		l, err := s.measureProxy(ctx, g, repo, from, n)
+		if err == nil {
+			err = s.measureRollouts(ctx, &l, g.key(from+n), fleet)
+		}
 		if err != nil {
 			return fmt.Errorf("with %d Clusters: %w", n, err)
 		}
@@ -132,11 +148,26 @@ data: {ca.crt: %s}
 `, g.namespace(0), base64.StdEncoding.EncodeToString(repo.CA)))
 }
 
+func proxyOf(n int) client.ObjectKey {
+	return client.ObjectKey{Namespace: "bench-00", Name: fmt.Sprintf("bench-%d", n)}
+}
+
+// helmTemplate is the template of the values, with a revision for Clusters that have none of their own.
+func helmTemplate(revision string) string {
+	return fmt.Sprintf(`revision: {{ index .Cluster.metadata.labels %q | default %q }}
+version: {{ .ControlPlane.spec.version }}
+hosts:
+{{- range $i := until 56 }}
+- "{{ $i }}.{{ $.Cluster.metadata.name }}.{{ $.Cluster.spec.controlPlaneEndpoint.host }}/{{ $.InfraCluster.metadata.name }}/index.html"
+{{- end }}
+`, clusterLabel, revision)
+}
+
 // measureProxy deploys a HelmChartProxy to some Clusters at once. Then it changes single Clusters, and selects
 // further ones, one after the other.
 func (s *session) measureProxy(ctx context.Context, g *generator, repo *repository.Repository, from, n int) (l helmLevel, err error) {
 	l.n = n
-	proxy := client.ObjectKey{Namespace: g.namespace(0), Name: fmt.Sprintf("bench-%d", n)}
+	proxy := proxyOf(n)
 	choose := func(ctx context.Context, i int) error { return g.label(ctx, clusterFile, i, selectLabel, proxy.Name) }
 	if err := g.each(ctx, from, from+n, choose); err != nil {
 		return l, err
@@ -154,14 +185,8 @@ spec:
   chartName: bench
   version: 1.0.0
   tlsConfig: {caSecret: {name: repository}}
-  valuesTemplate: |
-    revision: {{ index .Cluster.metadata.labels %[5]q | default "none" }}
-    version: {{ .ControlPlane.spec.version }}
-    hosts:
-    {{- range $i := until 56 }}
-    - "{{ $i }}.{{ $.Cluster.metadata.name }}.{{ $.Cluster.spec.controlPlaneEndpoint.host }}/{{ $.InfraCluster.metadata.name }}/index.html"
-    {{- end }}
-`, proxy.Namespace, proxy.Name, selectLabel, repo.URL, clusterLabel))
+  valuesTemplate: %[5]q
+`, proxy.Namespace, proxy.Name, selectLabel, repo.URL, helmTemplate("none")))
 	}); err != nil {
 		return l, err
 	}
@@ -184,6 +209,59 @@ spec:
 	}
 	l.memory, err = s.atRest(ctx, helm)
 	return l, err
+}
+
+// measureRollouts changes the values of all Clusters of a HelmChartProxy: at once, with a bound, and of one after the other.
+// One of the Clusters has no revision of its own.
+func (s *session) measureRollouts(ctx context.Context, l *helmLevel, one client.ObjectKey, fleet *playedFleet) error {
+	proxy, all := proxyOf(l.n), l.n+oneByOne
+	patch := func(format string, args ...any) error {
+		its := &addonsv1.HelmChartProxy{}
+		its.Namespace, its.Name = proxy.Namespace, proxy.Name
+		return s.admin.Patch(ctx, its, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, format, args...)))
+	}
+	l.many = all - min(l.n, oneByOne) // The others have a revision of their own.
+	for _, its := range []struct {
+		revision, rollout string
+		cost              *helmCost
+	}{{"whole", `null`, &l.whole}, {"bounded", `{"maxUnavailable":"25%"}`, &l.bounded}} {
+		s.say("%d Clusters: change all, %s", l.n, its.revision)
+		if err := s.deployed(ctx, &helmCost{}, proxy, all, func() error { return patch(`{"spec":{"rollout":%s}}`, its.rollout) }); err != nil {
+			return err
+		}
+		if err := s.deployed(ctx, its.cost, proxy, all, func() error { return patch(`{"spec":{"valuesTemplate":%q}}`, helmTemplate(its.revision)) }); err != nil {
+			return err
+		}
+		if err := s.hasValues(ctx, proxy, one, its.revision); err != nil {
+			return err
+		}
+	}
+	s.say("%d Clusters: let one after the other change", l.n)
+	if err := s.deployed(ctx, &helmCost{}, proxy, all, func() error { return patch(`{"spec":{"rollout":{"maxUnavailable":1}}}`) }); err != nil {
+		return err
+	}
+	fleet.isAway.Store(true)
+	if _, err := s.during(ctx, helm, func(*phase) error { return patch(`{"spec":{"valuesTemplate":%q}}`, helmTemplate("steps")) }); err != nil {
+		return err // Now all but one wait.
+	}
+	since := time.Now()
+	p, err := s.during(ctx, helm, func(p *phase) error {
+		fleet.isAway.Store(false)
+		for len(fleet.since(since)) < steps+2 {
+			if err := sleep(ctx, 100*time.Millisecond); err != nil {
+				return err
+			}
+			if time.Since(since) > patience {
+				return fmt.Errorf("only %d Clusters have taken the change over", len(fleet.since(since)))
+			}
+		}
+		return patch(`{"spec":{"rollout":null}}`)
+	})
+	if err != nil {
+		return err
+	}
+	l.steps = p.requests.between(fleet.since(since)[1 : steps+2])
+	return s.hasValues(ctx, proxy, one, "steps")
 }
 
 // deployed has something happen, and waits until muster-helm is quiet and the HelmChartProxy says that it is
@@ -286,9 +364,33 @@ func helmTable(levels []helmLevel) table {
 			value(fmt.Sprintf("%d Clusters at once: processor time", l.n), "s", l.all.cpu.Seconds()),
 			value(fmt.Sprintf("%d Clusters: memory", l.n), "MiB", l.memory.Now),
 		)
+		t.note("%d Clusters, all change: %s; with maxUnavailable: %s; steps: %v", l.n, l.whole.requests, l.bounded.requests, l.steps)
+		for _, kind := range []struct {
+			name string
+			cost helmCost
+		}{{"all change", l.whole}, {"all change, maxUnavailable 25%", l.bounded}} {
+			t.add(
+				value(fmt.Sprintf("%d Clusters, %s: requests for each", l.n, kind.name), "", kind.cost.perOne(l.many)),
+				value(fmt.Sprintf("%d Clusters, %s: processor time for each", l.n, kind.name), "ms", perOne(kind.cost.cpu, l.many)),
+			)
+		}
+		t.add(value(fmt.Sprintf("%d Clusters, one change after the other: requests for a step, p50", l.n), "", median(l.steps)).
+			against(median(first.steps)).atMost(maxStep))
 	}
 	t.add(value("memory for each selected Cluster", "KiB", (last.memory.Now-first.memory.Now)*1024/float64(deployedUpTo(levels)-first.n-oneByOne)))
 	return t
+}
+
+// perOne returns the requests for one of many.
+func (c helmCost) perOne(many int) float64 {
+	return float64(len(c.requests.of(write))+len(c.requests.of(read))) / float64(many)
+}
+
+func median(counts []int) float64 {
+	if len(counts) == 0 {
+		return math.NaN()
+	}
+	return float64(slices.Sorted(slices.Values(counts))[len(counts)/2])
 }
 
 // deployedUpTo returns how many Clusters all HelmChartProxies select together.

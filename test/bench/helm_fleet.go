@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,23 +27,36 @@ type playedFleet struct {
 	// deployed are the BundleDeployments as they were last written.
 	deployed sync.Map
 	revision atomic.Int64
+	// isAway says that Fleet does nothing.
+	isAway atomic.Bool
+
+	mu sync.Mutex
+	// changes are when Clusters got something else than they had.
+	changes []time.Time
+}
+
+// since returns when Clusters got something else, after a time.
+func (f *playedFleet) since(begin time.Time) []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(f.changes), func(at time.Time) bool { return at.Before(begin) })
 }
 
 // playFleet plays Fleet until ctx ends.
-func playFleet(ctx context.Context, s *session) error {
+func playFleet(ctx context.Context, s *session) (*playedFleet, error) {
 	config, err := s.env.RESTConfig()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ours, err := labels.Parse(plan.ProxyLabel)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	made := cache.ByObject{Label: ours}
 	f := &playedFleet{admin: s.admin}
 	f.cache, err = cache.New(config, cache.Options{Scheme: s.admin.Scheme(), ByObject: map[client.Object]cache.ByObject{&fleetv1.Bundle{}: made}})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	go func() { _ = f.cache.Start(ctx) }()
 	go func() {
@@ -53,11 +67,14 @@ func playFleet(ctx context.Context, s *session) error {
 			_ = sleep(ctx, 200*time.Millisecond)
 		}
 	}()
-	return nil
+	return f, nil
 }
 
 // act takes Bundles over, and deploys them.
 func (f *playedFleet) act(ctx context.Context) error {
+	if f.isAway.Load() {
+		return nil
+	}
 	var bundles fleetv1.BundleList
 	if err := f.cache.List(ctx, &bundles); err != nil {
 		return err
@@ -97,6 +114,9 @@ func (f *playedFleet) deploy(ctx context.Context, bundle *fleetv1.Bundle, target
 			return fmt.Errorf("deploying: %w", err)
 		}
 	case its.Spec.DeploymentID != id:
+		f.mu.Lock()
+		f.changes = append(f.changes, time.Now())
+		f.mu.Unlock()
 		old := its.DeepCopy()
 		f.fill(its, bundle, target, id)
 		if err := f.admin.Patch(ctx, its, client.MergeFrom(old)); err != nil {

@@ -88,6 +88,22 @@ func TestLatencies(t *testing.T) {
 	}
 }
 
+func TestBetween(t *testing.T) {
+	begin := time.Now()
+	at := func(seconds int) time.Time { return begin.Add(time.Duration(seconds) * time.Second) }
+	asked := func(seconds int) stack.AuditEvent {
+		return stack.AuditEvent{Verb: "patch", Resource: "bundles", Received: at(seconds)}
+	}
+	all := requests{asked(0), asked(1), asked(2), {Verb: "update", Resource: "leases", Received: at(2)}, asked(3), asked(9)}
+	got := all.between([]time.Time{at(1), at(3), at(5), at(6)})
+	if want := []int{2, 1, 0}; !slices.Equal(got, want) || median(got) != 1 {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if f := value("a", "", median(nil)).atMost(1); f.verdict != missed {
+		t.Error("the median of nothing reaches a bar")
+	}
+}
+
 func TestCounts(t *testing.T) {
 	got, err := countsIn(`# HELP controller_runtime_reconcile_total Total number of reconciliations per controller
 controller_runtime_reconcile_total{controller="cluster",result="error"} 1

@@ -226,6 +226,19 @@ func (r requests) latencies(changes map[client.ObjectKey]request, keys map[clien
 	return result, nil
 }
 
+// between counts the requests that were received from each time to the next one, without those of the program for itself.
+func (r requests) between(times []time.Time) (counts []int) {
+	for i := range len(times) - 1 {
+		counts = append(counts, 0)
+		for _, e := range r {
+			if kindOf(e) != own && !e.Received.Before(times[i]) && e.Received.Before(times[i+1]) {
+				counts[i]++
+			}
+		}
+	}
+	return counts
+}
+
 // nothing is a figure of requests of which there should be none.
 func nothing(name string, all requests) figure {
 	return value(name, "", float64(len(all.of(write))+len(all.of(read)))).atMost(0)

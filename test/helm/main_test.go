@@ -23,6 +23,8 @@ const (
 	team = "team"
 	// soon is how long Fleet and its agents may take to follow.
 	soon = 2 * time.Minute
+	// checkIn is how often the agents check in.
+	checkIn = "5s"
 )
 
 var (
@@ -36,7 +38,7 @@ var (
 func TestMain(m *testing.M) {
 	SetDefaultEventuallyTimeout(soon)
 	SetDefaultEventuallyPollingInterval(200 * time.Millisecond)
-	os.Exit(stack.Main(m, stack.Options{Profile: stack.Full, Muster: true}, prepare, nothingRefused))
+	os.Exit(stack.Main(m, stack.Options{Profile: stack.Full, CheckIn: checkIn, Muster: true}, prepare, nothingRefused))
 }
 
 func prepare(s *stack.Stack) (err error) {

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -23,7 +24,7 @@ func (s *Stack) configureFleet(ctx context.Context, bootstrap map[string]string)
 		"agentImagePullPolicy":            "IfNotPresent",
 		"apiServerURL":                    s.hub.server,
 		"apiServerCA":                     s.hub.pki.CA(),
-		"agentCheckinInterval":            "15m",
+		"agentCheckinInterval":            cmp.Or(s.options.CheckIn, "15m"),
 		"agentTLSMode":                    "system-store",
 		"agentWorkers":                    map[string]string{"bundledeployment": "50", "drift": "50"},
 		"garbageCollectionInterval":       "15m",
@@ -55,38 +56,11 @@ func (s *Stack) fleetEnv(more ...string) ([]string, error) {
 	return append(env, more...), err
 }
 
-// fleetSpecs are Fleet's controllers.
-func (s *Stack) fleetSpecs() ([]process.Spec, error) {
-	port, health, err := s.lease()
-	if err != nil {
-		return nil, err
-	}
-	env, err := s.fleetEnv("FLEET_HEALTHPROBE_BIND_ADDRESS=" + health)
-	if err != nil {
-		return nil, err
-	}
-	management, err := s.agentManagementSpec("--disable-bootstrap")
-	if err != nil {
-		return nil, err
-	}
-	return []process.Spec{{
-		Name: FleetController, Path: s.tools.Bin("fleetcontroller"), Port: port,
-		Args:  []string{"--leader-elect=false", "--disable-metrics"},
-		Env:   env,
-		Ready: poll.Answers(http.DefaultClient, "http://"+health+"/readyz"),
-	}, management, {
-		Name: "fleet-helmops", Path: s.tools.Bin("fleetcontroller"),
-		Args:        []string{"helmops", "--leader-elect=false", "--disable-metrics"},
-		Env:         management.Env,
-		LogContains: "Starting workers",
-	}}, nil
-}
-
 // FleetController is the process that makes BundleDeployments of Bundles.
 const FleetController = "fleet-controller"
 
-// StartFleetController starts that process on a stack of Profile API, whose Parts must have Fleet. The caller plays what
-// else Fleet does: it gives Fleet Clusters their namespaces, and is their agents.
+// StartFleetController starts that process on a stack of the profile API that has parts.Fleet among its Parts. Nobody
+// gives Fleet Clusters namespaces, nor agents.
 func (s *Stack) StartFleetController(ctx context.Context) error {
 	if _, err := s.process(FleetController); err == nil {
 		return s.Start(ctx, FleetController)
@@ -94,18 +68,41 @@ func (s *Stack) StartFleetController(ctx context.Context) error {
 	if err := s.configureFleet(ctx, map[string]string{"namespace": "-"}); err != nil {
 		return err
 	}
-	specs, err := s.fleetSpecs()
+	spec, err := s.fleetControllerSpec()
 	if err != nil {
 		return err
 	}
-	return s.run(ctx, specs[0])
+	return s.run(ctx, spec)
 }
 
-func (s *Stack) agentManagementSpec(flags ...string) (process.Spec, error) {
-	env, err := s.fleetEnv("FLEET_HEALTHPROBE_BIND_ADDRESS=0")
+func (s *Stack) fleetControllerSpec() (process.Spec, error) {
+	port, health, err := s.lease()
+	if err != nil {
+		return process.Spec{}, err
+	}
+	env, err := s.fleetEnv("FLEET_HEALTHPROBE_BIND_ADDRESS=" + health)
 	return process.Spec{
-		Name: "fleet-agentmanagement", Path: s.tools.Bin("fleetcontroller"),
-		Args: append([]string{"agentmanagement"}, flags...), Env: env,
-		LogContains: "Starting fleet.cattle.io/v1alpha1, Kind=Cluster controller",
+		Name: FleetController, Path: s.tools.Bin("fleetcontroller"), Port: port,
+		Args:  []string{"--leader-elect=false", "--disable-metrics"},
+		Env:   env,
+		Ready: poll.Answers(http.DefaultClient, "http://"+health+"/readyz"),
 	}, err
+}
+
+// fleetSpecs are Fleet's controllers.
+func (s *Stack) fleetSpecs() ([]process.Spec, error) {
+	controller, err := s.fleetControllerSpec()
+	if err != nil {
+		return nil, err
+	}
+	management, err := s.agentManagementSpec("--disable-bootstrap")
+	if err != nil {
+		return nil, err
+	}
+	return []process.Spec{controller, management, {
+		Name: "fleet-helmops", Path: s.tools.Bin("fleetcontroller"),
+		Args:        []string{"helmops", "--leader-elect=false", "--disable-metrics"},
+		Env:         management.Env,
+		LogContains: "Starting workers",
+	}}, nil
 }

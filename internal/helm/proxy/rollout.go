@@ -185,6 +185,9 @@ func (r *Reconciler) targetOf(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs,
 		target.Returns = its.Returns(proxy, isBack)
 		if its.Ready != nil && its.Unready == nil {
 			target.Ready = its.Ready.Time
+			if soak > 0 { // The record has whole seconds, rounded down.
+				target.Ready = target.Ready.Add(time.Second)
+			}
 		}
 		target.Regressed = its.Regression != nil && its.Regression.After.Duration < soak && its.Regression.At.After(retriedAt(proxy))
 		if granted, found := r.granted.Load(client.ObjectKeyFromObject(release)); found && granted == its.Pending {

@@ -101,6 +101,27 @@ func TestGrantsCountAtOnce(t *testing.T) {
 	}
 }
 
+// The record has whole seconds, rounded down: the next stage must not begin before the soak time has passed.
+func TestSoakIsNotShort(t *testing.T) {
+	waiting := plan.Rollout{Pending: "new", Ready: ago(time.Hour)}
+	for name, test := range map[string]struct {
+		soak, ready time.Duration
+		granted     []string
+	}{
+		"just passed, by the record": {time.Minute, time.Minute, nil},
+		"passed":                     {time.Minute, time.Minute + time.Second, []string{"b"}},
+		"without one":                {0, 0, []string{"b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ago(test.ready)}, "b": waiting, "c": waiting})
+			r.of.Spec.Rollout.Stages[0].Soak = &metav1.Duration{Duration: test.soak}
+			if granted, reason := r.step(t); !slices.Equal(granted, test.granted) {
+				t.Errorf("granted %v, reason %v: %s", granted, reason, r.state.rollout.Message)
+			}
+		})
+	}
+}
+
 // A release does not move before the releases of earlier stages have rendered their sources.
 func TestUnknownReleasesKeepOthersWaiting(t *testing.T) {
 	ready := ago(time.Hour)
