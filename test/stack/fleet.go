@@ -106,3 +106,12 @@ func (s *Stack) fleetSpecs() ([]process.Spec, error) {
 		LogContains: "Starting workers",
 	}}, nil
 }
+
+func (s *Stack) agentManagementSpec(flags ...string) (process.Spec, error) {
+	env, err := s.fleetEnv("FLEET_HEALTHPROBE_BIND_ADDRESS=0")
+	return process.Spec{
+		Name: "fleet-agentmanagement", Path: s.tools.Bin("fleetcontroller"),
+		Args: append([]string{"agentmanagement"}, flags...), Env: env,
+		LogContains: "Starting fleet.cattle.io/v1alpha1, Kind=Cluster controller",
+	}, err
+}
