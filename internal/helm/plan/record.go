@@ -65,12 +65,15 @@ type Rollout struct {
 	Content string `json:"content,omitempty"`
 	// Pending is the Change that the release waits for; empty if it has the wanted ones.
 	Pending string `json:"pending,omitempty"`
-	// Completed is the Change that the release had when the rollout was last completed, if it has left that.
+	// Completed is the Change that the release had when the rollout was last completed before Since.
 	Completed string `json:"completed,omitempty"`
 	// Version is the version of the chart with which the release joined a rollout: see JoinVersion.
 	Version string `json:"version,omitempty"`
 	// Joined is when the release got its first Content.
 	Joined *metav1.Time `json:"joined,omitempty"`
+	// Ahead says that the release joined while the HelmChartProxy asked for something else than what was last completed,
+	// and has not gone back since.
+	Ahead bool `json:"ahead,omitempty"`
 	// Since is when the release last took a change over in a rollout.
 	Since *metav1.Time `json:"since,omitempty"`
 	// Ready is since when the release has been ready with its current state, and Unready since when it no longer is.

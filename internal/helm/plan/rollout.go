@@ -63,7 +63,7 @@ func Change(content, digest string) string { return Digest([]byte(content + " " 
 // and the stages that there are now. It reports false if that is not known.
 func LastCompleted(proxy *addonsv1.HelmChartProxy) (addonsv1.HelmChartProxySpec, bool) {
 	var spec addonsv1.HelmChartProxySpec
-	if proxy.Status.Rollout == nil || proxy.Status.Rollout.LastCompleted == nil || json.Unmarshal(proxy.Status.Rollout.LastCompleted.Spec.Raw, &spec) != nil {
+	if !hasCompleted(proxy) || json.Unmarshal(proxy.Status.Rollout.LastCompleted.Spec.Raw, &spec) != nil {
 		return spec, false
 	}
 	spec.ClusterSelector, spec.NamespaceSelector, spec.Rollout = proxy.Spec.ClusterSelector, proxy.Spec.NamespaceSelector, proxy.Spec.Rollout
@@ -79,17 +79,23 @@ func IsBack(proxy *addonsv1.HelmChartProxy) bool {
 	return isKnown && equality.Semantic.DeepEqual(was.Spec, is.Spec)
 }
 
+// IsAhead reports whether a HelmChartProxy asks for something else than what was last completed.
+func IsAhead(proxy *addonsv1.HelmChartProxy) bool { return hasCompleted(proxy) && !IsBack(proxy) }
+
+func hasCompleted(proxy *addonsv1.HelmChartProxy) bool {
+	return proxy.Status.Rollout != nil && proxy.Status.Rollout.LastCompleted != nil
+}
+
 // IsCompleted reports whether a rollout was completed since the release has its current state.
 func (r Rollout) IsCompleted(proxy *addonsv1.HelmChartProxy) bool {
 	since := cmp.Or(r.Since, r.Joined)
-	its := proxy.Status.Rollout
-	return since == nil || its != nil && its.LastCompleted != nil && !its.LastCompleted.Time.Before(since)
+	return since == nil || hasCompleted(proxy) && !proxy.Status.Rollout.LastCompleted.Time.Before(since)
 }
 
 // Returns reports whether the change that the release waits for is the state that it had when the rollout was last
-// completed. A release that joined since then had none, and returns with the others if isBack.
+// completed. A release that joined ahead of that had none, and returns with the others if isBack.
 func (r Rollout) Returns(proxy *addonsv1.HelmChartProxy, isBack bool) bool {
-	return r.Pending != "" && (r.Pending == r.Completed || isBack && r.Completed == "" && !r.IsCompleted(proxy))
+	return r.Pending != "" && hasCompleted(proxy) && !r.IsCompleted(proxy) && (r.Pending == r.Completed || isBack && r.Ahead)
 }
 
 // JoinVersion returns the version of the chart that a Cluster gets which joins during a rollout: the last completed one if
@@ -120,7 +126,7 @@ const mostSpec = 256 << 10
 // completed returns status.rollout.lastCompleted of a HelmChartProxy whose rollout is complete.
 func completed(proxy *addonsv1.HelmChartProxy, version string, now time.Time) *addonsv1.CompletedRollout {
 	was := meta.FindStatusCondition(proxy.Status.Conditions, addonsv1.RolloutCompletedCondition)
-	if last := proxy.Status.Rollout; last != nil && last.LastCompleted != nil && was != nil && was.Status == metav1.ConditionTrue && was.ObservedGeneration == proxy.Generation {
+	if last := proxy.Status.Rollout; hasCompleted(proxy) && was != nil && was.Status == metav1.ConditionTrue && was.ObservedGeneration == proxy.Generation {
 		return last.LastCompleted
 	}
 	spec := proxy.Spec

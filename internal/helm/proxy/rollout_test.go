@@ -163,17 +163,17 @@ func TestSilentAgents(t *testing.T) {
 
 // What goes back to the state of the last completed rollout waits for no stage, also on a Cluster that joined since.
 func TestBackToTheLastCompleted(t *testing.T) {
-	ready := ago(time.Hour)
+	ready, since := ago(time.Hour), ago(time.Minute)
 	for name, test := range map[string]struct {
 		its     plan.Rollout
 		isOther bool
 		granted []string
 	}{
-		"back":                                {its: plan.Rollout{Pending: "old", Completed: "old", Since: ready, Ready: ready}, granted: []string{"b"}},
-		"back, and the HelmChartProxy is not": {its: plan.Rollout{Pending: "old", Completed: "old", Since: ready, Ready: ready}, isOther: true, granted: []string{"b"}},
-		"another change":                      {its: plan.Rollout{Pending: "new", Completed: "old", Since: ready, Ready: ready}},
-		"it joined since":                     {its: plan.Rollout{Pending: "old", Joined: ago(time.Minute), Ready: ready}, granted: []string{"b"}},
-		"it joined since, another change":     {its: plan.Rollout{Pending: "new", Joined: ago(time.Minute), Ready: ready}, isOther: true},
+		"back":                                {its: plan.Rollout{Pending: "old", Completed: "old", Since: since, Ready: ready}, granted: []string{"b"}},
+		"back, and the HelmChartProxy is not": {its: plan.Rollout{Pending: "old", Completed: "old", Since: since, Ready: ready}, isOther: true, granted: []string{"b"}},
+		"another change":                      {its: plan.Rollout{Pending: "new", Completed: "old", Since: since, Ready: ready}},
+		"it joined since":                     {its: plan.Rollout{Pending: "old", Joined: since, Ahead: true, Ready: ready}, granted: []string{"b"}},
+		"it joined since, another change":     {its: plan.Rollout{Pending: "new", Joined: since, Ahead: true, Ready: ready}, isOther: true},
 		"it joined before":                    {its: plan.Rollout{Pending: "new", Joined: ago(2 * time.Hour), Ready: ready}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -185,6 +185,31 @@ func TestBackToTheLastCompleted(t *testing.T) {
 			}
 			if granted, reason := r.step(t); !slices.Equal(granted, test.granted) || reason != rollout.Progressing {
 				t.Errorf("granted %v, reason %v: %s", granted, reason, r.state.rollout.Message)
+			}
+		})
+	}
+}
+
+// A change to an earlier state than the last completed one is a change like any other, and so are other values for a
+// Cluster that joined since.
+func TestNotBack(t *testing.T) {
+	ready, completed := ago(time.Hour), ago(10*time.Minute)
+	for name, test := range map[string]struct {
+		its     plan.Rollout
+		isKnown bool
+	}{
+		"further back":                      {its: plan.Rollout{Pending: "oldest", Completed: "oldest", Since: ago(time.Hour), Ready: ready}, isKnown: true},
+		"the last completed is not known":   {its: plan.Rollout{Pending: "old", Completed: "old", Since: ago(time.Minute), Ready: ready}},
+		"it joined since, and other values": {its: plan.Rollout{Pending: "new", Joined: ago(time.Minute), Ready: ready}, isKnown: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRolled(t, map[string]plan.Rollout{"a": {Pending: "new", Ready: ready}, "b": test.its, "c": {Ready: ready}})
+			if test.isKnown {
+				decision := rollout.Decision{Counts: make([]rollout.Count, 2)}
+				r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, &decision, completed.Time)
+			}
+			if granted, _ := r.step(t); !slices.Equal(granted, []string{"a"}) {
+				t.Errorf("granted %v", granted)
 			}
 		})
 	}

@@ -28,9 +28,12 @@ func (s *scope) joinRollout(now time.Time) {
 		s.record.Rollout = nil
 	case its == nil && s.record.Installed:
 		s.record.Rollout = &plan.Rollout{Content: content}
-	case its == nil, !s.record.Installed && (its.Content != content || its.Version != version):
-		joined := metav1.NewTime(now.Truncate(time.Second))
-		s.record.Rollout = &plan.Rollout{Content: content, Version: version, Joined: &joined}
+	case !s.record.Installed:
+		isAhead := plan.IsAhead(s.proxy)
+		if its == nil || its.Content != content || its.Version != version || its.Ahead != isAhead {
+			joined := metav1.NewTime(now.Truncate(time.Second))
+			s.record.Rollout = &plan.Rollout{Content: content, Version: version, Joined: &joined, Ahead: isAhead}
+		}
 	}
 }
 
@@ -94,6 +97,8 @@ func (s *scope) takeOver(now time.Time) {
 	next := &plan.Rollout{Content: s.content(), Completed: its.Completed, Since: &since}
 	if its.IsCompleted(s.proxy) {
 		next.Completed = plan.Change(its.Content, plan.RecordOf(s.release).Digest)
+	} else if its.Ahead {
+		next.Ahead = plan.IsAhead(s.proxy)
 	}
 	if next.IsCompleted(s.proxy) { // Times have seconds, and this change came after.
 		since = metav1.NewTime(s.proxy.Status.Rollout.LastCompleted.Time.Add(time.Second))

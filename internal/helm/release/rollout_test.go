@@ -333,3 +333,40 @@ func TestCompletedStateIsNoted(t *testing.T) {
 		t.Errorf("%s was completed: %s", stateOf(third), fourth.Rollout.Completed)
 	}
 }
+
+// A release that joins while the HelmChartProxy asks for something else than what was last completed goes back with the
+// others. One that joins otherwise does not: other values are a change like any other for it.
+func TestJoinsAhead(t *testing.T) {
+	asks := func(version string) func(*scope) {
+		return func(s *scope) {
+			staged("")(s)
+			s.proxy.Spec.Version, s.inputs.Chart.Version = version, version
+			s.bundle.Labels[plan.ContentLabel] = s.content()
+			spec := runtime.RawExtension{Raw: []byte(`{"version": "1.0.0", "valuesTemplate": "` + template + `"}`)}
+			s.proxy.Status.Rollout = &addonsv1.RolloutStatus{LastCompleted: &addonsv1.CompletedRollout{Time: metav1.NewTime(time.Unix(1e9, 0)), Spec: spec}}
+		}
+	}
+	w := newWorld(t, &renderer{gives: "a: b"})
+	join := func(record plan.Record, version string) plan.Record {
+		return w.write(t, record, template, asks(version)).record
+	}
+	for version, isAhead := range map[string]bool{"1.0.0": false, "2.0.0": true} {
+		if its := join(plan.Record{FleetCluster: "one"}, version); its.Rollout.Ahead != isAhead || its.Rollout.Joined == nil {
+			t.Errorf("joined with %s: %s", version, its)
+		}
+	}
+	record := join(plan.Record{FleetCluster: "one"}, "2.0.0")
+	if back := join(record, "1.0.0"); back.Rollout.Ahead {
+		t.Errorf("back before it is installed: %s", back)
+	}
+	record.Installed = true
+	for _, test := range []struct {
+		version string
+		isAhead bool
+	}{{"3.0.0", true}, {"1.0.0", false}} {
+		// Without a BundleDeployment, it waits for nothing.
+		if record = join(record, test.version); record.Rollout.Since == nil || record.Rollout.Ahead != test.isAhead || record.Rollout.Completed != "" {
+			t.Errorf("took %s over: %s", test.version, record)
+		}
+	}
+}
