@@ -86,9 +86,12 @@ func hasCompleted(proxy *addonsv1.HelmChartProxy) bool {
 	return proxy.Status.Rollout != nil && proxy.Status.Rollout.LastCompleted != nil
 }
 
+// TookOver returns when the release took its state over; nil if it has had that for longer than there has been a rollout.
+func (r Rollout) TookOver() *metav1.Time { return cmp.Or(r.Since, r.Joined) }
+
 // IsCompleted reports whether a rollout was completed since the release has its current state.
 func (r Rollout) IsCompleted(proxy *addonsv1.HelmChartProxy) bool {
-	since := cmp.Or(r.Since, r.Joined)
+	since := r.TookOver()
 	return since == nil || hasCompleted(proxy) && !proxy.Status.Rollout.LastCompleted.Time.Before(since)
 }
 
@@ -124,13 +127,17 @@ func JoinVersion(proxy *addonsv1.HelmChartProxy, chart Chart) string {
 const mostSpec = 256 << 10
 
 // completed returns status.rollout.lastCompleted of a HelmChartProxy whose rollout is complete.
-func completed(proxy *addonsv1.HelmChartProxy, version string, now time.Time) *addonsv1.CompletedRollout {
+// Since is when a release last took a state over, which was before that, whatever clocks say.
+func completed(proxy *addonsv1.HelmChartProxy, version string, since, now time.Time) *addonsv1.CompletedRollout {
 	was := meta.FindStatusCondition(proxy.Status.Conditions, addonsv1.RolloutCompletedCondition)
-	if last := proxy.Status.Rollout; hasCompleted(proxy) && was != nil && was.Status == metav1.ConditionTrue && was.ObservedGeneration == proxy.Generation {
+	if last := proxy.Status.Rollout; hasCompleted(proxy) && !last.LastCompleted.Time.Time.Before(since) && was != nil && was.Status == metav1.ConditionTrue && was.ObservedGeneration == proxy.Generation {
 		return last.LastCompleted
 	}
 	spec := proxy.Spec
 	spec.ClusterSelector, spec.NamespaceSelector, spec.Rollout = metav1.LabelSelector{}, nil, nil
+	if since.After(now) {
+		now = since
+	}
 	result := &addonsv1.CompletedRollout{Time: *later(now, 0), Version: version, Spec: runtime.RawExtension{Raw: []byte(JSON(spec))}}
 	if len(result.Spec.Raw) > mostSpec {
 		result.Spec.Raw = nil
@@ -160,7 +167,7 @@ func RolloutStatus(proxy *addonsv1.HelmChartProxy, version string, decision *rol
 		status.LastCompleted = proxy.Status.Rollout.LastCompleted
 	}
 	if isCompleted {
-		status.LastCompleted = completed(proxy, version, now)
+		status.LastCompleted = completed(proxy, version, decision.Since, now)
 	} else {
 		count := decision.Counts[decision.Stage]
 		status.Stage = names[decision.Stage]

@@ -51,10 +51,11 @@ func TestLastCompleted(t *testing.T) {
 	proxy := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
 	proxy.Spec.Version, proxy.Spec.Rollout = "1.0.0", &addonsv1.RolloutStrategy{OfflineAfter: &metav1.Duration{Duration: time.Hour}}
 	proxy.Spec.ClusterSelector.MatchLabels = map[string]string{"a": "b"}
+	var since time.Time
 	report := func(reason rollout.Reason) *addonsv1.CompletedRollout {
 		now = now.Add(time.Minute)
 		var condition metav1.Condition
-		proxy.Status.Rollout, condition = RolloutStatus(proxy, "1.2.3", &rollout.Decision{Reason: reason, Counts: make([]rollout.Count, 1)}, now)
+		proxy.Status.Rollout, condition = RolloutStatus(proxy, "1.2.3", &rollout.Decision{Reason: reason, Since: since, Counts: make([]rollout.Count, 1)}, now)
 		condition.ObservedGeneration = proxy.Generation
 		proxy.Status.Conditions = []metav1.Condition{condition}
 		return proxy.Status.Rollout.LastCompleted
@@ -87,6 +88,14 @@ func TestLastCompleted(t *testing.T) {
 	report(rollout.Soaking) // The values of a Cluster have changed.
 	if its := report(rollout.Completed); !its.Time.Time.Equal(now) {
 		t.Errorf("completed after other values at %s", its.Time)
+	}
+	since = now.Add(30 * time.Second) // A release has moved, and the report that the rollout was under way was lost.
+	if its := report(rollout.Completed); !its.Time.Time.Equal(now) {
+		t.Errorf("a change was not reported, and completed at %s", its.Time)
+	}
+	since = now.Add(time.Hour) // The clock was wrong when it moved.
+	if its, again := report(rollout.Completed), report(rollout.Completed); !its.Time.Time.Equal(since) || again != its {
+		t.Errorf("completed before the last release moved at %s: %s, and then %s", since, its.Time, again.Time)
 	}
 	proxy.Generation, proxy.Spec.ValuesTemplate = 4, strings.Repeat("x", mostSpec)
 	its := report(rollout.Completed)

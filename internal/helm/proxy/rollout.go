@@ -183,6 +183,9 @@ func (r *Reconciler) targetOf(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs,
 	if its := record.Rollout; its != nil {
 		target.Pending, target.Failed = its.Pending, its.Failed
 		target.Returns = its.Returns(proxy, isBack)
+		if at := its.TookOver(); at != nil && at.Sub(r.Now()) < mostAhead {
+			target.Since = at.Time
+		}
 		if its.Ready != nil && its.Unready == nil {
 			target.Ready = its.Ready.Time
 			if soak > 0 { // The record has whole seconds, rounded down.
@@ -206,6 +209,10 @@ func (r *Reconciler) targetOf(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs,
 	}
 	return target
 }
+
+// mostAhead bounds the time that the program believes from a HelmReleaseProxy, as others may write one: its clock was
+// ahead, and no longer is.
+const mostAhead = 24 * time.Hour
 
 // checkIns remembers when each agent was seen last.
 type checkIns struct {

@@ -214,3 +214,25 @@ func TestNotBack(t *testing.T) {
 		})
 	}
 }
+
+// A rollout is completed after the last release has moved, whatever the clocks say; but others may have written the time.
+func TestCompletedAfterTheLastMove(t *testing.T) {
+	ready := ago(time.Minute)
+	for name, test := range map[string]struct {
+		b    plan.Rollout
+		want time.Duration
+	}{
+		"moved":        {b: plan.Rollout{Ready: ready, Since: ago(2 * time.Minute)}, want: -2 * time.Minute},
+		"joined":       {b: plan.Rollout{Ready: ready, Joined: ago(2 * time.Minute)}, want: -2 * time.Minute},
+		"by its clock": {b: plan.Rollout{Ready: ready, Since: ago(-time.Hour)}, want: time.Hour},
+		"forged":       {b: plan.Rollout{Ready: ready, Since: ago(-100 * time.Hour)}, want: -time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready, Since: ago(time.Hour)}, "b": test.b, "c": {Ready: ready}})
+			_, reason := r.step(t)
+			if got := r.state.rollout.Since; reason != rollout.Completed || !got.Equal(noon.Add(test.want)) {
+				t.Errorf("reason %v, moved last at %s", reason, got)
+			}
+		})
+	}
+}

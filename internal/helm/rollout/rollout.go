@@ -48,6 +48,8 @@ type Target struct {
 	Failed, Blocked bool
 	// Regressed says that the release ceased to be ready while its stage was soaking.
 	Regressed bool
+	// Since is when the release took its state over; zero if it has had that for longer than there has been a rollout.
+	Since time.Time
 	// Returns says that the change that the release waits for is the state that it had when the rollout was last completed.
 	Returns bool
 	// Offline says that the agent is silent.
@@ -110,6 +112,8 @@ type Decision struct {
 	Counts []Count
 	// Offline names Clusters that the rollout goes on without.
 	Offline string
+	// Since is when a release last took a state over.
+	Since time.Time
 }
 
 // Next decides what happens next. Approval is the hash of the changes that a person approves, and hash makes one.
@@ -124,6 +128,9 @@ func Next(stages []Stage, targets []Target, approval string, hash func(parts []s
 		d.Counts[its.Stage].Clusters++
 		if !its.Aside {
 			members[its.Stage] = append(members[its.Stage], its)
+			if its.Since.After(d.Since) {
+				d.Since = its.Since
+			}
 		}
 	}
 	for i := range stages {
