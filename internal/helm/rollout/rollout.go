@@ -67,7 +67,7 @@ func (t Target) isFree() bool { return t.isHeld() && !t.Unknown && !t.Blocked }
 
 // IsMoving reports whether the release may take the wanted state over, and has not been ready with it.
 func (t Target) IsMoving() bool {
-	return !t.isHeld() && !t.Blocked && (t.Pending != "" || t.Ready.IsZero())
+	return !t.isHeld() && (t.Pending != "" || t.Ready.IsZero())
 }
 
 // isFailing reports whether the wanted state fails. A release that waits for another state may have failed with the
@@ -245,13 +245,7 @@ func (d *Decision) goBack(stage Stage, members []Target) {
 			members[i].Approved = members[i].Pending
 		}
 	}
-	before := len(d.Move)
 	d.move(stage, members, func(t Target) bool { return t.Returns && t.isFree() })
-	for i := range members {
-		if slices.Contains(d.Move[before:], members[i].Cluster) {
-			members[i].Granted = members[i].Pending
-		}
-	}
 }
 
 // move lets releases of a stage take their changes over. A release that does not work, or whose agent is silent, makes no
@@ -259,8 +253,9 @@ func (d *Decision) goBack(stage Stage, members []Target) {
 func (d *Decision) move(stage Stage, members []Target, may func(Target) bool) {
 	unavailable := count(members, Target.isUnavailable)
 	for _, isFree := range []bool{true, false} {
-		for _, its := range members {
-			if !may(its) || stage.Manual && its.Approved != its.Pending || isFree != (its.Offline || !its.Available) {
+		for i := range members {
+			its := &members[i]
+			if !may(*its) || stage.Manual && its.Approved != its.Pending || isFree != (its.Offline || !its.Available) {
 				continue
 			}
 			if !isFree {
@@ -269,7 +264,7 @@ func (d *Decision) move(stage Stage, members []Target, may func(Target) bool) {
 				}
 				unavailable++
 			}
-			d.Move = append(d.Move, its.Cluster)
+			d.Move, its.Granted = append(d.Move, its.Cluster), its.Pending
 		}
 	}
 }
