@@ -221,7 +221,7 @@ func (d *Decision) approve(stage Stage, members []Target, approval string, hash 
 	}
 	isLacking := func(t Target) bool { return t.isFree() && t.Approved != t.Pending }
 	isGoing := func(t Target) bool { // Until they are gone, the hash changes. That may never happen to an offline one.
-		return t.isHeld() && t.Approved == t.Pending && !(t.Unknown && t.Offline) || t.IsMoving() && !t.Offline && !t.isFailing()
+		return t.isHeld() && !t.Blocked && t.Approved == t.Pending && !(t.Unknown && t.Offline) || t.IsMoving() && !t.Offline && !t.isFailing()
 	}
 	its := hash(parts)
 	switch lacking := clusters(members, isLacking); {
