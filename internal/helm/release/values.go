@@ -231,6 +231,7 @@ func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error)
 		s.isUnfinished = true
 	case errors.Is(err, references.ErrListing):
 		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, "the objects that the Cluster refers to are being listed")
+		s.isUnfinished = true
 	case err != nil:
 		s.fail(addonsv1.ValueParsingFailedReason, err.Error())
 	}

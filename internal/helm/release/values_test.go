@@ -25,6 +25,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/helm/values"
 	"github.com/muster-fleet/muster/internal/helm/worker"
+	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 )
@@ -264,6 +265,25 @@ func TestNoTurn(t *testing.T) {
 	s := w.write(t, plan.Record{FleetCluster: "one"}, "a: {{ .Cluster.metadata.name }}", func(*scope) {})
 	if s.again != turnInterval || s.trouble.Reason != addonsv1.HelmReleaseProxySpecsUpdatingReason || s.record.Digest != "" {
 		t.Errorf("again in %s, with %v", s.again, s.trouble)
+	}
+}
+
+// listing is the API server while it lists the kinds that Clusters refer to.
+type listing struct{ noSources }
+
+func (listing) Objects(context.Context, *clusterv1.Cluster) (controlPlane, infrastructure map[string]any, err error) {
+	return nil, nil, references.ErrListing
+}
+
+func (listing) Digest(context.Context, *clusterv1.Cluster, io.Writer) bool { return false }
+
+// A release that cannot render its values yet has not taken its inputs over: a rollout would count it as done with them.
+func TestListing(t *testing.T) {
+	w := newWorld(t, &renderer{gives: "a: b"})
+	w.Sources = listing{}
+	s := w.write(t, plan.Record{FleetCluster: "one"}, ofCluster, func(*scope) {})
+	if !s.isUnfinished || s.trouble.Reason != addonsv1.HelmReleaseProxySpecsUpdatingReason || s.record.Digest != "" {
+		t.Errorf("finished, with %v", s.trouble)
 	}
 }
 
