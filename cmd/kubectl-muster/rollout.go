@@ -432,10 +432,10 @@ func (o *rolloutOptions) abort(ctx context.Context, name string) error {
 	if !isKnown {
 		return fmt.Errorf("no completed rollout of %s is known: apply an earlier version of it", report)
 	}
-	changed := differences(proxy.Spec, last)
-	if len(changed) == 0 {
+	if plan.IsBack(proxy) {
 		return fmt.Errorf("%s asks for what was last completed: if values have changed, put back the ConfigMap, the Secret or the Cluster that they come from", report)
 	}
+	changed := differences(proxy.Spec, last)
 	before, since := proxy.DeepCopy(), proxy.Status.Rollout.LastCompleted.Time
 	proxy.Spec = last
 	if err := patch(ctx, cluster, report, before, proxy, "get and patch"); err != nil {

@@ -267,6 +267,10 @@ func TestRolloutAbort(t *testing.T) {
 		"as it is": {proxy: halted(func(its *addonsv1.HelmChartProxy) {
 			completed(`{"chartName": "web", "version": "2.0.0", "options": {"timeout": "1m0s"}, "valuesTemplate": "a: ` + strings.Repeat("x", 100) + `"}`)(its)
 		}), code: 1, says: "asks for what was last completed: if values have changed, put back the ConfigMap"},
+		"as it is but for defaults": {proxy: halted(func(its *addonsv1.HelmChartProxy) {
+			completed(`{"chartName": "web", "version": "2.0.0", "options": {"timeout": "1m0s"}, "valuesTemplate": "a: ` + strings.Repeat("x", 100) + `"}`)(its)
+			its.Spec.ReleaseNamespace = "default"
+		}), code: 1, says: "asks for what was last completed"},
 		"no rollout": {proxy: halted(func(its *addonsv1.HelmChartProxy) { its.Spec.Rollout = nil }), code: 2, says: "has no spec.rollout"},
 	} {
 		t.Run(name, func(t *testing.T) {
