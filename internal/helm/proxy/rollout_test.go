@@ -206,7 +206,7 @@ func TestNotBack(t *testing.T) {
 			r := newRolled(t, map[string]plan.Rollout{"a": {Pending: "new", Ready: ready}, "b": test.its, "c": {Ready: ready}})
 			if test.isKnown {
 				decision := rollout.Decision{Counts: make([]rollout.Count, 2)}
-				r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, &decision, completed.Time)
+				r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, "1.0.0", &decision, completed.Time)
 			}
 			if granted, _ := r.step(t); !slices.Equal(granted, []string{"a"}) {
 				t.Errorf("granted %v", granted)
