@@ -98,7 +98,7 @@ func newRolling(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) (
 }
 
 func (r *Reconciler) next(its *rolling) rollout.Decision {
-	return rollout.Next(its.stages, its.targets, its.proxy.Annotations[addonsv1.RolloutApprovedAnnotation], hashOf, r.Now())
+	return rollout.Next(its.stages, its.targets, its.proxy.Annotations[addonsv1.RolloutApprovedAnnotation], its.hashOf, r.Now())
 }
 
 // addTarget adds the observed state of a release. It asks about the agent only if the rollout waits for it.
@@ -255,7 +255,14 @@ func (r *Reconciler) lastSeen(ctx context.Context, release *addonsv1.HelmRelease
 // mostCheckIns bounds the memory for Clusters that a rollout no longer waits for.
 const mostCheckIns = 1000
 
-func hashOf(parts []string) string { return plan.Digest([]byte(plan.JSON(parts))) }
+// hashOf makes the hash that a person approves. It is another one once a rollout was completed: the annotation stays, and
+// must not count if the same change comes back.
+func (its *rolling) hashOf(parts []string) string {
+	if last := its.proxy.Status.Rollout; last != nil && last.LastCompleted != nil {
+		parts = append(parts, last.LastCompleted.Time.UTC().Format(time.RFC3339))
+	}
+	return plan.Digest([]byte(plan.JSON(parts)))
+}
 
 func selectionOf(stage *addonsv1.RolloutStage, clusters map[plan.Key]*clusterv1.Cluster) (rollout.Selection, error) {
 	if stage.ClusterSelector == nil {

@@ -236,3 +236,33 @@ func TestCompletedAfterTheLastMove(t *testing.T) {
 		})
 	}
 }
+
+// What was approved once is not approved if it comes again after another rollout was completed.
+func TestApprovalIsForOneRollout(t *testing.T) {
+	ready := ago(time.Hour)
+	completed := func(r *rolled, before time.Duration) {
+		decision := rollout.Decision{Counts: make([]rollout.Count, 2)}
+		r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, "1.0.0", &decision, noon.Add(-before))
+	}
+	for name, test := range map[string]struct {
+		again  time.Duration
+		reason rollout.Reason
+	}{
+		"the same rollout": {again: 30 * time.Minute, reason: rollout.Progressing},
+		"another rollout":  {again: 10 * time.Minute, reason: rollout.WaitingForApproval},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRolled(t, map[string]plan.Rollout{"a": {Pending: "new", Ready: ready}, "b": {Ready: ready}, "c": {Ready: ready}})
+			r.of.Spec.Rollout.Stages[0].Approval = addonsv1.RolloutApprovalManual
+			completed(r, 30*time.Minute)
+			if _, reason := r.step(t); reason != rollout.WaitingForApproval {
+				t.Fatalf("waits for no approval: %v", reason)
+			}
+			r.of.Annotations = map[string]string{addonsv1.RolloutApprovedAnnotation: r.state.rollout.Approval}
+			completed(r, test.again)
+			if _, reason := r.step(t); reason != test.reason || (len(r.state.rollout.Approve) == 0) != (reason == rollout.WaitingForApproval) {
+				t.Errorf("reason %v; approved: %v", reason, r.state.rollout.Approve)
+			}
+		})
+	}
+}
