@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -78,7 +79,10 @@ func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
 	case s.record.Secret: // Secrets have no events here.
 		s.retryAfter(checkInterval)
 		found, err := r.HasSecret(ctx, s.key(s.record))
-		return err == nil && !found, err
+		if err != nil { // It must not count as a failure of the change, and halt the rollout.
+			ctrl.LoggerFrom(ctx).Error(err, "The release stays held")
+		}
+		return err == nil && !found, nil
 	}
 	err := r.Get(ctx, s.key(s.record), &corev1.ConfigMap{}, client.UnsafeDisableDeepCopy)
 	if apierrors.IsNotFound(err) {

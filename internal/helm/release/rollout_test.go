@@ -1,18 +1,24 @@
 package release
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/rollout"
+	"github.com/muster-fleet/muster/internal/helm/store"
 )
 
 // staged makes the release part of a rollout that has granted a change.
@@ -368,5 +374,73 @@ func TestJoinsAhead(t *testing.T) {
 		if record = join(record, test.version); record.Rollout.Since == nil || record.Rollout.Ahead != test.isAhead || record.Rollout.Completed != "" {
 			t.Errorf("took %s over: %s", test.version, record)
 		}
+	}
+}
+
+// A Cluster that joins a rollout goes back with the others. One that joins when the HelmChartProxy asks for what was last
+// completed waits for its stage when a value changes: there is nothing that it could go back to.
+func TestJoining(t *testing.T) {
+	for name, test := range map[string]struct {
+		asked, asks string
+		returns     bool
+	}{
+		"joined a rollout, which goes back":    {asked: "2.0.0", asks: "1.0.0", returns: true},
+		"joined a rollout, which changes":      {asked: "2.0.0", asks: "3.0.0"},
+		"joined what was completed":            {asked: "1.0.0", asks: "1.0.0"},
+		"joined what was completed, a rollout": {asked: "1.0.0", asks: "2.0.0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			renders := &renderer{gives: "a: old"}
+			w := newWorld(t, renders)
+			at := w.clock.Now()
+			asking := func(version string) func(*scope) {
+				return func(s *scope) {
+					s.proxy.Spec.Version = "1.0.0"
+					s.proxy.Status.Rollout, _ = plan.RolloutStatus(s.proxy, "1.0.0", &rollout.Decision{Counts: make([]rollout.Count, 1)}, at)
+					s.proxy.Spec.Version = version
+				}
+			}
+			w.clock.Step(time.Hour)
+			record := plan.Record{FleetCluster: "one"}
+			for range 2 {
+				record = w.write(t, record, template, both(staged(""), asking(test.asked))).record
+				w.clock.Step(time.Minute)
+			}
+			record.Installed, renders.gives = true, "a: new"
+			held := w.write(t, record, template, both(staged(""), asking(test.asks), label))
+			if its := held.record.Rollout; its.Pending == "" || its.Returns(held.proxy, plan.IsBack(held.proxy)) != test.returns {
+				t.Errorf("held: %s", held.record)
+			}
+			if !test.returns {
+				return
+			}
+			back := w.write(t, held.record, template, both(staged(held.record.Rollout.Pending), asking(test.asks), label)).record
+			renders.gives = "a: newer"
+			held = w.write(t, back, template, both(staged(""), asking(test.asks)))
+			if its := held.record.Rollout; back.Rollout.Pending != "" || its.Pending == "" || its.Returns(held.proxy, plan.IsBack(held.proxy)) {
+				t.Errorf("it is back, with %s, and would take another value over: %s", back, held.record)
+			}
+		})
+	}
+}
+
+// An error while the program looks for the Secret with the values says nothing about the change: the release stays held,
+// and does not count as one on which the change fails.
+func TestLookingForValuesFails(t *testing.T) {
+	renders := &renderer{gives: "a: old"}
+	w := newWorld(t, renders)
+	secret := secretOf("b: secret")
+	record := w.write(t, plan.Record{FleetCluster: "one"}, template, both(staged(""), secret)).record
+	record.Installed, renders.gives = true, "a: new"
+	w.clock.Step(checkInterval + time.Second)
+	refusing := interceptor.NewClient(w.Client.(client.WithWatch), interceptor.Funcs{
+		Update: func(context.Context, client.WithWatch, client.Object, ...client.UpdateOption) error {
+			return apierrors.NewInternalError(errors.New("a webhook does not answer"))
+		},
+	})
+	w.Reconciler.Store = store.New(refusing, refusing, "muster", w.clock)
+	held := w.write(t, record, template, both(staged(""), label, secret))
+	if its := held.record; its.Rollout.Pending == "" || its.Digest != record.Digest || held.trouble.Reason != addonsv1.HelmReleaseProxySpecsUpdatingReason {
+		t.Errorf("the record was %s, and is %s: %v", record, its, held.trouble)
 	}
 }
