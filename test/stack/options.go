@@ -60,6 +60,8 @@ type Options struct {
 	// WithoutFleet leaves out what Fleet's charts install, its CRDs and its controllers. Its
 	// programs are built, for a node to run (StartNode).
 	WithoutFleet bool
+	// Fleet runs Fleet's controllers in profile API, too.
+	Fleet bool
 	// Muster applies the shipped manifests and runs Muster's own Deployments.
 	Muster bool
 	// Manifests is the kustomization to apply for Muster; manifests/default if empty.
