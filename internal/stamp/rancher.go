@@ -95,8 +95,10 @@ type Provisioning struct {
 	Management string
 }
 
-// RancherObjects are Rancher's objects. Without Rancher there are none.
+// RancherObjects are Rancher's objects.
 type RancherObjects interface {
+	// IsThere reports whether Rancher is. If not, no label means anything.
+	IsThere() bool
 	// Claims returns the management Clusters whose labels name a CAPI Cluster.
 	Claims(cluster types.NamespacedName) []Management
 	Management(name string) (Management, bool)
@@ -184,6 +186,9 @@ func BesideRancher(in settings.Cluster, cluster metav1.Object, namespaceLabels m
 // Who may edit a management or a provisioning Cluster can write any label on it, so the labels count
 // only if the Cluster itself, or its Namespace, says that Turtles imports it.
 func managing(cluster metav1.Object, namespaceLabels map[string]string, rancher RancherObjects, attached []types.NamespacedName) (_ Management, _ Provisioning, waits string) {
+	if !rancher.IsThere() {
+		return Management{}, Provisioning{}, ""
+	}
 	if owner := provisioningOwner(cluster); owner != nil {
 		return provisioned(cluster, owner, rancher)
 	}

@@ -325,6 +325,13 @@ func (o *rancherObjects) FleetCluster(key types.NamespacedName) metav1.Object {
 	return fleet
 }
 
+// IsThere reports whether Rancher's CRD is there.
+func (o *rancherObjects) IsThere() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.crd != ""
+}
+
 // isWatched reports whether objects of a kind are cached: a read of others would wait for them.
 func (o *rancherObjects) isWatched(kind schema.GroupVersionKind) bool {
 	o.mu.Lock()

@@ -39,7 +39,8 @@ func isGone(object client.Object) func() bool {
 // goes plays Turtles and Rancher, which let go of an object that somebody has deleted.
 func goes(g Gomega, object client.Object) {
 	g.Expect(client.IgnoreNotFound(admin.Delete(ctx, object))).To(Succeed())
-	patch(g, object, `{"metadata":{"finalizers":null}}`)
+	released := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	g.Expect(client.IgnoreNotFound(admin.Patch(ctx, object, released))).To(Succeed())
 	g.Eventually(isGone(object)).Should(BeTrue())
 }
 
@@ -245,6 +246,7 @@ func TestRancherGoesAndComes(t *testing.T) {
 	patch(g, d.fleet(g), `{"metadata":{"ownerReferences":null}}`)
 	waiting := newCluster(g, namespace, "two", "", "", marked())
 	willReport(g, waiting, "False WaitingForRancher")
+	t.Cleanup(func() { g.Expect(env.ApplyCRDs(ctx, crds())).To(Succeed()) })
 	var others unstructured.UnstructuredList
 	others.SetAPIVersion("management.cattle.io/v3")
 	others.SetKind("ClusterList")
