@@ -49,6 +49,12 @@ const (
 	// administratedAnnotation is on the management Clusters that Rancher makes from provisioning Clusters.
 	administratedAnnotation = "provisioning.cattle.io/administrated"
 
+	// migratedAnnotation on a management Cluster, or KeepAgentLabel on a Cluster, keeps an older Turtles from
+	// removing the namespace that agents of CAAPF, and Muster's by default, are in.
+	migratedAnnotation = "cluster-api.cattle.io/fleet-namespace-migrated"
+	// KeepAgentLabel is the one that a user can set.
+	KeepAgentLabel = "cluster-api.cattle.io/disable-fleet-auto-import"
+
 	provisioningGroup = "provisioning.cattle.io"
 )
 
@@ -62,6 +68,8 @@ type Management struct {
 	// FromProvisioning means that Rancher made it from a provisioning Cluster, whose author has
 	// chosen its labels.
 	FromProvisioning, ExternallyManaged, Ready, Deleting bool
+	// Migrated means that Turtles does not look for the agent of CAAPF on the cluster.
+	Migrated bool
 }
 
 // ManagementOf returns what is read of a management Cluster.
@@ -69,9 +77,10 @@ func ManagementOf(metadata metav1.Object, workspace string, ready bool) Manageme
 	labels, annotations := metadata.GetLabels(), metadata.GetAnnotations()
 	external := annotations[externallyManagedAnnotation]
 	_, administrated := annotations[administratedAnnotation]
+	_, migrated := annotations[migratedAnnotation]
 	return Management{
 		Name: metadata.GetName(), Owner: types.NamespacedName{Namespace: labels[managementOwnerNamespaceLabel], Name: labels[managementOwnerLabel]},
-		Workspace: workspace, Ready: ready, FromProvisioning: administrated, Deleting: !metadata.GetDeletionTimestamp().IsZero(),
+		Workspace: workspace, Ready: ready, FromProvisioning: administrated, Migrated: migrated, Deleting: !metadata.GetDeletionTimestamp().IsZero(),
 		ExternallyManaged: external != "" && !strings.EqualFold(external, "false"),
 	}
 }
@@ -79,7 +88,7 @@ func ManagementOf(metadata metav1.Object, workspace string, ready bool) Manageme
 // RancherKeys returns the labels or annotations of Rancher's objects that are read.
 func RancherKeys(all map[string]string) map[string]string {
 	kept := map[string]string{}
-	for _, key := range []string{managementOwnerLabel, managementOwnerNamespaceLabel, externallyManagedAnnotation, administratedAnnotation} {
+	for _, key := range []string{managementOwnerLabel, managementOwnerNamespaceLabel, externallyManagedAnnotation, administratedAnnotation, migratedAnnotation} {
 		if value, found := all[key]; found {
 			kept[key] = value
 		}
@@ -129,6 +138,8 @@ type Beside struct {
 	For string
 	// Fleet is the Fleet Cluster that Rancher has for it; zero if there is none.
 	Fleet types.NamespacedName
+	// RemovesAgent means that an older Turtles removes an agent from its default namespace.
+	RemovesAgent bool
 }
 
 // RancherMode returns the mode that counts for a Cluster. An annotation that means nothing counts as none.
@@ -150,7 +161,8 @@ func BesideRancher(in settings.Cluster, cluster metav1.Object, namespaceLabels m
 	}
 	management, provisioning, waits := managing(cluster, namespaceLabels, rancher, attached)
 	fleet, wrong := fleetClusterOf(management, provisioning, rancher)
-	beside := Beside{Way: Wait, Fleet: fleet}
+	_, keeps := cluster.GetLabels()[KeepAgentLabel]
+	beside := Beside{Way: Wait, Fleet: fleet, RemovesAgent: management.Name != "" && management.Ready && !management.Migrated && !keeps}
 	switch {
 	case mode == addonsv1.RancherImport:
 		beside.Way = Import

@@ -6,6 +6,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -174,9 +175,13 @@ func (s *scope) isInitialized() bool {
 	return ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
-// agentNote says that the agent does not go where the FleetAddonConfig wants it; empty if it does.
+// agentNote says that the agent does not go where the FleetAddonConfig wants it, or that it will be removed from
+// there; empty if neither.
 func (s *scope) agentNote() string {
 	runs, asked := s.agentNamespace(), s.in.Cluster.AgentNamespace
+	if s.beside.RemovesAgent && runs == settings.DefaultAgentNamespace {
+		return fmt.Sprintf("; Rancher manages the cluster, and an older Turtles removes namespace %q there, with the agent: label the Cluster %s, or choose another spec.cluster.agentNamespace", runs, stamp.KeepAgentLabel)
+	}
 	if runs == asked {
 		return ""
 	}
