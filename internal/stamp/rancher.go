@@ -26,8 +26,8 @@ const (
 	// AttachedUIDAnnotation its UID.
 	AttachedAnnotation    = Domain + "/attached"
 	AttachedUIDAnnotation = Domain + "/attached-uid"
-	// AttachManager is the field manager of what is attached. It is another than FieldManager, by
-	// which Muster recognizes Fleet Clusters that are its own to change and delete.
+	// AttachManager is the field manager of attachments. FieldManager would make Rancher's Fleet
+	// Cluster one of Muster's own, to change and to delete.
 	AttachManager = "muster-attach"
 
 	// ManagementCRD is the name of the CRD by which Muster sees that Rancher is there.
@@ -63,7 +63,7 @@ type Management struct {
 	Name string
 	// Owner is the CAPI Cluster that its labels name.
 	Owner types.NamespacedName
-	// Workspace is the namespace of its Fleet Cluster; empty if it is to have none.
+	// Workspace is the namespace of its Fleet Cluster; empty while it has none.
 	Workspace string
 	// FromProvisioning means that Rancher made it from a provisioning Cluster, whose author has
 	// chosen its labels.
@@ -281,7 +281,7 @@ func provisioningOwner(cluster metav1.Object) *metav1.OwnerReference {
 }
 
 // fleetClusterOf returns the Fleet Cluster that Rancher has for a management Cluster; zero if there is
-// none. Wrong says why nothing can be attached to what is there.
+// none. Wrong says why the Cluster cannot be attached to it.
 func fleetClusterOf(management Management, provisioning Provisioning, rancher RancherObjects) (_ types.NamespacedName, wrong string) {
 	if management.Workspace == "" || provisioning.Name == "" {
 		return types.NamespacedName{}, ""

@@ -20,9 +20,9 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// attach makes the group in the workspace, and puts onto Rancher's Fleet Cluster what is to be on it. Rancher
-// and Turtles write the same object: what is theirs is not forced, and not fought over. Once applied, a
-// value that somebody has changed stays changed until there is another to apply.
+// attach makes the group in the workspace, then applies labels, annotations and template values to Rancher's
+// Fleet Cluster. Rancher and Turtles write the same object, so attach forces nothing. If another writer
+// changes a value after it was applied, the value stays until Muster's own changes.
 func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
 	have := &fleetv1.Cluster{}
 	found, err := r.applier.Store.Get(ctx, s.beside.Fleet, have)
@@ -55,8 +55,8 @@ func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
 	return r.detach(ctx, s)
 }
 
-// applyAttachment applies an attachment without the fields that somebody else has set to other values, and
-// returns those.
+// applyAttachment applies an attachment. If other managers own fields with other values, it leaves these out and
+// returns their names.
 func (r *clusterReconciler) applyAttachment(ctx context.Context, want *fleetv1.Cluster) (written *fleetv1.Cluster, others []string, err error) {
 	defer func() { metrics.Applied("Cluster", "attached", err) }()
 	written, err = r.applyAttached(ctx, want)

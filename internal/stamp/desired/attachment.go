@@ -58,9 +58,9 @@ func withoutRancher(entries map[string]string) map[string]string {
 	return entries
 }
 
-// Unattached compares an attachment with the Fleet Cluster as cached. Lacks means that
-// it has not all labels and annotations; others are the names of what it has with another value, and of
-// template values that it lacks: who keeps template values may replace them all.
+// Unattached compares an attachment with the Fleet Cluster as cached. Lacks means that a label or an
+// annotation is missing. Others are the names of fields with another value, and of missing template
+// values: Turtles' successor of CAAPF replaces them all.
 func Unattached(want, have *fleetv1.Cluster) (lacks bool, others []string) {
 	for _, pair := range []struct {
 		of         string
