@@ -22,9 +22,9 @@ const (
 	// OriginNamespaceLabel on Rancher's Fleet Cluster holds the namespace of the CAPI Cluster that is
 	// attached to it. Fleet Clusters of many namespaces are in one workspace.
 	OriginNamespaceLabel = "cluster-namespace." + Domain
-	// AttachedAnnotation on Rancher's Fleet Cluster holds namespace and name of that CAPI Cluster,
-	// AttachedUIDAnnotation its UID.
-	AttachedAnnotation    = Domain + "/attached"
+	// AttachedAnnotation on Rancher's Fleet Cluster holds namespace and name of that CAPI Cluster.
+	AttachedAnnotation = Domain + "/attached"
+	// AttachedUIDAnnotation holds its UID.
 	AttachedUIDAnnotation = Domain + "/attached-uid"
 	// AttachManager is the field manager of attachments. FieldManager would make Rancher's Fleet
 	// Cluster one of Muster's own, to change and to delete.

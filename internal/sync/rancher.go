@@ -10,6 +10,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -55,7 +56,7 @@ const rancherPatience = 30 * time.Second
 
 // errRancherUnlisted means that Rancher's objects are not all cached yet. Nothing is imported meanwhile: it
 // may be Rancher's.
-var errRancherUnlisted = errors.New("Rancher's Clusters are not all read yet")
+var errRancherUnlisted = errors.New("the Clusters of Rancher are not all read yet")
 
 // rancher reads Rancher's objects. It watches them while Rancher's CRD is there, from the first time that
 // somebody asks.
@@ -162,9 +163,11 @@ func (r *rancher) crdOf(ctx context.Context, name string) (types.UID, error) {
 	crd := references.CRD()
 	err := r.Get(ctx, client.ObjectKey{Name: name}, crd, client.UnsafeDisableDeepCopy)
 	switch {
-	case client.IgnoreNotFound(err) != nil:
+	case apierrors.IsNotFound(err):
+		return "", nil
+	case err != nil:
 		return "", fmt.Errorf("reading CRD %s: %w", name, err)
-	case err != nil || !crd.DeletionTimestamp.IsZero():
+	case !crd.DeletionTimestamp.IsZero():
 		return "", nil
 	default:
 		return crd.UID, nil
@@ -246,7 +249,7 @@ func (r *rancher) events() toolscache.ResourceEventHandler {
 func (r *rancher) enqueue(object client.Object) {
 	ctx := context.Background() // What is read is in the cache.
 	read := &rancherObjects{r, ctx, nil}
-	keys := map[types.NamespacedName]bool{}
+	var keys map[types.NamespacedName]bool
 	if object.GetObjectKind().GroupVersionKind().Group == managementKind.Group {
 		keys = read.concernedBy(object.GetName())
 		keys[managementOf(object).Owner] = true
