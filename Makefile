@@ -136,7 +136,7 @@ RUN_TARGETS := MAKE='$(MAKE)' hack/run-targets.sh
 # What everybody runs before a change is sent, and what would find most mistakes.
 TEST_TARGETS := test-unit test-main test-random-once test-page
 # What every change must pass.
-TEST_ALL_TARGETS := parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-fleet-installer-once test-helm-once test-channels-once test-random test-faults test-e2e test-release-trial
+TEST_ALL_TARGETS := parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-rancher test-fleet-installer-once test-helm-once test-channels-once test-random test-faults test-e2e test-release-trial
 # What takes long and breaks seldom.
 TEST_NIGHTLY_TARGETS := test-upgrade test-move test-migration test-channels test-fleet-installer test-helm test-story-faults test-release test-images faults
 
@@ -249,6 +249,10 @@ test-upgrade: ## Upgrade from the last release (UPGRADE_FROM=REVISION) and roll 
 test-faults: ## Let two faults strike a running Muster, once each
 	$(STACK) build --profile=api
 	$(TEST) -short -parallel=1 -timeout=15m ./test/faults/...
+
+.PHONY: test-rancher
+test-rancher: ## Test Muster beside Rancher, which is played, with Fleet's own controllers
+	$(TEST) -timeout 30m ./test/rancher
 
 .PHONY: test-e2e
 test-e2e: ## Test the whole: Cluster API, Fleet and Muster

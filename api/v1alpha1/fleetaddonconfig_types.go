@@ -61,6 +61,10 @@ type FleetAddonConfigSpec struct {
 	// +optional
 	Policy *PolicyConfig `json:"policy,omitempty"`
 
+	// rancher specifies what happens to the CAPI Clusters that Rancher manages.
+	// +optional
+	Rancher *RancherConfig `json:"rancher,omitempty"`
+
 	// config holds settings of the Fleet installation itself.
 	// +optional
 	Config *FleetConfig `json:"config,omitempty"`
@@ -253,6 +257,31 @@ type ClusterClassConfig struct {
 	// +kubebuilder:default=true
 	SetOwnerReferences *bool `json:"setOwnerReferences,omitempty"`
 }
+
+// RancherConfig specifies what happens to the CAPI Clusters that Rancher manages.
+type RancherConfig struct {
+	// mode Auto leaves the Fleet Cluster and the agent of such a Cluster to Rancher, and
+	// puts class labels, copied labels and annotations, and template values onto
+	// Rancher's Fleet Cluster. Import makes a Fleet Cluster beside Rancher's, so that two
+	// agents run in the cluster. "Off" does the same without reading Rancher's objects
+	// (write it in quotes: YAML reads a bare Off as false). The annotation
+	// fleet.addons.cluster.x-k8s.io/rancher on a Cluster takes precedence.
+	// +optional
+	// +kubebuilder:default=Auto
+	Mode RancherMode `json:"mode,omitempty"`
+}
+
+// RancherMode specifies what happens to the CAPI Clusters that Rancher manages.
+//
+// +kubebuilder:validation:Enum=Auto;Import;Off
+type RancherMode string
+
+// The values of RancherMode.
+const (
+	RancherAuto   RancherMode = "Auto"
+	RancherImport RancherMode = "Import"
+	RancherOff    RancherMode = "Off"
+)
 
 // PolicyConfig specifies what the admission webhooks refuse.
 type PolicyConfig struct {

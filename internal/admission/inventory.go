@@ -296,6 +296,7 @@ func trim(cached any) (any, error) {
 	case fleetClusterKind.GroupKind():
 		whole := &object{ObjectMeta: before}
 		trimmed.OwnerReferences = clusterOwners(whole)
+		trimmed.Labels = bounds.Names(before.Labels, stamp.RancherClusterLabel)
 		trimmed.Annotations = bounds.Names(before.Annotations, stamp.ImportedFromAnnotation, stamp.ImportedUIDAnnotation, stamp.AdoptAnnotation)
 		if stamp.IsOurs(whole) {
 			trimmed.ManagedFields = oursAlone

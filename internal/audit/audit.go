@@ -15,6 +15,7 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -64,6 +65,8 @@ type Report struct {
 	Clusters []Use `json:"clusters"`
 	// Released are released Fleet Clusters whose Cluster is gone.
 	Released []Leftover `json:"released"`
+	// Doubles are Clusters that are in Fleet twice: as a Fleet Cluster of Muster's and as one of Rancher's.
+	Doubles []Double `json:"doubles"`
 	// Notes say which kinds could not be read, and what is therefore unknown.
 	Notes []string `json:"notes"`
 }
@@ -122,14 +125,41 @@ type Leftover struct {
 	Delete string `json:"delete"`
 }
 
+// Double is a Cluster that is in Fleet twice.
+type Double struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Message is that of its condition FleetImported.
+	Message string `json:"message"`
+}
+
+// doubles lists the Clusters that are in Fleet twice: the syncer says so.
+func (a *audit) doubles() {
+	for _, cluster := range a.Clusters {
+		if said := meta.FindStatusCondition(cluster.Status.Conditions, importedCondition); said != nil && said.Reason == doubleImport {
+			a.report.Doubles = append(a.report.Doubles, Double{cluster.Namespace, cluster.Name, said.Message})
+		}
+	}
+	slices.SortFunc(a.report.Doubles, func(x, y Double) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+	})
+}
+
+// The condition and the reason by which the syncer says that a Cluster is in Fleet twice.
+const (
+	importedCondition = "FleetImported"
+	doubleImport      = "DoubleImport"
+)
+
 // Audit reports on a state.
 func Audit(state *State) *Report {
-	a := &audit{State: state, report: &Report{Mappings: []Mapping{}, Clusters: []Use{}, Released: []Leftover{}, Notes: []string{}}}
+	a := &audit{State: state, report: &Report{Mappings: []Mapping{}, Clusters: []Use{}, Released: []Leftover{}, Doubles: []Double{}, Notes: []string{}}}
 	a.index()
 	a.notes()
 	a.mappings()
 	a.uses()
 	a.leftovers()
+	a.doubles()
 	slices.SortFunc(a.report.Mappings, func(x, y Mapping) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
@@ -213,7 +243,7 @@ func (a *audit) notes() {
 		silent = append(silent, "whether a mapping has a rightful user")
 	}
 	if a.Unread[Clusters] != "" {
-		silent = append(silent, "which Clusters use a class of another namespace")
+		silent = append(silent, "which Clusters use a class of another namespace", "which are in Fleet twice")
 	}
 	if a.Unread[Clusters] != "" || a.Unread[FleetClusters] != "" {
 		silent = append(silent, "which Fleet Clusters are left over")
@@ -246,6 +276,13 @@ func (r *Report) WriteTables(to io.Writer) error {
 	section(table, "Released Fleet Clusters whose Cluster is gone", len(r.Released), "NAMESPACE\tNAME\tCREATED\tTO DELETE IT, AND WHAT FLEET DEPLOYED THERE")
 	for _, leftover := range r.Released {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", leftover.Namespace, leftover.Name, leftover.Created.UTC().Format(time.RFC3339), leftover.Delete)
+	}
+	if len(r.Doubles) > 0 { // There are none without Rancher.
+		fmt.Fprintln(table)
+		section(table, "Clusters that are in Fleet twice, as Muster's and as Rancher's", len(r.Doubles), "NAMESPACE\tNAME\tHOW")
+	}
+	for _, double := range r.Doubles {
+		fmt.Fprintf(table, "%s\t%s\t%s\n", double.Namespace, double.Name, double.Message)
 	}
 	for i, note := range r.Notes {
 		if i == 0 {

@@ -217,13 +217,26 @@ func TestReleased(t *testing.T) {
 	}
 }
 
+// A Cluster is in Fleet twice if the syncer says so.
+func TestDoubles(t *testing.T) {
+	got := Audit(state(func(s *State) {
+		for reason, name := range map[string]string{"DoubleImport": "twice", "Imported": "once"} {
+			s.Clusters = append(s.Clusters, user(name))
+			s.Clusters[len(s.Clusters)-1].Status.Conditions = []metav1.Condition{{Type: "FleetImported", Reason: reason, Message: reason}}
+		}
+	})).Doubles
+	if diff := cmp.Diff([]Double{{Namespace: "team", Name: "twice", Message: "DoubleImport"}}, got); diff != "" {
+		t.Errorf("doubles (-want +got):\n%s", diff)
+	}
+}
+
 // The report names the kinds that could not be read, and the resulting gaps.
 func TestNotes(t *testing.T) {
 	got := Audit(state(func(s *State) { s.Unread = map[Kind]string{Clusters: "may not be read", Webhook: "may not be read"} })).Notes
 	want := []string{
 		"Clusters: may not be read",
 		"ValidatingWebhookConfiguration muster-validating-webhook: may not be read",
-		"it cannot be said whether a mapping has a rightful user, nor which Clusters use a class of another namespace, nor which Fleet Clusters are left over",
+		"it cannot be said whether a mapping has a rightful user, nor which Clusters use a class of another namespace, nor which are in Fleet twice, nor which Fleet Clusters are left over",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("notes (-want +got):\n%s", diff)
@@ -237,6 +250,7 @@ var example = &Report{
 	},
 	Clusters: []Use{{Namespace: "team", Name: "one", Class: "std", ClassNamespace: "platform", Created: noon, Asked: AskedOlder}},
 	Released: []Leftover{},
+	Doubles:  []Double{{Namespace: "team", Name: "one", Message: "two agents"}},
 	Notes:    []string{"Namespaces: may not be read"},
 }
 
@@ -250,6 +264,10 @@ NAMESPACE   NAME   CLASS          CREATED                ASKED
 team        one    platform/std   2026-01-02T12:00:00Z   no, older than the webhook
 
 Released Fleet Clusters whose Cluster is gone: 0
+
+Clusters that are in Fleet twice, as Muster's and as Rancher's: 1
+NAMESPACE   NAME   HOW
+team        one    two agents
 
 note: Namespaces: may not be read
 `

@@ -76,6 +76,9 @@ func (r *reading) clusters(ctx context.Context) error {
 		for i := range list.Items {
 			short := &clusterv1.Cluster{ObjectMeta: list.Items[i].ObjectMeta}
 			short.ManagedFields = nil
+			if said := meta.FindStatusCondition(list.Items[i].Status.Conditions, importedCondition); said != nil {
+				short.Status.Conditions = []metav1.Condition{*said}
+			}
 			short.Spec.Paused = list.Items[i].Spec.Paused
 			short.Spec.Topology.ClassRef = list.Items[i].Spec.Topology.ClassRef
 			r.state.Clusters = append(r.state.Clusters, short)

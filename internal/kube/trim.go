@@ -43,7 +43,11 @@ func Trim(object any) (any, error) {
 	switch typed := object.(type) {
 	case *fleetv1.Cluster:
 		if values := typed.Spec.TemplateValues; values != nil {
-			typed.Spec.TemplateValues = &fleetv1.GenericMap{Data: desired.ShortValues(values.Data)}
+			short := desired.ShortValues
+			if typed.Labels[stamp.RancherClusterLabel] != "" {
+				short = desired.ShortValuesByKey
+			}
+			typed.Spec.TemplateValues = &fleetv1.GenericMap{Data: short(values.Data)}
 		}
 		typed.Spec.AgentTolerations = AtMost(maxTolerations+1, typed.Spec.AgentTolerations)
 		typed.Spec.AgentEnvVars = AtMost(maxEnvVars+1, typed.Spec.AgentEnvVars)

@@ -40,6 +40,8 @@ type Cluster struct {
 	Selector          labels.Selector
 	NamespaceSelector labels.Selector
 	OnDeselect        addonsv1.DeselectPolicy
+	// Rancher specifies what happens to the Clusters that Rancher manages.
+	Rancher addonsv1.RancherMode
 	// AgentInitiated means that the agents of the Clusters that AgentInitiatedSelector
 	// matches register themselves.
 	AgentInitiated         bool
@@ -91,6 +93,7 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 			Selector:               selector,
 			NamespaceSelector:      namespaceSelector,
 			OnDeselect:             orDefault(cluster.OnDeselect, addonsv1.DeselectKeep),
+			Rancher:                orDefault(ptr.Deref(spec.Rancher, addonsv1.RancherConfig{}).Mode, addonsv1.RancherAuto),
 			AgentInitiated:         ptr.Deref(cluster.AgentInitiated, false),
 			AgentInitiatedSelector: agentSelector,
 			Unconfigured:           config == nil,

@@ -38,6 +38,7 @@ func documented() Settings {
 			Selector:               labels.Everything(),
 			NamespaceSelector:      labels.Everything(),
 			OnDeselect:             "Keep",
+			Rancher:                "Auto",
 			AgentInitiatedSelector: labels.Everything(),
 			Exclude:                DefaultExclude(), // what it must hold is said where values are made
 		},
@@ -97,6 +98,7 @@ func TestFrom(t *testing.T) {
 		"namespaceSelector only":     {spec: `cluster: {namespaceSelector: {matchLabels: {import: "true"}}}`, want: func(s *Settings) { s.Cluster.NamespaceSelector = parsed(t, "import=true") }},
 		"all operators":              {spec: `cluster: {selector: {matchExpressions: [{key: a, operator: In, values: [x, z]}, {key: b, operator: NotIn, values: [w]}, {key: c, operator: Exists}, {key: d, operator: DoesNotExist}]}}`, want: func(s *Settings) { s.Cluster.Selector = parsed(t, "a in (x,z),b notin (w),c,!d") }},
 		"onDeselect":                 {spec: `cluster: {onDeselect: Delete}`, want: func(s *Settings) { s.Cluster.OnDeselect = "Delete" }},
+		"rancher":                    {spec: `rancher: {mode: Import}`, want: func(s *Settings) { s.Cluster.Rancher = "Import" }},
 		"agentInitiated":             {spec: `cluster: {agentInitiated: true}`, want: func(s *Settings) { s.Cluster.AgentInitiated = true }},
 		"agentInitiatedSelector": {spec: `cluster: {agentInitiated: true, agentInitiatedSelector: {matchLabels: {site: edge}}}`, want: func(s *Settings) {
 			s.Cluster.AgentInitiated, s.Cluster.AgentInitiatedSelector = true, parsed(t, "site=edge")

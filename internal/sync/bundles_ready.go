@@ -24,11 +24,15 @@ type bundlesReady struct {
 // The next reconcile is due when the agent has been silent for too long: heartbeats alone trigger
 // none.
 func (m bundlesReady) of(s *scope, result outcome) outcome {
-	if !s.has() || result.isNothing() {
+	fleet := s.fleet
+	if !s.has() {
+		fleet = s.rancher
+	}
+	if fleet == nil || result.isNothing() {
 		return result
 	}
-	result.conditions = append(result.conditions, m.condition(s.fleet))
-	return result.again(sooner(result.after, m.untilStale(s.fleet)))
+	result.conditions = append(result.conditions, m.condition(fleet))
+	return result.again(sooner(result.after, m.untilStale(fleet)))
 }
 
 // untilStale returns how long the agent of a Fleet Cluster may stay silent from now on; zero if

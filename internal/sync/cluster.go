@@ -61,10 +61,10 @@ func newClusterReconciler(c *common, reader *references.Reader, groups *groupRec
 	return &clusterReconciler{
 		Client: c.GetClient(), live: c.GetAPIReader(), applier: c.applier, settings: c.settings, users: c.users,
 		scopes: &scopeReader{
-			Reader: c.GetClient(), store: c.store, users: c.users,
+			Reader: c.GetClient(), store: c.store, users: c.users, rancher: c.rancher,
 			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
 		},
-		references: reader, digests: newDigests(c.GetClient(), c.store, reader, c.bundlesReady), bundlesReady: c.bundlesReady,
+		references: reader, digests: newDigests(c.GetClient(), c.store, reader, c.rancher, c.bundlesReady), bundlesReady: c.bundlesReady,
 		groups: groups, mappings: mappings, tally: tally,
 		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.GetEventRecorder("muster-syncer")),
@@ -86,8 +86,11 @@ func (r *clusterReconciler) setUp(c *common) error {
 		WatchesRawSource(source.Channel(c.missed.Clusters, &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(source.Channel(c.missed.FleetClusters, enqueue(c.events.clusterOfFleetCluster))).
 		WatchesRawSource(r.references.Source()).
+		WatchesRawSource(c.rancher.source()).
 		// Changes that may concern many Clusters at once.
 		WatchesMetadata(references.CRD(), behind(c.events.clustersOfKind), builder.WithPredicates(references.ContractNews)).
+		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(rancherCRD)).
+		Watches(&fleetv1.Cluster{}, enqueue(c.rancher.clustersOfFleetCluster), builder.WithPredicates(rancherFleetCluster, fleetClusterNews(c.bundlesReady))).
 		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
 		Watches(&fleetv1.ClusterGroup{}, behind(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existenceOrMaker)).
@@ -108,7 +111,10 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		r.tally.Forget(req.NamespacedName)
 		r.reporter.forget(req.NamespacedName)
 		r.digests.forget(req.NamespacedName)
-		return ctrl.Result{}, nil
+		if found {
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, r.detachAll(ctx, req.NamespacedName, types.NamespacedName{})
 	}
 	// If the Cluster's class is gone, Cluster API's webhook rejects every change, so the
 	// finalizer stays. The Cluster is reconciled all the same.
@@ -150,6 +156,8 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 		return ctrl.Result{}, nil
 	case errors.Is(err, references.ErrListing):
 		return polled(references.RetryAfter(err)), nil
+	case errors.Is(err, errRancherUnlisted):
+		return polled(rancherInterval), nil
 	case !in.Cluster.Enabled:
 		return ctrl.Result{}, ignoreUnserved(err)
 	case kube.IsUnserved(err):
@@ -234,6 +242,10 @@ func (r *clusterReconciler) take(ctx context.Context, s *scope, next step) error
 		return r.takeOver(ctx, s)
 	case put:
 		return r.put(ctx, s)
+	case attach:
+		return r.attach(ctx, s)
+	case detach:
+		return r.detach(ctx, s)
 	case release:
 		return r.release(ctx, s)
 	case reclaim:

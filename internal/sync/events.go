@@ -281,7 +281,8 @@ var afterStart = predicate.Funcs{
 var settingsNews = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := e.ObjectOld.(*addonsv1.FleetAddonConfig).Spec, e.ObjectNew.(*addonsv1.FleetAddonConfig).Spec
-		return !equality.Semantic.DeepEqual(before.Cluster, after.Cluster) || !equality.Semantic.DeepEqual(before.ClusterClass, after.ClusterClass)
+		return !equality.Semantic.DeepEqual(before.Cluster, after.Cluster) || !equality.Semantic.DeepEqual(before.ClusterClass, after.ClusterClass) ||
+			!equality.Semantic.DeepEqual(before.Rancher, after.Rancher)
 	},
 }
 

@@ -139,6 +139,9 @@ func (r *clusterReconciler) withdraw(ctx context.Context, s *scope) error {
 			return err
 		}
 	}
+	if err := r.detachAll(ctx, client.ObjectKeyFromObject(s.cluster), types.NamespacedName{}); err != nil {
+		return err
+	}
 	return r.patchStamp(ctx, s, stamp.WithoutPin(s.subject))
 }
 

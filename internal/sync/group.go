@@ -54,6 +54,7 @@ func (r *groupReconciler) setUp(c *common) error {
 		WatchesMetadata(newClass(), enqueue(c.events.groupsOfClass), builder.WithPredicates(watched(c.WatchFilter), kube.News)).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.ofCluster(use.group)), builder.WithPredicates(afterStart, specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.ofFleetCluster(use.group)), builder.WithPredicates(afterStart, useNews)).
+		Watches(&fleetv1.Cluster{}, enqueue(workspaceGroups), builder.WithPredicates(afterStart, labelsOrExistence)).
 		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allGroups), builder.WithPredicates(afterStart, settingsNews)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.inNamespace(use.group)), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Channel(c.missed.Groups, &handler.EnqueueRequestForObject{})).
@@ -68,6 +69,9 @@ func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	current, err := r.settings.Current(ctx)
 	if err != nil || current.Invalid != nil {
 		return ctrl.Result{}, err
+	}
+	if kept, err := r.ofWorkspace(ctx, current.Settings, req.NamespacedName); err != nil || kept {
+		return ctrl.Result{}, kube.IgnoreForeign(err)
 	}
 	class, err := classMetadata(ctx, r.Reader, req.NamespacedName)
 	if err != nil {

@@ -2,10 +2,12 @@ package sync
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -35,11 +37,14 @@ const (
 	reasonDeleting   = "FleetClusterDeleting"
 	reasonAgent      = "WaitingForAgent"
 	reasonRegistrar  = "RegistrarMissing"
+	reasonRancher    = "WaitingForRancher"
+	reasonAttached   = "Attached"
+	reasonDouble     = "DoubleImport"
 )
 
 var reasons = []string{
 	reasonImported, reasonPaused, reasonConflict, reasonUnresolved, reasonFailed, reasonDeselected, reasonWaiting, reasonDeleting,
-	reasonAgent, reasonRegistrar,
+	reasonAgent, reasonRegistrar, reasonRancher, reasonAttached, reasonDouble,
 }
 
 // outcome is what a reconcile reports on the Cluster. Conditions that are neither given nor
@@ -152,6 +157,26 @@ func waitingForAgent(cluster string, unregistered bool) outcome {
 	return notImported(StatePending, reasonAgent, fmt.Sprintf(
 		"its Fleet agent has not checked in yet; once the condition %s is True, apply the manifest in Secret %q (key %s) to the cluster, if its bootstrap does not",
 		ManifestCondition, stamp.ManifestSecret(cluster), stamp.ManifestKey)).again(waitingInterval)
+}
+
+// waitingForRancher is the outcome for a Cluster that Rancher manages, or will, and that has no Fleet
+// Cluster yet that can be labelled.
+func waitingForRancher(what string) outcome {
+	return notImported(StatePending, reasonRancher, "it waits for "+what)
+}
+
+// attached is the outcome for a Cluster whose Fleet Cluster is Rancher's. Others are the fields there that somebody
+// else has set to other values.
+func attached(fleet types.NamespacedName, others []string, unresolved string) outcome {
+	result := imported(fleet.Name, unresolved, "")
+	condition := &result.conditions[0]
+	if condition.Reason == reasonImported {
+		condition.Reason, condition.Message = reasonAttached, fmt.Sprintf("in Fleet as Cluster %q of Rancher", fleet)
+	}
+	if len(others) > 0 {
+		condition.Message += "; left as others have set it there: " + strings.Join(others, ", ")
+	}
+	return result
 }
 
 // imported is the outcome for a Cluster whose Fleet Cluster, of this name, is as it should

@@ -189,7 +189,7 @@ func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition
 	switch condition.Reason {
 	case reasonWaiting:
 		return // Every Cluster waits, and its own events say what for.
-	case reasonConflict, reasonUnresolved, reasonFailed, reasonRegistrar:
+	case reasonConflict, reasonUnresolved, reasonFailed, reasonRegistrar, reasonDouble:
 		eventType = corev1.EventTypeWarning
 	}
 	r.recorder.Eventf(cluster, nil, eventType, condition.Reason, "Import", "%s", note)

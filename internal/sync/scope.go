@@ -53,6 +53,14 @@ type scope struct {
 	relation stamp.Relation
 	whose    string
 
+	// beside is what follows from Rancher's objects. Stray reports that a Fleet Cluster of Rancher still has
+	// what was put onto it, although the Cluster is not attached to it. Rancher is the one that it is
+	// attached to, as cached or written; others are the fields that somebody else has set there.
+	beside  stamp.Beside
+	stray   bool
+	rancher *fleetv1.Cluster
+	others  []string
+
 	// taken are the steps taken. What follows is known once its step has been taken.
 	taken map[step]bool
 	// claimed is the Fleet Cluster that others are kept from meanwhile; empty for none.
@@ -121,7 +129,15 @@ func (s *scope) agentNamespace() string {
 }
 
 // isIn reports whether the Cluster is in Fleet, its agent included.
-func (s *scope) isIn() bool { return s.has() && !s.waits() }
+func (s *scope) isIn() bool { return s.has() && !s.waits() || s.attachedTo().Name != "" }
+
+// attachedTo returns Rancher's Fleet Cluster that the Cluster is attached to, or is to be; zero if there is none.
+func (s *scope) attachedTo() types.NamespacedName {
+	if s.beside.Way != stamp.Attach || s.has() {
+		return types.NamespacedName{}
+	}
+	return s.beside.Fleet
+}
 
 // pin returns the name of the Fleet Cluster that the Cluster is pinned to.
 func (s *scope) pin() string { return stamp.PinOf(s.cluster.Annotations).ClusterName }
@@ -135,6 +151,7 @@ type scopeReader struct {
 	client.Reader
 	store     *kube.Store
 	users     *users
+	rancher   *rancher
 	registrar *presence
 }
 
@@ -152,6 +169,9 @@ func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluste
 		paused: capiannotations.IsPaused(cluster, cluster), taken: map[step]bool{},
 	}
 	s.selected, s.why = s.subject.IsSelected(in.Cluster)
+	if err := l.readRancher(ctx, s, namespace.Labels); err != nil {
+		return s, err
+	}
 	if err := l.findFleetCluster(ctx, s); err != nil {
 		return s, err
 	}
@@ -163,6 +183,26 @@ func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluste
 		s.unregistered = l.registrar.isMissing(ctx)
 	}
 	return s, nil
+}
+
+// readRancher reads what follows from Rancher's objects.
+func (l *scopeReader) readRancher(ctx context.Context, s *scope, namespaceLabels map[string]string) (err error) {
+	if s.beside, err = l.rancher.beside(ctx, s.in.Cluster, s.cluster, namespaceLabels); err != nil {
+		return err
+	}
+	attached, err := l.rancher.attached(ctx, client.ObjectKeyFromObject(s.cluster))
+	if err != nil {
+		return err
+	}
+	for i := range attached {
+		key := client.ObjectKeyFromObject(&attached[i])
+		if key == s.attachedTo() {
+			s.rancher = &attached[i]
+		} else if attached[i].DeletionTimestamp.IsZero() {
+			s.stray = true
+		}
+	}
+	return nil
 }
 
 // findFleetCluster looks for the Fleet Cluster that the Cluster has, or whose name it is to have.
@@ -209,7 +249,9 @@ func (l *scopeReader) readFleetCluster(ctx context.Context, s *scope, name strin
 		return err
 	}
 	s.fleet = live
-	s.relation, s.whose = l.relationOf(ctx, live, s.cluster)
+	if client.ObjectKeyFromObject(live) != s.beside.Fleet { // Which is Rancher's, whatever is copied onto it.
+		s.relation, s.whose = l.relationOf(ctx, live, s.cluster)
+	}
 	return nil
 }
 

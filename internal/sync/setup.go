@@ -80,6 +80,7 @@ type common struct {
 	applier      *kube.Applier
 	settings     *settings.Reader
 	users        *users
+	rancher      *rancher
 	events       *enqueuer
 	bundlesReady bundlesReady
 }
@@ -111,6 +112,10 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	if err := reader.Warm(ctx, func(cluster client.Object) bool { return isWatched(cluster, options.WatchFilter) }); err != nil {
 		return err
 	}
+	if c.rancher, err = newRancherOf(c, options.Cache); err != nil {
+		return err
+	}
+	c.users.rancher = c.rancher
 	groups, mappings := newGroupReconciler(c), newMappingReconciler(c)
 	for _, reconciler := range []interface{ setUp(c *common) error }{
 		groups, mappings,
@@ -209,6 +214,8 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		{&fleetv1.Cluster{}, byReleased, func(o client.Object) []string {
 			return trueIf(o.GetAnnotations()[stamp.ReleasedAnnotation] == "true")
 		}},
+		{&fleetv1.Cluster{}, byAttached, attachedTo},
+		{&fleetv1.Cluster{}, byWorkspaceGroup, workspaceGroupOf},
 		{&fleetv1.Cluster{}, byClassNamespace, ofUse(byClassNamespace)},
 		{&fleetv1.Cluster{}, byGroup, ofUse(byGroup)},
 		{&clusterv1.Cluster{}, references.ByReference, references.References},

@@ -6,6 +6,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -33,6 +34,9 @@ const (
 	// release and reclaim take the owner off a Fleet Cluster and give it back, for clusterctl move.
 	release step = "release"
 	reclaim step = "reclaim"
+	// attach puts labels and template values onto Rancher's Fleet Cluster; detach gives them up.
+	attach step = "attach"
+	detach step = "detach"
 	// withdraw undoes the import.
 	withdraw step = "withdraw"
 )
@@ -76,6 +80,10 @@ func (s *scope) next() (step, outcome) {
 // deleted.
 func (s *scope) nextOfImport() (step, outcome) {
 	switch {
+	case s.beside.Way == stamp.Import && s.stray && !s.taken[detach]:
+		return detach, outcome{}
+	case s.beside.Way != stamp.Import && !s.has():
+		return s.nextBesideRancher()
 	case s.rival.Name != "":
 		name := stamp.OnSync(s.in, s.subject, s.pin()).Pin.ClusterName // It may not be pinned to it.
 		return s.first(reclaim), retained(StateConflicted, s.isIn(), reasonConflict,
@@ -117,8 +125,31 @@ func (s *scope) nextOfImport() (step, outcome) {
 			"the control plane is not initialized yet; when it is, Fleet installs the agent that was to register itself")
 	case s.waits():
 		return s.first(reclaim), waitingForAgent(s.cluster.Name, s.unregistered)
+	case s.beside.Fleet.Name != "":
+		return s.first(reclaim), retained(StateImported, true, reasonDouble, fmt.Sprintf(
+			"in Fleet as Cluster %q, and as %q of Rancher: two agents run in the cluster; docs/rancher.md says how to give up either", s.fleet.Name, s.beside.Fleet)).again(s.again)
 	default:
 		return s.first(reclaim), imported(s.fleet.Name, s.unresolved, s.agentNote()).again(s.again)
+	}
+}
+
+// nextBesideRancher is next for a Cluster whose Fleet Cluster is Rancher's, or will be.
+func (s *scope) nextBesideRancher() (step, outcome) {
+	switch {
+	case s.beside.Way == stamp.Wait:
+		return rest, waitingForRancher(s.beside.For)
+	case !s.taken[resolve]:
+		return resolve, outcome{}
+	case s.unresolved != "" && s.rancher == nil:
+		return rest, notImported(StatePending, reasonUnresolved, s.unresolved).again(s.again)
+	case !s.taken[attach]:
+		return attach, outcome{}
+	case s.rancher == nil: // It is gone, and its event brings the Cluster back.
+		return rest, waitingForRancher(fmt.Sprintf("Fleet Cluster %q of Rancher", s.beside.Fleet))
+	case s.foreign != "":
+		return rest, retained(StateConflicted, true, reasonConflict, s.foreign)
+	default:
+		return rest, attached(s.beside.Fleet, s.others, s.unresolved).again(s.again)
 	}
 }
 
@@ -144,9 +175,13 @@ func (s *scope) isInitialized() bool {
 	return ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
-// agentNote says that the agent does not go where the FleetAddonConfig wants it; empty if it does.
+// agentNote says that the agent does not go where the FleetAddonConfig wants it, or that it will be removed from
+// there; empty if neither.
 func (s *scope) agentNote() string {
 	runs, asked := s.agentNamespace(), s.in.Cluster.AgentNamespace
+	if s.beside.RemovesAgent && runs == settings.DefaultAgentNamespace {
+		return fmt.Sprintf("; Rancher manages the cluster, and an older Turtles removes namespace %q there, with the agent: label the Cluster %s, or choose another spec.cluster.agentNamespace", runs, stamp.KeepAgentLabel)
+	}
 	if runs == asked {
 		return ""
 	}

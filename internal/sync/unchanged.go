@@ -29,6 +29,7 @@ type digests struct {
 	client.Reader
 	store        *kube.Store
 	references   *references.Reader
+	rancher      *rancher
 	bundlesReady bundlesReady
 	seed         maphash.Seed
 
@@ -44,8 +45,8 @@ type digest struct {
 	untilStale time.Duration
 }
 
-func newDigests(cache client.Reader, store *kube.Store, reader *references.Reader, bundlesReady bundlesReady) *digests {
-	return &digests{Reader: cache, store: store, references: reader, bundlesReady: bundlesReady, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
+func newDigests(cache client.Reader, store *kube.Store, reader *references.Reader, rancher *rancher, bundlesReady bundlesReady) *digests {
+	return &digests{Reader: cache, store: store, references: reader, rancher: rancher, bundlesReady: bundlesReady, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
 }
 
 // of returns the digest of what a reconcile of a Cluster would read now, and whether it equals that
@@ -113,6 +114,10 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	if selected, _ := stamp.SubjectOf(cluster, namespace.Labels).IsSelected(in.Cluster); !selected {
 		return digest{}
 	}
+	beside, err := d.rancher.beside(ctx, in.Cluster, cluster, namespace.Labels)
+	if err != nil {
+		return digest{}
+	}
 	var hash maphash.Hash
 	hash.SetSeed(d.seed)
 	if !d.references.Digest(ctx, cluster, &hash) {
@@ -129,7 +134,7 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	content.Status.Conditions, reported = apart(cluster.Status.Conditions)
 	encoder := json.NewEncoder(&hash)
 	if err := encoder.Encode([]any{
-		in.Effect, &content, d.metadata(ctx, cluster.GetClassKey(), newClass()), d.metadata(ctx, useOf(cluster).group(), newClass()),
+		in.Effect, beside, &content, d.metadata(ctx, cluster.GetClassKey(), newClass()), d.metadata(ctx, useOf(cluster).group(), newClass()),
 	}); err != nil {
 		return digest{}
 	}

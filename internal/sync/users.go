@@ -31,7 +31,8 @@ import (
 // is retained or yet to be claimed, a Fleet Cluster. For it, what is there stays as it is.
 type users struct {
 	client.Reader
-	store *kube.Store
+	store   *kube.Store
+	rancher *rancher
 
 	mu sync.Mutex
 	// known is, for each question, a Cluster that was the answer when it was asked last.
@@ -80,6 +81,10 @@ func (u *users) maker(ctx context.Context, in settings.Settings, namespace strin
 func (u *users) makes(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) (bool, error) {
 	if !isMaker(in, cluster, namespaceLabels) {
 		return false, nil
+	}
+	// What is Rancher's has its group in a workspace of Rancher's.
+	if beside, err := u.rancher.beside(ctx, in.Cluster, cluster, namespaceLabels); err != nil || beside.Way != stamp.Import {
+		return false, err
 	}
 	displaced, err := u.displacing(ctx, in, useOf(cluster))
 	return displaced == "", err

@@ -62,6 +62,8 @@ type Options struct {
 	WithoutFleet bool
 	// CheckIn is how often Fleet's agents check in, such as 5s; 15m if empty, as with Fleet's chart.
 	CheckIn string
+	// Fleet runs Fleet's controllers in profile API, too.
+	Fleet bool
 	// Muster applies the shipped manifests and runs Muster's own Deployments.
 	Muster bool
 	// Manifests is the kustomization to apply for Muster; manifests/default if empty.

@@ -97,7 +97,7 @@ func Up(ctx context.Context, options Options) (*Stack, error) {
 	tools := options.Tools
 	if tools == nil {
 		more := options.Parts
-		if options.WithoutFleet {
+		if options.WithoutFleet || options.Fleet {
 			more = append(more, parts.Fleet)
 		}
 		if tools, err = Build(ctx, options.Profile, options.Progress, more...); err != nil {
@@ -169,7 +169,7 @@ func (s *Stack) startControllers(ctx context.Context) error {
 	if s.options.Profile == Full {
 		plan = append(plan, s.capiSpecs)
 	}
-	if s.options.Profile == Full && !s.options.WithoutFleet {
+	if s.options.Fleet || s.options.Profile == Full && !s.options.WithoutFleet {
 		// "-" means that the local cluster is not managed.
 		if err := s.configureFleet(ctx, map[string]string{"namespace": "-"}); err != nil {
 			return err

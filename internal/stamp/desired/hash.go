@@ -79,9 +79,30 @@ func ShortValues(values map[string]any) map[string]any {
 	return map[string]any{shortKey: HashOfValues(values)}
 }
 
+// ShortValuesByKey stands for template values that others may write, too: by the hash of each value
+// that Muster may write.
+func ShortValuesByKey(values map[string]any) map[string]any {
+	if _, isShort := values[shortKey]; isShort {
+		return values
+	}
+	short := ShortValues(values)
+	for _, key := range []string{ClusterValue, ControlPlaneValue, InfrastructureValue, VariablesValue} {
+		if value, found := values[key]; found {
+			short[key] = ShortValues(map[string]any{key: value})
+		}
+	}
+	return short
+}
+
+// isSameValue reports whether one of the template values is what a Fleet Cluster, as cached, has.
+func isSameValue(key string, want, have any) bool {
+	short, ok := have.(map[string]any)
+	return ok && HashOfValues(map[string]any{key: want}) == HashOfValues(short)
+}
+
 // HashOfValues returns the hash of template values, whole or short.
 func HashOfValues(values map[string]any) string {
-	if hash, ok := values[shortKey].(string); ok && len(values) == 1 {
+	if hash, ok := values[shortKey].(string); ok {
 		return hash
 	}
 	return Hash(&fleetv1.GenericMap{Data: values})

@@ -1,0 +1,117 @@
+package desired
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// The labels by which Turtles' successor of CAAPF names a class.
+const (
+	turtlesClassLabel          = "cluster-api.cattle.io/clusterclass-name"
+	turtlesClassNamespaceLabel = "cluster-api.cattle.io/clusterclass-namespace"
+)
+
+// Attachment returns what Muster adds to the Fleet Cluster that Rancher has for a CAPI Cluster: what
+// its own would have by which bundles are targeted and rendered, and the namespace that the
+// Cluster is in. Nothing of it is Rancher's: no label of Rancher's domain is copied.
+func Attachment(fleet types.NamespacedName, uid types.UID, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets) *fleetv1.Cluster {
+	classKey := cluster.GetClassKey()
+	labels := withoutRancher(copied(classLabels(class), cluster.Labels))
+	delete(labels, ManagedByLabel) // By which Fleet Clusters are Muster's own.
+	delete(labels, stamp.ClassNameLabel)
+	delete(labels, stamp.ClassNamespaceLabel)
+	for key, value := range stamp.Labels(classKey) {
+		labels[key] = value
+		labels[map[string]string{stamp.ClassNameLabel: turtlesClassLabel, stamp.ClassNamespaceLabel: turtlesClassNamespaceLabel}[key]] = value
+	}
+	labels[stamp.OriginNamespaceLabel] = cluster.Namespace
+
+	annotations := withoutRancher(copied(cluster.Annotations))
+	annotations[stamp.AttachedAnnotation] = cluster.Namespace + "/" + cluster.Name
+	annotations[stamp.AttachedUIDAnnotation] = string(cluster.UID)
+	if _, shortened := stamp.LabelValue(classKey.Name); shortened && classKey.Name != "" {
+		annotations[ClassAnnotation] = classKey.Name
+	}
+	if noted := targets.annotation(); noted != "" {
+		annotations[TargetingAnnotation] = noted
+	}
+	return seal(&fleetv1.Cluster{
+		TypeMeta:   metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Cluster"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: fleet.Namespace, Name: fleet.Name, UID: uid, Labels: labels, Annotations: annotations},
+		Spec:       fleetv1.ClusterSpec{TemplateValues: &fleetv1.GenericMap{Data: values}},
+	})
+}
+
+// withoutRancher drops the keys that Rancher itself keeps off its Fleet Clusters, from a map of our own.
+func withoutRancher(entries map[string]string) map[string]string {
+	maps.DeleteFunc(entries, func(key, _ string) bool {
+		return strings.Contains(key, "cattle.io") || strings.HasPrefix(key, "kubectl.kubernetes.io")
+	})
+	return entries
+}
+
+// Unattached compares an attachment with the Fleet Cluster as cached. Lacks means that a label or an
+// annotation is missing. Others are the names of fields with another value, and of missing template
+// values: Turtles' successor of CAAPF replaces them all.
+func Unattached(want, have *fleetv1.Cluster) (lacks bool, others []string) {
+	for _, pair := range []struct {
+		of         string
+		want, have map[string]string
+	}{{"metadata.labels.", want.Labels, have.Labels}, {"metadata.annotations.", want.Annotations, have.Annotations}} {
+		for key, value := range pair.want {
+			switch got, found := pair.have[key]; {
+			case !found:
+				lacks = true
+			case got != value && key != HashAnnotation:
+				others = append(others, pair.of+key)
+			}
+		}
+	}
+	var values map[string]any
+	if have.Spec.TemplateValues != nil {
+		values = have.Spec.TemplateValues.Data
+	}
+	for key, value := range want.Spec.TemplateValues.Data {
+		if !isSameValue(key, value, values[key]) {
+			others = append(others, TemplateValues+key)
+		}
+	}
+	slices.Sort(others)
+	return lacks, others
+}
+
+// TemplateValues is the path of the template values.
+const TemplateValues = "spec.templateValues."
+
+// Without returns an attachment without the fields of these names.
+func Without(want *fleetv1.Cluster, names []string) *fleetv1.Cluster {
+	rest := want.DeepCopy()
+	for _, name := range names {
+		if key, ok := strings.CutPrefix(name, TemplateValues); ok {
+			delete(rest.Spec.TemplateValues.Data, key)
+		}
+		delete(rest.Labels, strings.TrimPrefix(name, "metadata.labels."))
+		delete(rest.Annotations, strings.TrimPrefix(name, "metadata.annotations."))
+	}
+	return rest
+}
+
+// WorkspaceGroup returns the ClusterGroup, in a workspace of Rancher's, of the attached Clusters of a
+// namespace that use a class. In a workspace there are Clusters of many namespaces.
+func WorkspaceGroup(workspace, origin string, classKey types.NamespacedName, class *Class) *fleetv1.ClusterGroup {
+	group := group(types.NamespacedName{Namespace: workspace, Name: stamp.WorkspaceGroupName(classKey, origin)}, classKey, class)
+	group.Labels[stamp.OriginNamespaceLabel] = origin
+	group.Spec.Selector.MatchLabels[stamp.OriginNamespaceLabel] = origin
+	if _, shortened := stamp.LabelValue(classKey.Name); shortened {
+		group.Annotations = map[string]string{ClassAnnotation: classKey.Name}
+	}
+	return seal(group)
+}

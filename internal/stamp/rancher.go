@@ -1,0 +1,318 @@
+package stamp
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
+)
+
+const (
+	// RancherAnnotation on a Cluster takes precedence over spec.rancher.mode of the
+	// FleetAddonConfig, and has the same values.
+	RancherAnnotation = Domain + "/rancher"
+	// OriginNamespaceLabel on Rancher's Fleet Cluster holds the namespace of the CAPI Cluster that is
+	// attached to it. Fleet Clusters of many namespaces are in one workspace.
+	OriginNamespaceLabel = "cluster-namespace." + Domain
+	// AttachedAnnotation on Rancher's Fleet Cluster holds namespace and name of that CAPI Cluster.
+	AttachedAnnotation = Domain + "/attached"
+	// AttachedUIDAnnotation holds its UID.
+	AttachedUIDAnnotation = Domain + "/attached-uid"
+	// AttachManager is the field manager of attachments. FieldManager would make Rancher's Fleet
+	// Cluster one of Muster's own, to change and to delete.
+	AttachManager = "muster-attach"
+
+	// ManagementCRD is the name of the CRD by which Muster sees that Rancher is there.
+	ManagementCRD = "clusters.management.cattle.io"
+	// RancherClusterLabel on Rancher's Fleet Cluster holds the name of its management Cluster.
+	RancherClusterLabel = "management.cattle.io/cluster-name"
+
+	// The labels of a management Cluster that name its CAPI Cluster.
+	managementOwnerLabel          = "cluster-api.cattle.io/capi-cluster-owner"
+	managementOwnerNamespaceLabel = "cluster-api.cattle.io/capi-cluster-owner-ns"
+	// autoImportLabel on a Cluster, or on its Namespace, asks Turtles to import it into Rancher.
+	autoImportLabel = "cluster-api.cattle.io/rancher-auto-import"
+	// turtlesFinalizer is on Clusters that Turtles has imported.
+	turtlesFinalizer = "capicluster.turtles.cattle.io"
+	// importedAnnotation on a Cluster keeps Turtles from importing it again.
+	importedAnnotation = "imported"
+	// externallyManagedAnnotation on a management Cluster leaves its Fleet Cluster to others.
+	externallyManagedAnnotation = "provisioning.cattle.io/externally-managed"
+	// administratedAnnotation is on the management Clusters that Rancher makes from provisioning Clusters.
+	administratedAnnotation = "provisioning.cattle.io/administrated"
+
+	// migratedAnnotation on a management Cluster, or KeepAgentLabel on a Cluster, keeps an older Turtles from
+	// removing the namespace that agents of CAAPF, and Muster's by default, are in.
+	migratedAnnotation = "cluster-api.cattle.io/fleet-namespace-migrated"
+	// KeepAgentLabel is the one that a user can set.
+	KeepAgentLabel = "cluster-api.cattle.io/disable-fleet-auto-import"
+
+	provisioningGroup = "provisioning.cattle.io"
+)
+
+// Management is what is read of a management Cluster of Rancher.
+type Management struct {
+	Name string
+	// Owner is the CAPI Cluster that its labels name.
+	Owner types.NamespacedName
+	// Workspace is the namespace of its Fleet Cluster; empty while it has none.
+	Workspace string
+	// FromProvisioning means that Rancher made it from a provisioning Cluster, whose author has
+	// chosen its labels.
+	FromProvisioning, ExternallyManaged, Ready, Deleting bool
+	// Migrated means that Turtles does not look for the agent of CAAPF on the cluster.
+	Migrated bool
+}
+
+// ManagementOf returns what is read of a management Cluster.
+func ManagementOf(metadata metav1.Object, workspace string, ready bool) Management {
+	labels, annotations := metadata.GetLabels(), metadata.GetAnnotations()
+	external := annotations[externallyManagedAnnotation]
+	_, administrated := annotations[administratedAnnotation]
+	_, migrated := annotations[migratedAnnotation]
+	return Management{
+		Name: metadata.GetName(), Owner: types.NamespacedName{Namespace: labels[managementOwnerNamespaceLabel], Name: labels[managementOwnerLabel]},
+		Workspace: workspace, Ready: ready, FromProvisioning: administrated, Migrated: migrated, Deleting: !metadata.GetDeletionTimestamp().IsZero(),
+		ExternallyManaged: external != "" && !strings.EqualFold(external, "false"),
+	}
+}
+
+// RancherKeys returns the labels or annotations of Rancher's objects that are read.
+func RancherKeys(all map[string]string) map[string]string {
+	kept := map[string]string{}
+	for _, key := range []string{managementOwnerLabel, managementOwnerNamespaceLabel, externallyManagedAnnotation, administratedAnnotation, migratedAnnotation} {
+		if value, found := all[key]; found {
+			kept[key] = value
+		}
+	}
+	return kept
+}
+
+// Provisioning is what is read of a provisioning Cluster of Rancher.
+type Provisioning struct {
+	types.NamespacedName
+	UID types.UID
+	// Management is the name of its management Cluster; empty while there is none.
+	Management string
+}
+
+// RancherObjects are Rancher's objects.
+type RancherObjects interface {
+	// IsThere reports whether Rancher is. If not, no label means anything.
+	IsThere() bool
+	// Claims returns the management Clusters whose labels name a CAPI Cluster.
+	Claims(cluster types.NamespacedName) []Management
+	Management(name string) (Management, bool)
+	Provisioning(key types.NamespacedName) (Provisioning, bool)
+	// ProvisioningOf returns the provisioning Clusters that name a management Cluster in their status.
+	ProvisioningOf(management string) []Provisioning
+	// FleetCluster returns a Fleet Cluster, or nil.
+	FleetCluster(key types.NamespacedName) metav1.Object
+}
+
+// Way specifies how a Cluster comes into Fleet beside Rancher.
+type Way string
+
+// The ways.
+const (
+	// Import makes a Fleet Cluster, as without Rancher. It is the zero value.
+	Import Way = ""
+	// Wait makes none, for Rancher has one, or will.
+	Wait Way = "Wait"
+	// Attach makes none, and labels Rancher's.
+	Attach Way = "Attach"
+)
+
+// Beside is what follows for a Cluster from Rancher's objects.
+type Beside struct {
+	Way Way
+	// For says what the Cluster waits for; empty for the other ways.
+	For string
+	// Fleet is the Fleet Cluster that Rancher has for it; zero if there is none.
+	Fleet types.NamespacedName
+	// RemovesAgent means that an older Turtles removes an agent from its default namespace.
+	RemovesAgent bool
+}
+
+// RancherMode returns the mode that counts for a Cluster. An annotation that means nothing counts as none.
+func RancherMode(in settings.Cluster, annotations map[string]string) addonsv1.RancherMode {
+	switch asked := addonsv1.RancherMode(annotations[RancherAnnotation]); asked {
+	case addonsv1.RancherAuto, addonsv1.RancherImport, addonsv1.RancherOff:
+		return asked
+	default:
+		return in.Rancher
+	}
+}
+
+// BesideRancher returns what follows for a Cluster from Rancher's objects. Attached are the Fleet
+// Clusters that the Cluster was attached to, and that are there: while one is, its agent runs.
+func BesideRancher(in settings.Cluster, cluster metav1.Object, namespaceLabels map[string]string, rancher RancherObjects, attached []types.NamespacedName) Beside {
+	mode := RancherMode(in, cluster.GetAnnotations())
+	if mode == addonsv1.RancherOff {
+		return Beside{Way: Import}
+	}
+	management, provisioning, waits := managing(cluster, namespaceLabels, rancher, attached)
+	fleet, wrong := fleetClusterOf(management, provisioning, rancher)
+	_, keeps := cluster.GetLabels()[KeepAgentLabel]
+	beside := Beside{Way: Wait, Fleet: fleet, RemovesAgent: management.Name != "" && management.Ready && !management.Migrated && !keeps}
+	switch {
+	case mode == addonsv1.RancherImport:
+		beside.Way = Import
+	case waits != "":
+		beside.For = waits
+	case management.Name == "" && len(attached) > 0:
+		beside.For = fmt.Sprintf("Fleet Cluster %q of Rancher, which it was attached to, to go: Rancher no longer manages the Cluster, and the agent of that Fleet Cluster may still run", attached[0])
+	case management.Name == "":
+		beside.Way = Import
+	case management.ExternallyManaged && fleet.Name != "":
+		beside.For = fmt.Sprintf("Fleet Cluster %q of Rancher to go: management Cluster %q is externally managed now", fleet, management.Name)
+	case management.ExternallyManaged:
+		beside.Way = Import
+	case management.Deleting:
+		beside.For = fmt.Sprintf("management Cluster %q to be deleted", management.Name)
+	case wrong != "":
+		beside.For = wrong
+	case fleet.Name != "":
+		beside.Way = Attach
+	case management.Workspace == "":
+		beside.For = fmt.Sprintf("management Cluster %q to get a Fleet workspace (spec.fleetWorkspaceName)", management.Name)
+	case !management.Ready:
+		beside.For = fmt.Sprintf("management Cluster %q to become Ready: Rancher's agent (cattle-cluster-agent) must run on the cluster, and needs a CNI there", management.Name)
+	default:
+		beside.For = fmt.Sprintf("Rancher to make the Fleet Cluster of management Cluster %q in workspace %q", management.Name, management.Workspace)
+	}
+	return beside
+}
+
+// managing returns the management Cluster through which Rancher manages a Cluster, and its
+// provisioning Cluster, if there are any; waits says what is missing where Rancher will manage it.
+//
+// Who may edit a management or a provisioning Cluster can write any label on it, so the labels count
+// only if the Cluster itself, or its Namespace, says that Turtles imports it.
+func managing(cluster metav1.Object, namespaceLabels map[string]string, rancher RancherObjects, attached []types.NamespacedName) (_ Management, _ Provisioning, waits string) {
+	if !rancher.IsThere() {
+		return Management{}, Provisioning{}, ""
+	}
+	if owner := provisioningOwner(cluster); owner != nil {
+		return provisioned(cluster, owner, rancher)
+	}
+	isImported := slices.Contains(cluster.GetFinalizers(), turtlesFinalizer)
+	_, isDone := cluster.GetAnnotations()[importedAnnotation]
+	willBe := cmp.Or(cluster.GetLabels()[autoImportLabel], namespaceLabels[autoImportLabel]) == "true"
+	if !isImported && !willBe {
+		return Management{}, Provisioning{}, ""
+	}
+	type claim struct {
+		management   Management
+		provisioning Provisioning
+	}
+	var claims []claim
+	for _, management := range rancher.Claims(types.NamespacedName{Namespace: cluster.GetNamespace(), Name: cluster.GetName()}) {
+		// Rancher makes one provisioning Cluster from a management Cluster of Turtles, of the same
+		// name. Where it is the other way round, a user has chosen the labels.
+		made := rancher.ProvisioningOf(management.Name)
+		if management.FromProvisioning || slices.ContainsFunc(made, func(p Provisioning) bool { return p.Name != management.Name }) {
+			continue
+		}
+		if len(made) == 1 {
+			claims = append(claims, claim{management, made[0]})
+		} else {
+			claims = append(claims, claim{management: management})
+		}
+	}
+	switch {
+	case len(claims) == 1:
+		return claims[0].management, claims[0].provisioning, ""
+	case len(claims) > 1:
+		// Who came first keeps it.
+		var names []string
+		for _, claim := range claims {
+			if fleet, _ := fleetClusterOf(claim.management, claim.provisioning, rancher); slices.Contains(attached, fleet) {
+				return claim.management, claim.provisioning, ""
+			}
+			names = append(names, claim.management.Name)
+		}
+		slices.Sort(names)
+		return Management{}, Provisioning{}, fmt.Sprintf("the labels %s and %s to be taken off all management Clusters but its own: %s name it", managementOwnerLabel, managementOwnerNamespaceLabel, strings.Join(names, ", "))
+	case willBe && !isDone:
+		return Management{}, Provisioning{}, fmt.Sprintf("Turtles to make its management Cluster: the label %s asks for that", autoImportLabel)
+	default:
+		return Management{}, Provisioning{}, ""
+	}
+}
+
+// provisioned is managing for a Cluster that Rancher made from a provisioning Cluster of the same
+// name: it owns the Cluster, by UID, so what labels say does not count.
+func provisioned(cluster metav1.Object, owner *metav1.OwnerReference, rancher RancherObjects) (_ Management, _ Provisioning, waits string) {
+	key := types.NamespacedName{Namespace: cluster.GetNamespace(), Name: owner.Name}
+	provisioning, found := rancher.Provisioning(key)
+	switch {
+	case !found || provisioning.UID != owner.UID || owner.Name != cluster.GetName():
+		return Management{}, Provisioning{}, fmt.Sprintf("provisioning Cluster %q, which owns it", key)
+	case provisioning.Management == "":
+		return Management{}, Provisioning{}, fmt.Sprintf("provisioning Cluster %q to get a management Cluster", key)
+	}
+	management, found := rancher.Management(provisioning.Management)
+	if !found {
+		return Management{}, Provisioning{}, fmt.Sprintf("management Cluster %q of provisioning Cluster %q", provisioning.Management, key)
+	}
+	if others := rancher.ProvisioningOf(management.Name); len(others) != 1 {
+		return Management{}, Provisioning{}, fmt.Sprintf("management Cluster %q to be that of one provisioning Cluster: %d name it", management.Name, len(others))
+	}
+	return management, provisioning, ""
+}
+
+// provisioningOwner returns the provisioning Cluster that owns a Cluster; nil if none does.
+func provisioningOwner(cluster metav1.Object) *metav1.OwnerReference {
+	for _, owner := range cluster.GetOwnerReferences() {
+		if version, err := schema.ParseGroupVersion(owner.APIVersion); err == nil && version.Group == provisioningGroup && owner.Kind == clusterv1.ClusterKind {
+			return &owner
+		}
+	}
+	return nil
+}
+
+// fleetClusterOf returns the Fleet Cluster that Rancher has for a management Cluster; zero if there is
+// none. Wrong says why the Cluster cannot be attached to it.
+func fleetClusterOf(management Management, provisioning Provisioning, rancher RancherObjects) (_ types.NamespacedName, wrong string) {
+	if management.Workspace == "" || provisioning.Name == "" {
+		return types.NamespacedName{}, ""
+	}
+	key := types.NamespacedName{Namespace: management.Workspace, Name: provisioning.Name}
+	fleet := rancher.FleetCluster(key)
+	switch {
+	case fleet == nil:
+		return types.NamespacedName{}, ""
+	case fleet.GetLabels()[RancherClusterLabel] != management.Name:
+		return types.NamespacedName{}, fmt.Sprintf("Fleet Cluster %q, which is not that of management Cluster %q, to make room", key, management.Name)
+	case !fleet.GetDeletionTimestamp().IsZero():
+		return key, fmt.Sprintf("Fleet Cluster %q of Rancher to be deleted", key)
+	default:
+		return key, ""
+	}
+}
+
+// IsAttached reports whether a Fleet Cluster is attached to a CAPI Cluster. Anyone may write the
+// annotations, and use the name of the field manager.
+func IsAttached(fleetCluster metav1.Object) bool {
+	return fleetCluster.GetAnnotations()[AttachedAnnotation] != "" &&
+		slices.ContainsFunc(fleetCluster.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool { return entry.Manager == AttachManager })
+}
+
+// WorkspaceGroupName returns the name of the ClusterGroup, in a workspace, of the Clusters of a namespace
+// that use a class: "<class>.<namespace>" if the class is beside them. Otherwise, and where the
+// name of the class has dots, the namespace of the class stands between the two.
+func WorkspaceGroupName(class types.NamespacedName, origin string) string {
+	if class.Namespace == origin && !strings.Contains(class.Name, ".") {
+		return Subdomain(class.Name + "." + origin)
+	}
+	return Subdomain(class.Name + "." + class.Namespace + "." + origin)
+}

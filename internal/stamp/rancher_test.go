@@ -1,0 +1,229 @@
+package stamp
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
+)
+
+// world is what there is of Rancher, and around one Cluster.
+type world struct {
+	cluster         clusterv1.Cluster
+	namespaceLabels map[string]string
+	mode            addonsv1.RancherMode
+	gone            bool
+	managements     []Management
+	provisionings   []Provisioning
+	fleets          []metav1.ObjectMeta
+	attached        []types.NamespacedName
+}
+
+var _ RancherObjects = (*world)(nil)
+
+func (w *world) IsThere() bool { return !w.gone }
+func (w *world) Claims(cluster types.NamespacedName) (found []Management) {
+	for _, management := range w.managements {
+		if management.Owner == cluster {
+			found = append(found, management)
+		}
+	}
+	return found
+}
+func (w *world) Management(name string) (Management, bool) {
+	for _, management := range w.managements {
+		if management.Name == name {
+			return management, true
+		}
+	}
+	return Management{}, false
+}
+func (w *world) Provisioning(key types.NamespacedName) (Provisioning, bool) {
+	for _, provisioning := range w.provisionings {
+		if provisioning.NamespacedName == key {
+			return provisioning, true
+		}
+	}
+	return Provisioning{}, false
+}
+func (w *world) ProvisioningOf(management string) (found []Provisioning) {
+	for _, provisioning := range w.provisionings {
+		if provisioning.Management == management {
+			found = append(found, provisioning)
+		}
+	}
+	return found
+}
+func (w *world) FleetCluster(key types.NamespacedName) metav1.Object {
+	for i := range w.fleets {
+		if w.fleets[i].Namespace == key.Namespace && w.fleets[i].Name == key.Name {
+			return &w.fleets[i]
+		}
+	}
+	return nil
+}
+
+// imported is a Cluster that Turtles and Rancher have imported: team/one as c-abcde, in workspace ws.
+func imported(change func(*world)) *world {
+	w := &world{
+		cluster:       clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one", UID: "1", Finalizers: []string{turtlesFinalizer}, Labels: map[string]string{autoImportLabel: "true"}}},
+		managements:   []Management{{Name: "c-abcde", Owner: types.NamespacedName{Namespace: "team", Name: "one"}, Workspace: "ws", Ready: true}},
+		provisionings: []Provisioning{{NamespacedName: types.NamespacedName{Namespace: "ws", Name: "c-abcde"}, Management: "c-abcde"}},
+		fleets:        []metav1.ObjectMeta{{Namespace: "ws", Name: "c-abcde", Labels: map[string]string{RancherClusterLabel: "c-abcde"}}},
+	}
+	if change != nil {
+		change(w)
+	}
+	return w
+}
+
+// provisionedWorld is an RKE2 Cluster of Rancher's: ws/edge.
+func provisionedWorld(change func(*world)) *world {
+	w := &world{
+		cluster: clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "edge", UID: "2", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "provisioning.cattle.io/v1", Kind: "Cluster", Name: "edge", UID: "p"}}}},
+		managements:   []Management{{Name: "c-m-1", Workspace: "ws", Ready: true, FromProvisioning: true}},
+		provisionings: []Provisioning{{NamespacedName: types.NamespacedName{Namespace: "ws", Name: "edge"}, UID: "p", Management: "c-m-1"}},
+		fleets:        []metav1.ObjectMeta{{Namespace: "ws", Name: "edge", Labels: map[string]string{RancherClusterLabel: "c-m-1"}}},
+	}
+	if change != nil {
+		change(w)
+	}
+	return w
+}
+
+func TestBesideRancher(t *testing.T) {
+	theirs := types.NamespacedName{Namespace: "ws", Name: "c-abcde"}
+	claim := func(name string, change func(*Management)) Management {
+		m := Management{Name: name, Owner: types.NamespacedName{Namespace: "team", Name: "one"}, Workspace: "ws", Ready: true}
+		if change != nil {
+			change(&m)
+		}
+		return m
+	}
+	for name, test := range map[string]struct {
+		*world
+		way   Way
+		waits string
+		fleet types.NamespacedName
+	}{
+		"no Rancher":         {world: imported(func(w *world) { w.gone = true })},
+		"not to be imported": {world: imported(func(w *world) { *w = world{cluster: w.cluster}; w.cluster.Labels, w.cluster.Finalizers = nil, nil })},
+		"false on the Cluster wins": {world: imported(func(w *world) {
+			*w = world{namespaceLabels: map[string]string{autoImportLabel: "true"}}
+			w.cluster.Labels = map[string]string{autoImportLabel: "false"}
+		})},
+		"to be imported":   {world: imported(func(w *world) { *w = world{cluster: w.cluster}; w.cluster.Finalizers = nil }), way: Wait, waits: "Turtles"},
+		"its Namespace is": {world: imported(func(w *world) { *w = world{namespaceLabels: map[string]string{autoImportLabel: "true"}} }), way: Wait, waits: "Turtles"},
+		"never again": {world: imported(func(w *world) {
+			*w = world{cluster: w.cluster}
+			w.cluster.Annotations = map[string]string{importedAnnotation: "true"}
+		})},
+		"no workspace":                 {world: imported(func(w *world) { w.managements[0].Workspace = ""; w.fleets = nil }), way: Wait, waits: "spec.fleetWorkspaceName"},
+		"not ready":                    {world: imported(func(w *world) { w.managements[0].Ready = false; w.fleets = nil }), way: Wait, waits: "CNI"},
+		"no Fleet Cluster":             {world: imported(func(w *world) { w.fleets = nil }), way: Wait, waits: "Rancher to make"},
+		"somebody else's has its name": {world: imported(func(w *world) { w.fleets[0].Labels = nil }), way: Wait, waits: "make room"},
+		"its Fleet Cluster goes":       {world: imported(func(w *world) { w.fleets[0].DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }), way: Wait, waits: "to be deleted", fleet: theirs},
+		"attached":                     {world: imported(nil), way: Attach, fleet: theirs},
+		"attached, not ready now":      {world: imported(func(w *world) { w.managements[0].Ready = false }), way: Attach, fleet: theirs},
+		"the mark is gone":             {world: imported(func(w *world) { w.cluster.Labels = nil }), way: Attach, fleet: theirs},
+		"being deleted":                {world: imported(func(w *world) { w.managements[0].Deleting = true }), way: Wait, waits: `"c-abcde" to be deleted`, fleet: theirs},
+		"gone, its Fleet Cluster not":  {world: imported(func(w *world) { w.managements, w.cluster.Labels, w.attached = nil, nil, []types.NamespacedName{theirs} }), way: Wait, waits: "may still run"},
+		"Rancher gone, it not":         {world: imported(func(w *world) { w.gone, w.attached = true, []types.NamespacedName{theirs} }), way: Wait, waits: "may still run"},
+		"externally managed":           {world: imported(func(w *world) { w.managements[0].ExternallyManaged = true; w.fleets = nil })},
+		"externally managed now":       {world: imported(func(w *world) { w.managements[0].ExternallyManaged = true }), way: Wait, waits: "externally managed now", fleet: theirs},
+		"mode Import":                  {world: imported(func(w *world) { w.mode = addonsv1.RancherImport }), fleet: theirs},
+		"mode Off":                     {world: imported(func(w *world) { w.mode = addonsv1.RancherOff })},
+		"annotated Off":                {world: imported(func(w *world) { w.cluster.Annotations = map[string]string{RancherAnnotation: "Off"} })},
+		"annotated with nonsense":      {world: imported(func(w *world) { w.cluster.Annotations = map[string]string{RancherAnnotation: "off"} }), way: Attach, fleet: theirs},
+		"labels alone prove nothing":   {world: imported(func(w *world) { w.cluster.Labels, w.cluster.Finalizers = nil, nil })},
+		"labels of a user's choice":    {world: imported(func(w *world) { w.managements[0].FromProvisioning = true }), way: Wait, waits: "Turtles"},
+		"the name, too": {world: imported(func(w *world) {
+			w.provisionings = append(w.provisionings, Provisioning{NamespacedName: types.NamespacedName{Namespace: "ws", Name: "evil"}, Management: "c-abcde"})
+		}), way: Wait, waits: "Turtles"},
+		"two name it": {world: imported(func(w *world) { w.managements = append(w.managements, claim("c-evil1", nil)) }), way: Wait, waits: "c-abcde, c-evil1 name it"},
+		"two name it, one was first": {world: imported(func(w *world) {
+			w.managements = append(w.managements, claim("c-evil1", nil))
+			w.attached = []types.NamespacedName{theirs}
+		}), way: Attach, fleet: theirs},
+		"one of a namesake":           {world: imported(func(w *world) { w.managements[0].Owner.Namespace = "other" }), way: Wait, waits: "Turtles"},
+		"RKE2":                        {world: provisionedWorld(nil), way: Attach, fleet: types.NamespacedName{Namespace: "ws", Name: "edge"}},
+		"RKE2, no management Cluster": {world: provisionedWorld(func(w *world) { w.provisionings[0].Management = "" }), way: Wait, waits: "to get a management Cluster"},
+		"RKE2, it is not there":       {world: provisionedWorld(func(w *world) { w.managements = nil }), way: Wait, waits: `"c-m-1" of provisioning Cluster`},
+		"RKE2, another UID":           {world: provisionedWorld(func(w *world) { w.provisionings[0].UID = "q" }), way: Wait, waits: "which owns it"},
+		"RKE2, another name":          {world: provisionedWorld(func(w *world) { w.cluster.Name = "other" }), way: Wait, waits: "which owns it"},
+		"RKE2, a management Cluster of two": {world: provisionedWorld(func(w *world) {
+			w.provisionings = append(w.provisionings, Provisioning{NamespacedName: types.NamespacedName{Namespace: "other", Name: "evil"}, Management: "c-m-1"})
+		}), way: Wait, waits: "2 name it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := settings.Default().Cluster
+			if test.mode != "" {
+				in.Rancher = test.mode
+			}
+			if test.cluster.Name == "" {
+				test.cluster.Namespace, test.cluster.Name = "team", "one"
+			}
+			got := BesideRancher(in, &test.cluster, test.namespaceLabels, test.world, test.attached)
+			if got.Way != test.way || got.Fleet != test.fleet || !strings.Contains(got.For, test.waits) || (got.For == "") != (test.way != Wait) {
+				t.Errorf("got %+v; want %q, %s, waiting for %q", got, test.way, test.fleet, test.waits)
+			}
+		})
+	}
+}
+
+// An older Turtles removes agents from the default namespace, unless the management Cluster or the Cluster says otherwise.
+func TestRemovesAgent(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*world)
+		want   bool
+	}{
+		"an older Turtles": {func(*world) {}, true},
+		"a newer one":      {func(w *world) { w.managements[0].Migrated = true }, false},
+		"not ready":        {func(w *world) { w.managements[0].Ready = false }, false},
+		"told not to":      {func(w *world) { w.cluster.Labels[KeepAgentLabel] = "" }, false},
+		"no Rancher":       {func(w *world) { w.gone = true }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := imported(test.change)
+			if got := BesideRancher(settings.Default().Cluster, &w.cluster, nil, w, nil); got.RemovesAgent != test.want {
+				t.Errorf("got %v", got.RemovesAgent)
+			}
+		})
+	}
+}
+
+func TestManagementOf(t *testing.T) {
+	for value, want := range map[string]bool{"": false, "false": false, "False": false, "true": true, "yes": true} {
+		got := ManagementOf(&metav1.ObjectMeta{Name: "c-abcde", Annotations: map[string]string{externallyManagedAnnotation: value}}, "ws", true)
+		if got.ExternallyManaged != want {
+			t.Errorf("%q: got %v", value, got.ExternallyManaged)
+		}
+	}
+}
+
+// Two memberships never share a group, but for names that are too long.
+func TestWorkspaceGroupName(t *testing.T) {
+	seen := map[string]string{}
+	for _, class := range []string{"a", "a.b", "b", "a.b.n", "a.n"} {
+		for _, namespace := range []string{"b", "n", "a"} {
+			for _, origin := range []string{"b", "n", "a"} {
+				membership := class + " of " + namespace + " in " + origin
+				name := WorkspaceGroupName(types.NamespacedName{Namespace: namespace, Name: class}, origin)
+				if other, found := seen[name]; found {
+					t.Errorf("%s: %s and %s", name, membership, other)
+				}
+				seen[name] = membership
+			}
+		}
+	}
+	if got := WorkspaceGroupName(types.NamespacedName{Namespace: "team", Name: "std"}, "team"); got != "std.team" {
+		t.Errorf("got %s", got)
+	}
+}

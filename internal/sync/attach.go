@@ -1,0 +1,145 @@
+package sync
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
+)
+
+// attach makes the group in the workspace, then applies labels, annotations and template values to Rancher's
+// Fleet Cluster. Rancher and Turtles write the same object, so attach forces nothing. If another writer
+// changes a value after it was applied, the value stays until Muster's own changes.
+func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
+	have := &fleetv1.Cluster{}
+	found, err := r.applier.Store.Get(ctx, s.beside.Fleet, have)
+	if err != nil || !found {
+		return err
+	}
+	s.rancher = have
+	if s.unresolved != "" || stamp.IsAttached(have) && !s.in.Cluster.PatchResource {
+		return nil // What is there stays.
+	}
+	class, err := classMetadata(ctx, r.Client, s.subject.Class)
+	if err != nil {
+		return err
+	}
+	group, err := r.groups.ensureInWorkspace(ctx, s.in, s.beside.Fleet.Namespace, s.cluster.Namespace, s.subject.Class)
+	if taken := (*groupTakenError)(nil); errors.As(err, &taken) {
+		s.foreign, err = taken.Error(), nil
+	}
+	if s.targets.Group, err = s.orForeign(group, err); err != nil {
+		return err
+	}
+	want := desired.Attachment(s.beside.Fleet, have.UID, s.cluster, class, s.values, s.targets)
+	lacks, others := desired.Unattached(want, have)
+	if s.others = others; !lacks && want.Annotations[desired.HashAnnotation] == have.Annotations[desired.HashAnnotation] {
+		return nil
+	}
+	if s.rancher, s.others, err = r.applyAttachment(ctx, want); err != nil {
+		return err
+	}
+	return r.detach(ctx, s)
+}
+
+// applyAttachment applies an attachment. If other managers own fields with other values, it leaves these out and
+// returns their names.
+func (r *clusterReconciler) applyAttachment(ctx context.Context, want *fleetv1.Cluster) (written *fleetv1.Cluster, others []string, err error) {
+	defer func() { metrics.Applied("Cluster", "attached", err) }()
+	written, err = r.applyAttached(ctx, want)
+	if others = conflictsOf(err); len(others) > 0 {
+		written, err = r.applyAttached(ctx, desired.Without(want, others))
+	}
+	return written, others, err
+}
+
+// conflictsOf returns the names of the fields that an apply has met another manager at.
+func conflictsOf(err error) (names []string) {
+	var status apierrors.APIStatus
+	if !apierrors.IsConflict(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return nil
+	}
+	for _, cause := range status.Status().Details.Causes {
+		if cause.Type != metav1.CauseTypeFieldManagerConflict {
+			continue
+		}
+		names = append(names, attachedField(strings.TrimPrefix(cause.Field, ".")))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// attachedField returns the name of the label, annotation or template value that a path leads to.
+func attachedField(path string) string {
+	if rest, ok := strings.CutPrefix(path, desired.TemplateValues); ok {
+		key, _, _ := strings.Cut(rest, ".")
+		return desired.TemplateValues + key
+	}
+	return path
+}
+
+// applyAttached applies with a field manager of its own, and without force. The UID makes sure that it creates nothing.
+func (r *clusterReconciler) applyAttached(ctx context.Context, want *fleetv1.Cluster) (*fleetv1.Cluster, error) {
+	fields, err := desired.Configuration(want)
+	if err != nil {
+		return nil, err
+	}
+	return r.sendAttached(ctx, client.ObjectKeyFromObject(want), fields)
+}
+
+func (r *clusterReconciler) sendAttached(ctx context.Context, key types.NamespacedName, fields map[string]any) (*fleetv1.Cluster, error) {
+	body, err := json.Marshal(fields)
+	if err != nil {
+		return nil, err
+	}
+	ctrl.LoggerFrom(ctx).Info("Applying to Rancher's Fleet Cluster", "object", key.String())
+	written := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	if err := r.Patch(ctx, written, client.RawPatch(types.ApplyPatchType, body), client.FieldOwner(stamp.AttachManager)); err != nil {
+		return nil, fmt.Errorf("applying to Rancher's Fleet Cluster %s: %w", key, err)
+	}
+	return written, r.applier.Store.Wrote(written)
+}
+
+// detach gives up what was put onto Fleet Clusters that the Cluster is not attached to any more: an apply
+// of nothing. It fails if the Fleet Cluster has changed, for another Cluster may be attached by now.
+func (r *clusterReconciler) detach(ctx context.Context, s *scope) error {
+	return r.detachAll(ctx, client.ObjectKeyFromObject(s.cluster), s.attachedTo())
+}
+
+func (r *clusterReconciler) detachAll(ctx context.Context, cluster, but types.NamespacedName) error {
+	attached, err := r.scopes.rancher.attached(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	for i := range attached {
+		key := client.ObjectKeyFromObject(&attached[i])
+		current := &fleetv1.Cluster{}
+		found, err := r.applier.Store.Get(ctx, key, current)
+		if err != nil {
+			return err
+		}
+		if !found || key == but || !current.DeletionTimestamp.IsZero() || !stamp.IsAttached(current) {
+			continue
+		}
+		if _, err := r.sendAttached(ctx, key, map[string]any{
+			"apiVersion": fleetv1.SchemeGroupVersion.String(), "kind": "Cluster",
+			"metadata": map[string]any{"uid": current.UID, "resourceVersion": current.ResourceVersion},
+		}); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}

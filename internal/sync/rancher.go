@@ -1,0 +1,433 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	gosync "sync"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/kube/references"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+var (
+	managementKind   = schema.GroupVersionKind{Group: "management.cattle.io", Version: "v3", Kind: "Cluster"}
+	provisioningKind = schema.GroupVersionKind{Group: "provisioning.cattle.io", Version: "v1", Kind: "Cluster"}
+)
+
+const provisioningCRD = "clusters.provisioning.cattle.io"
+
+// Indexes of Rancher's objects.
+const (
+	byOwner      = "muster.owner"      // "<namespace>/<name>" of the CAPI Cluster that a management Cluster names
+	byManagement = "muster.management" // name of the management Cluster of a provisioning Cluster
+	byAttached   = "muster.attached"   // "<namespace>/<name>" of the CAPI Cluster that is attached to a Fleet Cluster
+)
+
+// rancherInterval is how often we check whether Rancher's objects have been listed.
+const rancherInterval = time.Second
+
+// rancherPatience is how long the API server may take to list them before a Cluster says so.
+const rancherPatience = 30 * time.Second
+
+// errRancherUnlisted means that Rancher's objects are not all cached yet. Nothing is imported meanwhile: it
+// may be Rancher's.
+var errRancherUnlisted = errors.New("the Clusters of Rancher are not all read yet")
+
+// rancher reads Rancher's objects. It watches them while Rancher's CRD is there, from the first time that
+// somebody asks.
+type rancher struct {
+	client.Reader
+	objects cache.Cache
+	now     func() time.Time
+
+	mu gosync.Mutex
+	// queue is that of the controller of Clusters, for those that a change of Rancher's objects concerns.
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+	// crd is the UID of the CRD since which the objects are watched; empty while they are not.
+	crd    types.UID
+	since  time.Time
+	listed []toolscache.ResourceEventHandlerRegistration
+}
+
+func newRancher(reader client.Reader, objects cache.Cache) *rancher {
+	return &rancher{Reader: reader, objects: objects, now: time.Now}
+}
+
+// source is a source of the controller that reconciles Clusters.
+func (r *rancher) source() source.Source {
+	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.queue = queue
+		return nil
+	})
+}
+
+// beside returns what follows for a Cluster from Rancher's objects.
+func (r *rancher) beside(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster, namespaceLabels map[string]string) (stamp.Beside, error) {
+	if r == nil || stamp.RancherMode(in, cluster.Annotations) == addonsv1.RancherOff {
+		return stamp.Beside{Way: stamp.Import}, nil
+	}
+	if err := r.watch(ctx); err != nil {
+		return stamp.Beside{}, err
+	}
+	attached, err := r.attached(ctx, client.ObjectKeyFromObject(cluster))
+	if err != nil {
+		return stamp.Beside{}, err
+	}
+	var held []types.NamespacedName
+	for i := range attached {
+		// A tenant can write all of this onto a Fleet Cluster, but not the status of the Cluster.
+		if attached[i].Annotations[stamp.AttachedUIDAnnotation] == string(cluster.UID) && isBesideRancher(cluster) {
+			held = append(held, client.ObjectKeyFromObject(&attached[i]))
+		}
+	}
+	read := &rancherObjects{r, ctx, nil}
+	result := stamp.BesideRancher(in, cluster, namespaceLabels, read, held)
+	return result, read.err
+}
+
+// isBesideRancher reports whether a Cluster was found to be Rancher's when it was reconciled last.
+func isBesideRancher(cluster *clusterv1.Cluster) bool {
+	last := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
+	return last != nil && (last.Reason == reasonAttached || last.Reason == reasonRancher)
+}
+
+// attached lists the Fleet Clusters to which a CAPI Cluster of this name is attached.
+func (r *rancher) attached(ctx context.Context, cluster types.NamespacedName) ([]fleetv1.Cluster, error) {
+	var list fleetv1.ClusterList
+	if r == nil {
+		return nil, nil
+	}
+	if err := r.List(ctx, &list, client.MatchingFields{byAttached: cluster.String()}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing attached Fleet Clusters: %w", err)
+	}
+	return list.Items, nil
+}
+
+// watch begins to watch Rancher's objects when Rancher's CRD is there, and ends that when it is gone. It
+// returns errRancherUnlisted until all are cached.
+func (r *rancher) watch(ctx context.Context) error {
+	crd, err := r.crdOf(ctx, stamp.ManagementCRD)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.crd != crd && r.crd != "" {
+		for _, kind := range []schema.GroupVersionKind{managementKind, provisioningKind} {
+			if err := r.objects.RemoveInformer(ctx, ofRancher(kind)); err != nil {
+				return fmt.Errorf("stopping the watch of %s: %w", kind, err)
+			}
+		}
+		ctrl.LoggerFrom(ctx).Info("Rancher's CRD is gone")
+		r.crd, r.listed = "", nil
+	}
+	if crd == "" {
+		return nil
+	}
+	if r.crd == "" {
+		ctrl.LoggerFrom(ctx).Info("Rancher's CRD is there")
+		r.crd, r.since = crd, r.now()
+	}
+	return r.list(ctx)
+}
+
+// crdOf returns the UID of a CRD; empty if it is not there, or is being deleted.
+func (r *rancher) crdOf(ctx context.Context, name string) (types.UID, error) {
+	crd := references.CRD()
+	err := r.Get(ctx, client.ObjectKey{Name: name}, crd, client.UnsafeDisableDeepCopy)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("reading CRD %s: %w", name, err)
+	case !crd.DeletionTimestamp.IsZero():
+		return "", nil
+	default:
+		return crd.UID, nil
+	}
+}
+
+// list watches what is not watched yet, and returns nil if all is cached. The caller holds the lock.
+func (r *rancher) list(ctx context.Context) error {
+	watched := []struct {
+		kind   schema.GroupVersionKind
+		crd    string
+		index  string
+		values client.IndexerFunc
+	}{
+		{managementKind, stamp.ManagementCRD, byOwner, func(object client.Object) []string { return nonEmpty(managementOf(object).Owner.String()) }},
+		{provisioningKind, provisioningCRD, byManagement, func(object client.Object) []string { return nonEmpty(provisioningOf(object).Management) }},
+	}
+	for _, next := range watched[len(r.listed):] {
+		if crd, err := r.crdOf(ctx, next.crd); err != nil || crd == "" {
+			return err // It is Rancher's other CRD, which it has always had.
+		}
+		if err := r.objects.IndexField(ctx, ofRancher(next.kind), next.index, next.values); err != nil {
+			return r.unlisted(err)
+		}
+		informer, err := r.objects.GetInformer(ctx, ofRancher(next.kind), cache.BlockUntilSynced(false))
+		if err != nil {
+			return r.unlisted(err)
+		}
+		listed, err := informer.AddEventHandler(r.events())
+		if err != nil {
+			return err
+		}
+		r.listed = append(r.listed, listed)
+	}
+	for _, listed := range r.listed {
+		if !listed.HasSynced() {
+			return r.unlisted(nil)
+		}
+	}
+	return nil
+}
+
+// unlisted returns errRancherUnlisted or, after a while, what is wrong.
+func (r *rancher) unlisted(err error) error {
+	switch {
+	case err != nil && !meta.IsNoMatchError(err) && !kube.IsPassing(err):
+		return err
+	case r.now().Sub(r.since) < rancherPatience:
+		return errRancherUnlisted
+	default:
+		return fmt.Errorf("the API server has not listed Rancher's Clusters in %s; the syncer needs the ClusterRole muster-syncer-rancher, or spec.rancher.mode: \"Off\" in the FleetAddonConfig", rancherPatience)
+	}
+}
+
+// events enqueues the CAPI Clusters that Rancher's objects concern.
+func (r *rancher) events() toolscache.ResourceEventHandler {
+	saw := func(news any) {
+		if last, ok := news.(toolscache.DeletedFinalStateUnknown); ok {
+			news = last.Obj
+		}
+		if object, ok := news.(client.Object); ok {
+			r.enqueue(object)
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: saw,
+		UpdateFunc: func(before, after any) {
+			old, isOld := before.(client.Object)
+			object, isNew := after.(client.Object)
+			if isOld && isNew && !isSameToRancher(old, object) {
+				saw(old)
+				saw(object)
+			}
+		},
+		DeleteFunc: saw,
+	}
+}
+
+func (r *rancher) enqueue(object client.Object) {
+	ctx := context.Background() // What is read is in the cache.
+	read := &rancherObjects{r, ctx, nil}
+	var keys map[types.NamespacedName]bool
+	if object.GetObjectKind().GroupVersionKind().Group == managementKind.Group {
+		keys = read.concernedBy(object.GetName())
+		keys[managementOf(object).Owner] = true
+	} else {
+		provisioning := provisioningOf(object)
+		keys = read.concernedBy(provisioning.Management)
+		keys[provisioning.NamespacedName] = true
+	}
+	r.mu.Lock()
+	queue := r.queue
+	r.mu.Unlock()
+	for key := range keys {
+		if key.Name != "" && queue != nil {
+			queue.Add(reconcile.Request{NamespacedName: key})
+		}
+	}
+}
+
+// rancherObjects are Rancher's objects as one decision reads them.
+type rancherObjects struct {
+	*rancher
+	ctx context.Context //nolint:containedctx // of the one decision that it is made for
+	err error
+}
+
+var _ stamp.RancherObjects = (*rancherObjects)(nil)
+
+// concernedBy returns the CAPI Clusters that a management Cluster of this name may concern.
+func (o *rancherObjects) concernedBy(management string) map[types.NamespacedName]bool {
+	keys := map[types.NamespacedName]bool{}
+	if found, ok := o.Management(management); ok {
+		keys[found.Owner] = true
+	}
+	for _, provisioning := range o.ProvisioningOf(management) {
+		keys[provisioning.NamespacedName] = true
+	}
+	return keys
+}
+
+// Claims returns the management Clusters whose labels name a CAPI Cluster.
+func (o *rancherObjects) Claims(cluster types.NamespacedName) (claims []stamp.Management) {
+	for _, object := range o.listOf(managementKind, byOwner, cluster.String()) {
+		claims = append(claims, managementOf(&object))
+	}
+	return claims
+}
+
+// Management returns a management Cluster.
+func (o *rancherObjects) Management(name string) (stamp.Management, bool) {
+	object := ofRancher(managementKind)
+	found := o.get(types.NamespacedName{Name: name}, object)
+	return managementOf(object), found
+}
+
+// Provisioning returns a provisioning Cluster.
+func (o *rancherObjects) Provisioning(key types.NamespacedName) (stamp.Provisioning, bool) {
+	object := ofRancher(provisioningKind)
+	found := o.get(key, object)
+	return provisioningOf(object), found
+}
+
+// ProvisioningOf returns the provisioning Clusters of a management Cluster.
+func (o *rancherObjects) ProvisioningOf(management string) (provisioned []stamp.Provisioning) {
+	for _, object := range o.listOf(provisioningKind, byManagement, management) {
+		provisioned = append(provisioned, provisioningOf(&object))
+	}
+	return provisioned
+}
+
+// FleetCluster returns a Fleet Cluster, or nil.
+func (o *rancherObjects) FleetCluster(key types.NamespacedName) metav1.Object {
+	fleet := &fleetv1.Cluster{}
+	if !o.found(o.Get(o.ctx, key, fleet, client.UnsafeDisableDeepCopy)) {
+		return nil
+	}
+	return fleet
+}
+
+// IsThere reports whether Rancher's CRD is there.
+func (o *rancherObjects) IsThere() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.crd != ""
+}
+
+// isWatched reports whether objects of a kind are cached: a read of others would wait for them.
+func (o *rancherObjects) isWatched(kind schema.GroupVersionKind) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.listed) > 1 || len(o.listed) > 0 && kind == managementKind
+}
+
+func (o *rancherObjects) get(key types.NamespacedName, object *unstructured.Unstructured) bool {
+	return key.Name != "" && o.isWatched(object.GroupVersionKind()) && o.found(o.objects.Get(o.ctx, key, object, client.UnsafeDisableDeepCopy))
+}
+
+func (o *rancherObjects) listOf(kind schema.GroupVersionKind, index, value string) []unstructured.Unstructured {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	if value == "" || !o.isWatched(kind) || !o.found(o.objects.List(o.ctx, list, client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy)) {
+		return nil
+	}
+	return list.Items
+}
+
+// found notes an error other than that there is no such object.
+func (o *rancherObjects) found(err error) bool {
+	if client.IgnoreNotFound(err) != nil {
+		o.err = errors.Join(o.err, fmt.Errorf("reading Rancher's objects: %w", err))
+	}
+	return err == nil
+}
+
+func ofRancher(kind schema.GroupVersionKind) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(kind)
+	return object
+}
+
+// trimRancher is a cache transform: it keeps of Rancher's objects what is read here.
+func trimRancher(object any) (any, error) {
+	whole, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return object, nil
+	}
+	slim := ofRancher(whole.GroupVersionKind())
+	slim.SetNamespace(whole.GetNamespace())
+	slim.SetName(whole.GetName())
+	slim.SetUID(whole.GetUID())
+	slim.SetResourceVersion(whole.GetResourceVersion())
+	slim.SetDeletionTimestamp(whole.GetDeletionTimestamp())
+	slim.SetLabels(stamp.RancherKeys(whole.GetLabels()))
+	slim.SetAnnotations(stamp.RancherKeys(whole.GetAnnotations()))
+	for _, path := range [][]string{{"spec", "fleetWorkspaceName"}, {"status", "clusterName"}} {
+		if value, _, _ := unstructured.NestedString(whole.Object, path...); value != "" {
+			_ = unstructured.SetNestedField(slim.Object, value, path...) // Its parent is not there, or a map.
+		}
+	}
+	if isReady(whole) {
+		_ = unstructured.SetNestedSlice(slim.Object, []any{map[string]any{"type": "Ready", "status": "True"}}, "status", "conditions")
+	}
+	return slim, nil
+}
+
+func isReady(object *unstructured.Unstructured) bool {
+	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+	return slices.ContainsFunc(conditions, func(condition any) bool {
+		fields, _ := condition.(map[string]any)
+		return fields["type"] == "Ready" && fields["status"] == "True"
+	})
+}
+
+// isSameToRancher reports whether an update changes nothing of what is cached.
+func isSameToRancher(before, after client.Object) bool {
+	old, object := before.(*unstructured.Unstructured).DeepCopy(), after.(*unstructured.Unstructured).DeepCopy()
+	old.SetResourceVersion("")
+	object.SetResourceVersion("")
+	return equality.Semantic.DeepEqual(old, object)
+}
+
+func managementOf(object client.Object) stamp.Management {
+	whole := object.(*unstructured.Unstructured)
+	workspace, _, _ := unstructured.NestedString(whole.Object, "spec", "fleetWorkspaceName")
+	return stamp.ManagementOf(whole, workspace, isReady(whole))
+}
+
+func provisioningOf(object client.Object) stamp.Provisioning {
+	whole := object.(*unstructured.Unstructured)
+	name, _, _ := unstructured.NestedString(whole.Object, "status", "clusterName")
+	return stamp.Provisioning{NamespacedName: client.ObjectKeyFromObject(whole), UID: whole.GetUID(), Management: name}
+}
+
+// rancherCRD passes Rancher's CRDs when they appear or go.
+var rancherCRD = predicate.And(predicate.NewPredicateFuncs(func(crd client.Object) bool {
+	return crd.GetName() == stamp.ManagementCRD || crd.GetName() == provisioningCRD
+}), predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() || e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero()
+	},
+})

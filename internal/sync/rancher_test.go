@@ -1,0 +1,86 @@
+package sync
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// What follows from Rancher's objects, with what there is of Muster's.
+func TestStepsBesideRancher(t *testing.T) {
+	theirs := types.NamespacedName{Namespace: "workspace", Name: "c-abcde"}
+	own := &metFleet{relation: stamp.Own, owned: true, ours: true}
+	foreign := &metFleet{relation: stamp.Foreign}
+	attachment := []step{restamp, resolve, attach}
+	usual := []step{restamp, claim, target, resolve, put}
+	for name, test := range map[string]struct {
+		met    met
+		beside stamp.Beside
+		// stray: an earlier attachment is still there; attached: this one is; found: Rancher's Fleet Cluster is there.
+		stray, attached, found bool
+		unresolved             string
+		others                 []string
+		steps                  []step
+		state                  string
+	}{
+		"it waits":                        {met: met{selected: true, initialized: true}, beside: stamp.Beside{Way: stamp.Wait, For: "x"}, steps: []step{restamp}, state: "False WaitingForRancher"},
+		"it waits, its name is taken":     {met: met{selected: true, initialized: true, fleet: foreign}, beside: stamp.Beside{Way: stamp.Wait, For: "x"}, steps: []step{restamp}, state: "False WaitingForRancher"},
+		"it waits, stray":                 {met: met{selected: true, initialized: true}, stray: true, beside: stamp.Beside{Way: stamp.Wait, For: "x"}, steps: []step{restamp}, state: "False WaitingForRancher"},
+		"it is attached":                  {met: met{selected: true}, found: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "True Attached"},
+		"others have set a field":         {met: met{selected: true}, found: true, others: []string{"x"}, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "True Attached"},
+		"it is gone meanwhile":            {met: met{selected: true}, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "False WaitingForRancher"},
+		"no values yet":                   {met: met{selected: true}, found: true, unresolved: "x", beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: []step{restamp, resolve}, state: "False TemplateValuesUnresolved"},
+		"no values now":                   {met: met{selected: true}, attached: true, found: true, unresolved: "x", beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "True TemplateValuesUnresolved"},
+		"both":                            {met: met{selected: true, initialized: true, pinned: true, fleet: own}, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: usual, state: "True DoubleImport"},
+		"Rancher's is to come":            {met: met{selected: true, initialized: true, pinned: true, fleet: own}, beside: stamp.Beside{Way: stamp.Wait, For: "x"}, steps: usual, state: "True Imported"},
+		"Muster's goes":                   {met: met{selected: true, initialized: true, pinned: true, fleet: &metFleet{relation: stamp.Own, owned: true, ours: true, deleted: true}}, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: []step{restamp, claim, target}, state: "False FleetClusterDeleting"},
+		"imported again":                  {met: met{selected: true, initialized: true}, stray: true, steps: append([]step{restamp, detach}, usual[1:]...), state: "True Imported"},
+		"imported all the same":           {met: met{selected: true, initialized: true}, beside: stamp.Beside{Fleet: theirs}, steps: usual, state: "True DoubleImport"},
+		"paused":                          {met: met{selected: true, annotationPaused: true}, attached: true, found: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, state: "True Paused"},
+		"deselected, it stays attached":   {met: met{pinned: true}, attached: true, found: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: []step{restamp}, state: "True Deselected"},
+		"deselected, it is to be removed": {met: met{pinned: true, deleteDeselected: true}, attached: true, found: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: []step{withdraw}, state: " "},
+		"an older Turtles":                {met: met{selected: true, initialized: true}, beside: stamp.Beside{RemovesAgent: true}, steps: usual, state: "True Imported"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := test.met.scope()
+			s.beside, s.stray = test.beside, test.stray
+			if test.attached {
+				s.rancher = &fleetv1.Cluster{}
+			}
+			var steps []step
+			next, result := s.next()
+			for ; next != rest; next, result = s.next() {
+				if steps, s.taken[next] = append(steps, next), true; len(steps) > 9 {
+					t.Fatalf("it does not come to rest: %v", steps)
+				}
+				switch next {
+				case resolve:
+					s.unresolved = test.unresolved
+				case put:
+					s.fleet, s.relation = own.object(), stamp.Own
+				case attach:
+					s.others = test.others
+					if test.found {
+						s.rancher = &fleetv1.Cluster{}
+					}
+				case detach:
+					s.stray = false
+				}
+			}
+			if diff := cmp.Diff(test.steps, steps); diff != "" {
+				t.Errorf("steps (-want +got):\n%s", diff)
+			}
+			state := " "
+			if len(result.conditions) > 0 {
+				state = string(result.conditions[0].Status) + " " + result.conditions[0].Reason
+			}
+			if state != test.state {
+				t.Errorf("got %q, want %q", state, test.state)
+			}
+		})
+	}
+}

@@ -1,0 +1,189 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
+)
+
+// byWorkspaceGroup indexes Fleet Clusters by the ClusterGroup, in Rancher's workspace, that selects them.
+const byWorkspaceGroup = "muster.workspaceGroup"
+
+// newRancherOf returns what reads Rancher's objects, from a cache of its own: one that holds them only
+// while Rancher is there.
+func newRancherOf(c *common, options cache.Options) (*rancher, error) {
+	options.DefaultTransform, options.DefaultNamespaces = trimRancher, nil
+	objects, err := newCache(c.Manager, options)
+	return newRancher(c.GetClient(), objects), err
+}
+
+// attachedTo indexes Fleet Clusters by the Cluster that is attached to them.
+func attachedTo(object client.Object) []string {
+	if !stamp.IsAttached(object) {
+		return nil
+	}
+	return []string{object.GetAnnotations()[stamp.AttachedAnnotation]}
+}
+
+// membership is which Clusters a group in a workspace is for: those of a namespace that use a class.
+type membership struct {
+	class  types.NamespacedName
+	origin string
+}
+
+// membershipOf returns the membership that the labels of a Fleet Cluster or a group say; zero for none.
+func membershipOf(object client.Object) membership {
+	labels := object.GetLabels()
+	of := membership{types.NamespacedName{Namespace: labels[stamp.ClassNamespaceLabel], Name: labels[stamp.ClassNameLabel]}, labels[stamp.OriginNamespaceLabel]}
+	if full := object.GetAnnotations()[stamp.ClassFullNameAnnotation]; full != "" {
+		of.class.Name = full
+	}
+	if of.class.Name == "" || of.class.Namespace == "" || of.origin == "" {
+		return membership{}
+	}
+	return of
+}
+
+func (m membership) group() string {
+	if m == (membership{}) {
+		return ""
+	}
+	return stamp.WorkspaceGroupName(m.class, m.origin)
+}
+
+func workspaceGroupOf(object client.Object) []string {
+	if !stamp.IsAttached(object) {
+		return nil
+	}
+	return nonEmpty(membershipOf(object).group())
+}
+
+// workspaceGroups returns the group of an attached Fleet Cluster.
+func workspaceGroups(_ context.Context, object client.Object) []reconcile.Request {
+	return requests(types.NamespacedName{Namespace: object.GetNamespace(), Name: membershipOf(object).group()})
+}
+
+// ensureInWorkspace makes the group that selects the attached Clusters of a namespace and a class, and
+// returns its UID.
+func (r *groupReconciler) ensureInWorkspace(ctx context.Context, in settings.Settings, workspace, origin string, class types.NamespacedName) (types.UID, error) {
+	if class.Name == "" || !in.Cluster.ApplyClassGroup {
+		return "", nil
+	}
+	of := membership{class, origin}
+	key := types.NamespacedName{Namespace: workspace, Name: of.group()}
+	r.busy.LockKey(key.String())
+	defer func() { _ = r.busy.UnlockKey(key.String()) }()
+	return r.keepInWorkspace(ctx, in, workspace, of)
+}
+
+// groupTakenError means that a workspace has Clusters, or a class, of its own, whose group has the name.
+type groupTakenError struct{ group *fleetv1.ClusterGroup }
+
+func (e *groupTakenError) Error() string {
+	return fmt.Sprintf("ClusterGroup %s is that of ClusterClass %q of namespace %q, whose Clusters are in the workspace itself: it selects this Cluster only if that is of the same class; rename the class",
+		client.ObjectKeyFromObject(e.group), e.group.Labels[stamp.ClassNameLabel], e.group.Labels[stamp.ClassNamespaceLabel])
+}
+
+func (r *groupReconciler) keepInWorkspace(ctx context.Context, in settings.Settings, workspace string, of membership) (types.UID, error) {
+	var group fleetv1.ClusterGroup
+	found, err := r.Store.Get(ctx, types.NamespacedName{Namespace: workspace, Name: of.group()}, &group)
+	if err != nil {
+		return "", err
+	}
+	if found && stamp.IsOurs(&group) && group.Labels[stamp.OriginNamespaceLabel] == "" {
+		return "", &groupTakenError{&group}
+	}
+	class, err := classMetadata(ctx, r.Reader, of.class)
+	if err != nil {
+		return "", err
+	}
+	return r.Keep(ctx, desired.WorkspaceGroup(workspace, of.origin, of.class, class), in.Cluster.PatchResource)
+}
+
+// ofWorkspace keeps a group in a workspace while a Fleet Cluster there is one of its members, and deletes it
+// then. It reports whether the key is that of such a group. Tenants can write the labels of a Fleet Cluster: they
+// keep a group, and make none.
+func (r *groupReconciler) ofWorkspace(ctx context.Context, in settings.Settings, key types.NamespacedName) (isOne bool, err error) {
+	var group fleetv1.ClusterGroup
+	found, err := r.Store.Get(ctx, key, &group)
+	if err != nil || !found || group.Labels[stamp.OriginNamespaceLabel] == "" || !stamp.IsOurs(&group) || !group.DeletionTimestamp.IsZero() {
+		return false, err
+	}
+	if !in.Cluster.Enabled {
+		return true, nil
+	}
+	var members fleetv1.ClusterList
+	if err := r.List(ctx, &members, client.InNamespace(key.Namespace), client.MatchingFields{byWorkspaceGroup: key.Name}, client.Limit(few), client.UnsafeDisableDeepCopy); err != nil {
+		return true, err
+	}
+	for i := range members.Items {
+		var current fleetv1.Cluster
+		found, err := r.Store.Get(ctx, client.ObjectKeyFromObject(&members.Items[i]), &current)
+		if err != nil {
+			return true, err
+		}
+		if found && membershipOf(&current).group() == key.Name {
+			_, err := r.keepInWorkspace(ctx, in, key.Namespace, membershipOf(&current))
+			return true, err
+		}
+	}
+	if coming, err := r.isAwaited(ctx, in, &group); err != nil || coming {
+		return true, err
+	}
+	return true, r.Delete(ctx, &group)
+}
+
+// isAwaited reports whether a Cluster is about to be attached to a Fleet Cluster that the group will select: the
+// group is made first.
+func (r *groupReconciler) isAwaited(ctx context.Context, in settings.Settings, group *fleetv1.ClusterGroup) (bool, error) {
+	of := membershipOf(group)
+	namespace := namespaceMetadata()
+	if err := r.Get(ctx, client.ObjectKey{Name: of.origin}, namespace, client.UnsafeDisableDeepCopy); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	var clusters clusterv1.ClusterList
+	if err := r.List(ctx, &clusters, client.InNamespace(of.origin), client.MatchingFields{byClass: of.class.String()}, client.UnsafeDisableDeepCopy); err != nil {
+		return false, err
+	}
+	for i := range clusters.Items {
+		cluster := &clusters.Items[i]
+		if !in.Cluster.ApplyClassGroup || !isMaker(in, cluster, namespace.Labels) {
+			continue
+		}
+		if beside, err := r.users.rancher.beside(ctx, in.Cluster, cluster, namespace.Labels); err != nil || beside.Way == stamp.Attach && beside.Fleet.Namespace == group.Namespace {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// rancherFleetCluster passes Rancher's Fleet Clusters.
+var rancherFleetCluster = predicate.NewPredicateFuncs(func(object client.Object) bool {
+	return object.GetLabels()[stamp.RancherClusterLabel] != ""
+})
+
+// clustersOfFleetCluster returns the CAPI Clusters that a Fleet Cluster of Rancher concerns.
+func (r *rancher) clustersOfFleetCluster(ctx context.Context, object client.Object) []reconcile.Request {
+	read := &rancherObjects{r, ctx, nil}
+	keys := read.concernedBy(object.GetLabels()[stamp.RancherClusterLabel])
+	if namespace, name, found := strings.Cut(object.GetAnnotations()[stamp.AttachedAnnotation], "/"); found {
+		keys[types.NamespacedName{Namespace: namespace, Name: name}] = true
+	}
+	var result []reconcile.Request
+	for key := range keys {
+		result = append(result, requests(key)...)
+	}
+	return result
+}

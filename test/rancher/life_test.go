@@ -1,0 +1,279 @@
+package rancher
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/fixture"
+)
+
+// attachedCluster returns a Cluster that is attached.
+func attachedCluster(g Gomega, namespace, workspace, name string) *downstream {
+	d := imports(g, newCluster(g, namespace, name, "std", "", marked()), workspace)
+	willReport(g, d.cluster, "True Attached")
+	return d
+}
+
+func ownFleetCluster(g Gomega, cluster *clusterv1.Cluster) *fleetv1.Cluster {
+	fleet := &fleetv1.Cluster{}
+	g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(cluster), fleet)).To(Succeed())
+	return fleet
+}
+
+func isGone(object client.Object) func() bool {
+	return func() bool {
+		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(object), object))
+	}
+}
+
+// goes plays Turtles and Rancher, which let go of an object that somebody has deleted.
+func goes(g Gomega, object client.Object) {
+	g.Expect(client.IgnoreNotFound(admin.Delete(ctx, object))).To(Succeed())
+	released := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	g.Expect(client.IgnoreNotFound(admin.Patch(ctx, object, released))).To(Succeed())
+	g.Eventually(isGone(object)).Should(BeTrue())
+}
+
+func annotate(g Gomega, object client.Object, key, value string) {
+	patch(g, object, fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, key, value))
+}
+
+// A Cluster that nobody imports into Rancher is imported as without Rancher; "false" on it takes precedence over
+// its Namespace.
+func TestNotRanchers(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	plain, marking := newNamespace(g, "team", nil), newNamespace(g, "team", marked())
+	for _, cluster := range []*clusterv1.Cluster{
+		newCluster(g, plain, "one", "", "", nil), newCluster(g, marking, "out", "", "", map[string]string{autoImport: "false"}),
+	} {
+		willReport(g, cluster, "True Imported")
+		ownFleetCluster(g, cluster)
+	}
+	willReport(g, newCluster(g, marking, "in", "", "", nil), "False WaitingForRancher", "Turtles")
+	g.Expect(seen.own(marking)).To(ConsistOf("Fleet Cluster out", "Bundle fleet-agent-out"))
+}
+
+// An externally managed Cluster is imported as without Rancher, and the annotation may be flipped either way at any time.
+// A second agent comes with neither.
+func TestExternallyManaged(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
+	own := newCluster(g, namespace, "own", "", "", marked())
+	theirs := turtlesImports(g, own, map[string]string{externallyManaged: "true"})
+	willReport(g, own, "True Imported")
+	// Turtles takes the annotation off, as it does with use-caapf off. Rancher makes a Fleet Cluster of its own: that
+	// is said, and ours stays as it is.
+	annotate(g, theirs.management, externallyManaged, "null")
+	theirs.assignsWorkspace(g, workspace)
+	theirs.provisions(g)
+	theirs.becomesReady(g)
+	g.Consistently(func(g Gomega) { willReport(g, own, "True Imported") }).Should(Succeed())
+	theirs.applies(g)
+	willReport(g, own, "True DoubleImport", "own", theirs.key().String(), "docs/rancher.md")
+	isDetached(g, theirs.fleet(g))
+	uid := ownFleetCluster(g, own).UID
+	// A person gives up ours, and Rancher's is labelled.
+	g.Expect(admin.Delete(ctx, ownFleetCluster(g, own))).To(Succeed())
+	willReport(g, own, "True Attached", theirs.key().String())
+	g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(own), &fleetv1.Cluster{})).To(Satisfy(apierrors.IsNotFound))
+
+	// The other way: ours comes only when Rancher's is gone.
+	annotate(g, theirs.management, externallyManaged, `"true"`)
+	willReport(g, own, "False WaitingForRancher", theirs.key().String(), "externally managed")
+	g.Consistently(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(own), &fleetv1.Cluster{}) }).Should(Satisfy(apierrors.IsNotFound))
+	annotate(g, theirs.management, externallyManaged, `"FALSE"`)
+	willReport(g, own, "True Attached")
+	annotate(g, theirs.management, externallyManaged, `"true"`)
+	g.Expect(admin.Delete(ctx, theirs.fleet(g))).To(Succeed())
+	willReport(g, own, "True Imported")
+	g.Expect(ownFleetCluster(g, own).UID).NotTo(Equal(uid))
+}
+
+// A person deletes the management Cluster: Rancher takes its Fleet Cluster away, and not before that is gone
+// the Cluster is imported. Where Turtles imports it again, it waits for that.
+func TestManagementClusterDeleted(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
+	for name, again := range map[string]bool{"one": false, "two": true} {
+		d := attachedCluster(g, namespace, workspace, name)
+		g.Expect(admin.Delete(ctx, d.management)).To(Succeed())
+		willReport(g, d.cluster, "False WaitingForRancher", d.management.GetName(), "deleted")
+		if !again {
+			patch(g, d.cluster, `{"metadata":{"annotations":{"imported":"true"}}}`)
+		}
+		goes(g, d.management)
+		goes(g, d.provisioning)
+		if again {
+			willReport(g, d.cluster, "False WaitingForRancher", "Turtles")
+			goes(g, d.fleet(g))
+			g.Consistently(func() []string { return seen.own(namespace) }).ShouldNot(ContainElement("Fleet Cluster two"))
+			willReport(g, imports(g, d.cluster, workspace).cluster, "True Attached")
+			continue
+		}
+		// The garbage collector takes it, for its owner is gone. Until then nothing of ours is made.
+		willReport(g, d.cluster, "True Imported")
+		g.Expect(isGone(d.fleetCluster())()).To(BeTrue())
+		g.Expect(ownFleetCluster(g, d.cluster).CreationTimestamp.Time).NotTo(BeZero())
+	}
+}
+
+// While a Fleet Cluster of Rancher's is there that nobody manages any more, its agent may run.
+func TestLeftBehindFleetCluster(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
+	d := attachedCluster(g, namespace, workspace, "one")
+	patch(g, d.fleet(g), `{"metadata":{"ownerReferences":null}}`)
+	patch(g, d.cluster, `{"metadata":{"annotations":{"imported":"true"}}}`)
+	goes(g, d.management)
+	goes(g, d.provisioning)
+	willReport(g, d.cluster, "False WaitingForRancher", d.key().String(), "may still run")
+	g.Consistently(func() []string { return seen.own(namespace) }).Should(BeEmpty())
+	g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
+	g.Consistently(func() []string { return seen.own(namespace) }).WithTimeout(5 * time.Second).Should(BeEmpty())
+	g.Expect(admin.Delete(ctx, d.fleet(g))).To(Succeed())
+	willReport(g, d.cluster, "True Imported")
+}
+
+// The CAPI Cluster is deleted, while the syncer runs and while it does not: what was put onto Rancher's Fleet Cluster goes,
+// the Fleet Cluster stays Rancher's to delete, and nothing waits for us.
+func TestClusterDeleted(t *testing.T) {
+	g := NewWithT(t)
+	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
+	d, down := attachedCluster(g, namespace, workspace, "one"), attachedCluster(g, namespace, workspace, "two")
+	uid := d.fleet(g).UID
+	goes(g, d.cluster)
+	g.Eventually(func(g Gomega) { isDetached(g, d.fleet(g)) }).Should(Succeed())
+	g.Expect(d.fleet(g).UID).To(Equal(uid))
+	g.Expect(d.fleet(g).Spec.KubeConfigSecret).To(Equal(d.fleetCluster().Spec.KubeConfigSecret))
+
+	g.Expect(env.Stop(ctx, syncerProcess)).To(Succeed())
+	goes(g, down.cluster)
+	g.Expect(managers(down.fleet(g))).To(ContainElement(manager))
+	g.Expect(env.Start(ctx, syncerProcess)).To(Succeed())
+	g.Eventually(func(g Gomega) { isDetached(g, down.fleet(g)) }).Should(Succeed())
+	g.Eventually(func() bool {
+		return apierrors.IsNotFound(admin.Get(ctx, types.NamespacedName{Namespace: workspace, Name: "std." + namespace}, &fleetv1.ClusterGroup{}))
+	}).Should(BeTrue())
+	g.Expect(seen.own(namespace)).To(BeEmpty())
+}
+
+// RKE2 and K3s of Rancher's own: the CAPI Cluster has the name and the namespace of the Fleet Cluster.
+func TestProvisionedByRancher(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	workspace := newNamespace(g, "workspace", nil)
+	d := provisioned(g, workspace, "edge", nil)
+	willReport(g, d.cluster, "False WaitingForRancher", d.management.GetName(), "Ready")
+	d.becomesReady(g)
+	d.applies(g)
+	willReport(g, d.cluster, "True Attached", d.key().String())
+	fleet := d.fleet(g)
+	g.Expect(fleet.Labels).To(And(HaveKeyWithValue(originLabel, workspace), HaveKeyWithValue(clusterNameLabel, d.management.GetName())))
+	g.Expect(fleet.Labels).NotTo(HaveKey("app.kubernetes.io/managed-by"))
+	g.Expect(fleet.Spec.PrivateRepoURL).To(Equal("registry.example.com"))
+	for range 10 {
+		d.applies(g)
+	}
+	quiet(g, workspace)
+	// Rancher makes the CAPI Cluster anew, which the webhook lets through, and its successor is attached.
+	goes(g, d.cluster)
+	anew := fixture.Cluster(workspace, "edge", "", "")
+	anew.OwnerReferences = d.cluster.OwnerReferences
+	g.Expect(admin.Create(ctx, anew)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(d.fleet(g).Annotations).To(HaveKeyWithValue(domain+"/attached-uid", string(anew.UID)))
+	}).Should(Succeed())
+	willReport(g, anew, "True Attached")
+	g.Expect(d.fleet(g).UID).To(Equal(fleet.UID))
+	g.Expect(seen.own(workspace)).To(ConsistOf("Bundle fleet-agent-edge"), "Rancher's own agent")
+}
+
+// The modes, for all Clusters and for one.
+func TestModes(t *testing.T) {
+	g := NewWithT(t)
+	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
+	d, auto := attachedCluster(g, namespace, workspace, "one"), attachedCluster(g, namespace, workspace, "auto")
+	annotate(g, auto.cluster, domain+"/rancher", `"Auto"`)
+	configure := func(mode string) {
+		g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: addons.cluster.x-k8s.io/v1alpha1
+kind: FleetAddonConfig
+metadata: {name: fleet-addon-config}
+spec: {rancher: {mode: %q}}`, mode))).To(Succeed())
+	}
+	t.Cleanup(func() { g.Expect(client.IgnoreNotFound(admin.Delete(ctx, fixture.Config()))).To(Succeed()) })
+	configure("Import")
+	willReport(g, d.cluster, "True DoubleImport")
+	g.Eventually(func(g Gomega) { isDetached(g, d.fleet(g)) }).Should(Succeed())
+	configure("Off")
+	willReport(g, d.cluster, "True Imported")
+	configure("Auto")
+	willReport(g, d.cluster, "True DoubleImport")
+	g.Expect(admin.Delete(ctx, ownFleetCluster(g, d.cluster))).To(Succeed())
+	willReport(g, d.cluster, "True Attached")
+	willReport(g, auto.cluster, "True Attached")
+	g.Expect(managers(auto.fleet(g))).To(ContainElement(manager))
+	g.Expect(seen.own(namespace)).NotTo(ContainElement("Fleet Cluster auto"))
+
+	// Deselected: Keep keeps what is there, Delete gives it up.
+	g.Expect(env.Apply(ctx, `{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config}, spec: {cluster: {selector: {matchLabels: {in: "x"}}}}}`)).To(Succeed())
+	willReport(g, auto.cluster, "True Deselected")
+	g.Expect(managers(auto.fleet(g))).To(ContainElement(manager))
+	g.Expect(env.Apply(ctx, `{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config}, spec: {cluster: {onDeselect: Delete, selector: {matchLabels: {in: "x"}}}}}`)).To(Succeed())
+	g.Eventually(func(g Gomega) { isDetached(g, auto.fleet(g)) }).Should(Succeed())
+}
+
+// Rancher's CRDs go and come back while the syncer runs.
+func TestRancherGoesAndComes(t *testing.T) {
+	g := NewWithT(t)
+	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
+	d := attachedCluster(g, namespace, workspace, "one")
+	patch(g, d.management, `{"metadata":{"finalizers":null}}`)
+	patch(g, d.fleet(g), `{"metadata":{"ownerReferences":null}}`)
+	waiting := newCluster(g, namespace, "two", "", "", marked())
+	willReport(g, waiting, "False WaitingForRancher")
+	t.Cleanup(func() { g.Expect(env.ApplyCRDs(ctx, crds())).To(Succeed()) })
+	var others unstructured.UnstructuredList
+	others.SetAPIVersion("management.cattle.io/v3")
+	others.SetKind("ClusterList")
+	g.Expect(admin.List(ctx, &others)).To(Succeed())
+	for i := range others.Items {
+		patch(g, &others.Items[i], `{"metadata":{"finalizers":null}}`)
+	}
+	for _, name := range []string{"clusters.management.cattle.io", "clusters.provisioning.cattle.io"} {
+		crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		crd.SetGroupVersionKind(crdKind)
+		g.Expect(admin.Delete(ctx, crd)).To(Succeed())
+		g.Eventually(isGone(crd)).Should(BeTrue())
+	}
+	willReport(g, waiting, "True Imported")
+	willReport(g, d.cluster, "False WaitingForRancher", d.key().String(), "may still run")
+	g.Expect(seen.own(namespace)).NotTo(ContainElement("Fleet Cluster one"))
+
+	g.Expect(env.ApplyCRDs(ctx, crds())).To(Succeed())
+	third := newCluster(g, namespace, "three", "", "", marked())
+	willReport(g, third, "False WaitingForRancher", "Turtles")
+	willReport(g, imports(g, third, workspace).cluster, "True Attached")
+	d.management.SetResourceVersion("")
+	d.management.SetUID("")
+	g.Expect(admin.Create(ctx, d.management)).To(Succeed())
+	d.assignsWorkspace(g, workspace)
+	d.provisions(g)
+	d.becomesReady(g)
+	willReport(g, d.cluster, "True Attached", d.key().String())
+	g.Expect(seen.own(namespace)).NotTo(Or(ContainElement("Fleet Cluster one"), ContainElement("Fleet Cluster three")))
+}

@@ -1,0 +1,253 @@
+package rancher
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+const successorFinalizer = "fleet.addons.cluster.x-k8s.io/turtles"
+
+// successorReconciles plays Turtles' successor of CAAPF: its finalizer, its labels, the mapping, and a patch that replaces all
+// template values. It does nothing where nothing differs.
+func successorReconciles(g Gomega, d *downstream) (wrote bool) {
+	fleet := d.fleet(g)
+	before := fleet.DeepCopy()
+	controllerutil.AddFinalizer(fleet, successorFinalizer)
+	class := current(g, d.cluster).Spec.Topology.ClassRef
+	if class.Namespace == "" {
+		class.Namespace = d.cluster.Namespace
+	}
+	fleet.Labels["cluster-api.cattle.io/clusterclass-name"], fleet.Labels["cluster-api.cattle.io/clusterclass-namespace"] = class.Name, class.Namespace
+	cluster := current(g, d.cluster)
+	cluster.Status, cluster.ManagedFields, cluster.ResourceVersion = clusterv1.ClusterStatus{}, nil, ""
+	content, err := json.Marshal(cluster)
+	g.Expect(err).NotTo(HaveOccurred())
+	var value map[string]any
+	g.Expect(json.Unmarshal(content, &value)).To(Succeed())
+	fleet.Spec.TemplateValues = &fleetv1.GenericMap{Data: map[string]any{"Cluster": value}}
+	patch, err := client.MergeFrom(before).Data(fleet)
+	g.Expect(err).NotTo(HaveOccurred())
+	if string(patch) == "{}" {
+		return false
+	}
+	g.Expect(client.IgnoreNotFound(admin.Patch(ctx, fleet, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner("turtles")))).To(Succeed())
+	return true
+}
+
+// Turtles' successor of CAAPF works on the same Fleet Cluster. It replaces all template values and owns them from
+// then on: the two come to rest, the condition says so, and its finalizer is its own to take off.
+func TestSuccessor(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
+	d := attachedCluster(g, namespace, workspace, "one")
+	mapping := &fleetv1.BundleNamespaceMapping{
+		ObjectMeta:        metav1.ObjectMeta{Namespace: namespace, Name: workspace},
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": workspace}},
+	}
+	g.Expect(admin.Create(ctx, mapping)).To(Succeed())
+	// The two write in turns until neither has anything to write.
+	g.Eventually(func(g Gomega) {
+		wrote := successorReconciles(g, d)
+		quiet(g, d.key().String())
+		g.Expect(wrote).To(BeFalse())
+	}).WithPolling(time.Second).Should(Succeed())
+	willReport(g, d.cluster, "True Attached", "spec.templateValues.ControlPlane", "spec.templateValues.Cluster")
+	since, version := time.Now(), d.fleet(g).ResourceVersion
+	for i := range 5 {
+		annotate(g, d.management, "touched", fmt.Sprintf("%q", fmt.Sprint(i)))
+		d.applies(g)
+		g.Expect(successorReconciles(g, d)).To(BeFalse())
+	}
+	quiet(g, namespace)
+	g.Expect(requests(g, since, d.key().String())).To(BeEmpty())
+	g.Expect(d.fleet(g).ResourceVersion).To(Equal(version))
+	fleet := d.fleet(g)
+	g.Expect(fleet.Finalizers).To(ContainElement(successorFinalizer))
+	g.Expect(fleet.Labels).To(And(HaveKeyWithValue(originLabel, namespace), HaveKeyWithValue("cluster-api.cattle.io/clusterclass-name", "std")))
+
+	// Its order of deletion: Rancher deletes the Fleet Cluster, the finalizer holds it, the mapping goes first.
+	g.Expect(admin.Delete(ctx, fleet)).To(Succeed())
+	willReport(g, d.cluster, "False WaitingForRancher", d.key().String(), "to be deleted")
+	g.Expect(admin.Delete(ctx, mapping)).To(Succeed())
+	g.Eventually(func() error { // Fleet takes its own finalizer off meanwhile.
+		fleet = d.fleet(g)
+		before := fleet.DeepCopy()
+		controllerutil.RemoveFinalizer(fleet, successorFinalizer)
+		return admin.Patch(ctx, fleet, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	}).Should(Succeed())
+	g.Eventually(isGone(fleet)).Should(BeTrue())
+	g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(d.management), d.management)).To(Succeed())
+	willReport(g, d.cluster, "False WaitingForRancher", "Rancher to make the Fleet Cluster")
+	d.applies(g)
+	willReport(g, d.cluster, "True Attached")
+	g.Expect(seen.own(namespace)).To(BeEmpty())
+}
+
+// Labels that name another tenant's Cluster give nothing away, whoever may write them: neither labels nor template
+// values of that Cluster come onto a Fleet Cluster of the attacker's, and it is imported as it would be.
+func TestForgedLabels(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
+	forged := func(victim *clusterv1.Cluster) map[string]string {
+		return map[string]string{ownerLabel: victim.Name, ownerNamespaceLabel: victim.Namespace, "cluster-api.cattle.io/owned": ""}
+	}
+	// The victim has nothing to do with Rancher.
+	plain := newCluster(g, namespace, "plain", "", "", nil)
+	attacker := provisioned(g, workspace, "attacker", forged(plain))
+	attacker.becomesReady(g)
+	attacker.applies(g)
+	willReport(g, plain, "True Imported")
+	willReport(g, attacker.cluster, "True Attached")
+	g.Expect(attacker.fleet(g).Labels).To(HaveKeyWithValue(originLabel, workspace))
+
+	// The victim is to be imported, and an attacker's provisioning Cluster names it; they chose the name of the management Cluster
+	// as well, so that Rancher makes a second provisioning Cluster of that.
+	victim := newCluster(g, namespace, "victim", "", "", marked())
+	early := provisioned(g, workspace, "early", forged(victim))
+	early.becomesReady(g)
+	early.applies(g)
+	willReport(g, early.cluster, "True Attached")
+	willReport(g, victim, "False WaitingForRancher", "Turtles")
+	annotate(g, early.management, "provisioning.cattle.io/administrated", "null")
+	second := rancherObject("provisioning.cattle.io/v1", workspace, early.management.GetName())
+	g.Expect(admin.Create(ctx, second)).To(Succeed())
+	(&downstream{provisioning: second}).status(g, map[string]any{"clusterName": early.management.GetName()})
+	willReport(g, early.cluster, "False WaitingForRancher", "2 name it")
+	willReport(g, victim, "False WaitingForRancher", "Turtles")
+
+	// Turtles imports it; then the owner of another Cluster that Turtles has imported relabels their management Cluster: who came
+	// first keeps it, and that other Cluster is Rancher's as before.
+	other := attachedCluster(g, namespace, workspace, "other")
+	d := imports(g, victim, workspace)
+	willReport(g, victim, "True Attached", d.key().String())
+	patch(g, other.management, fmt.Sprintf(`{"metadata":{"labels":{%q:"victim"}}}`, ownerLabel))
+	g.Eventually(func(g Gomega) { g.Expect(seen.own(namespace)).NotTo(ContainElement("Fleet Cluster other")) }).Should(Succeed())
+	willReport(g, other.cluster, "False WaitingForRancher")
+	g.Consistently(func(g Gomega) {
+		g.Expect(d.fleet(g).Annotations).To(HaveKeyWithValue(domain+"/attached", namespace+"/victim"))
+		g.Expect(other.fleet(g).Annotations).To(HaveKeyWithValue(domain+"/attached", namespace+"/other"))
+	}).Should(Succeed())
+	willReport(g, victim, "True Attached", d.key().String())
+
+	// Of two that name it before it is attached, neither gets it.
+	late := markedCluster(g, namespace, "late")
+	one, two := turtlesImports(g, late, nil), turtlesImports(g, late, nil)
+	for _, claim := range []*downstream{one, two} {
+		claim.assignsWorkspace(g, workspace)
+		claim.provisions(g)
+		claim.becomesReady(g)
+		claim.applies(g)
+	}
+	goes(g, late)
+	again := markedCluster(g, namespace, "late")
+	willReport(g, again, "False WaitingForRancher", one.management.GetName(), two.management.GetName(), ownerLabel)
+	g.Expect(seen.own(namespace)).To(ConsistOf("Bundle fleet-agent-plain", "Fleet Cluster plain"))
+
+	// A Fleet Cluster that says that it is attached holds nobody's import up.
+	mark := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "mark", Labels: map[string]string{clusterNameLabel: "c-aaaaa"}}}
+	g.Expect(admin.Create(ctx, mark)).To(Succeed())
+	fresh := fixture.Cluster(namespace, "fresh", "", "")
+	g.Expect(admin.Create(ctx, fresh)).To(Succeed())
+	g.Expect(admin.Patch(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "Cluster", "metadata": map[string]any{
+			"namespace": workspace, "name": "mark", "annotations": map[string]any{domain + "/attached": namespace + "/fresh", domain + "/attached-uid": string(fresh.UID)},
+		},
+	}}, client.Apply, client.FieldOwner(manager), client.ForceOwnership)).To(Succeed()) //nolint:staticcheck // as somebody else's client
+	g.Expect(fixture.Initialize(ctx, admin, fresh)).To(Succeed())
+	willReport(g, fresh, "True Imported")
+}
+
+// markedCluster plays a user whose Cluster refers to nothing.
+func markedCluster(g Gomega, namespace, name string) *clusterv1.Cluster {
+	cluster := fixture.Cluster(namespace, name, "", "")
+	cluster.Labels = marked()
+	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
+	g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
+	return cluster
+}
+
+// With a token of the syncer's, somebody may write onto Rancher's Fleet Cluster what the syncer writes there, and nothing else.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
+	d := attachedCluster(g, namespace, workspace, "one")
+	thief, err := fixture.ClientOfAccount(ctx, env, admin, "muster-system", syncerProcess, thiefAgent)
+	g.Expect(err).NotTo(HaveOccurred())
+	try := func(body string) error {
+		return thief.Patch(ctx, d.fleet(g), client.RawPatch(types.MergePatchType, []byte(body)), client.DryRunAll)
+	}
+	for _, body := range []string{
+		`{"metadata":{"labels":{"env":"prod","cluster-api.cattle.io/clusterclass-name":"other"}}}`,
+		`{"metadata":{"annotations":{"note":"x"}},"spec":{"templateValues":{"Cluster":{"a":"b"}}}}`,
+	} {
+		g.Expect(try(body)).To(Succeed(), body)
+	}
+	for body, message := range map[string]string{
+		`{"metadata":{"labels":{"management.cattle.io/cluster-name":"c-other"}}}`:     "management.cattle.io/cluster-name",
+		`{"metadata":{"labels":{"management.cattle.io/cluster-name":null}}}`:          "management.cattle.io/cluster-name",
+		`{"metadata":{"labels":{"fleet.cattle.io/cluster-management":"true"}}}`:       "fleet.cattle.io/cluster-management",
+		`{"metadata":{"annotations":{"objectset.rio.cattle.io/applied":"x"}}}`:        "objectset.rio.cattle.io/applied",
+		`{"metadata":{"labels":{"app.kubernetes.io/managed-by":"muster"}}}`:           "app.kubernetes.io/managed-by",
+		`{"metadata":{"annotations":{"fleet.addons.cluster.x-k8s.io/adopt":"true"}}}`: "fleet.addons.cluster.x-k8s.io/adopt",
+		`{"metadata":{"finalizers":["example.com/mine"]}}`:                            "finalizers",
+		`{"metadata":{"ownerReferences":null}}`:                                       "owners",
+		`{"spec":{"privateRepoURL":"registry.evil.example.com"}}`:                     "privateRepoURL",
+		`{"spec":{"kubeConfigSecret":"other"}}`:                                       "kubeConfigSecret",
+		`{"spec":{"agentNamespace":"fleet-addon-agent","redeployAgentGeneration":7}}`: "agentNamespace",
+	} {
+		g.Expect(try(body)).To(MatchError(ContainSubstring(message)), body)
+	}
+	g.Expect(thief.Delete(ctx, d.fleet(g), client.DryRunAll)).To(MatchError(ContainSubstring("muster-syncer may not delete")))
+	for _, object := range []client.Object{d.management, d.provisioning} {
+		g.Expect(thief.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`)))).To(MatchError(ContainSubstring("forbidden")))
+	}
+}
+
+// The installer leaves a Fleet that Rancher has installed alone.
+func TestInstaller(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(env.Apply(ctx, `
+{apiVersion: v1, kind: Namespace, metadata: {name: cattle-system}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {namespace: cattle-system, name: rancher}
+spec: {replicas: 0, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: rancher, image: rancher/rancher}]}}}
+---
+apiVersion: addons.cluster.x-k8s.io/v1alpha1
+kind: FleetAddonConfig
+metadata: {name: fleet-addon-config}
+spec: {install: {version: 0.15.0}, config: {server: {inferLocal: true}, bootstrapLocalCluster: true}}`)).To(Succeed())
+	t.Cleanup(func() { g.Expect(client.IgnoreNotFound(admin.Delete(ctx, fixture.Config()))).To(Succeed()) })
+	g.Expect(env.StartComponent(ctx, "installer")).To(Succeed())
+	config := fixture.Config()
+	g.Eventually(func(g Gomega) {
+		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(config), config)).To(Succeed())
+		for kind, reason := range map[string]string{"FleetInstalled": "ManagedByRancher", "FleetConfigured": "ConfigureInRancher"} {
+			g.Expect(config.Status.Conditions).To(ContainElement(And(HaveField("Type", kind), HaveField("Reason", reason))))
+		}
+	}).Should(Succeed())
+	all, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-installer"), Where: func(event stack.AuditEvent) bool {
+		return event.Verb != "get" && event.Verb != "list" && event.Verb != "watch" &&
+			event.Resource != "leases" && event.Resource != "events" && event.Resource != "fleetaddonconfigs" && event.Group != "authentication.k8s.io" && event.Group != "authorization.k8s.io"
+	}})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(all).To(BeEmpty(), "what the installer wrote")
+}
