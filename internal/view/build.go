@@ -123,11 +123,15 @@ func (b *builder) clusters() {
 func (b *builder) byOrigin() map[types.NamespacedName]types.NamespacedName {
 	result := map[types.NamespacedName]types.NamespacedName{}
 	for _, key := range sortedKeys(b.FleetClusters) {
-		if fleet := b.FleetClusters[key]; fleet.Ours && fleet.Origin.Name != "" {
-			from := types.NamespacedName{Namespace: key.Namespace, Name: fleet.Origin.Name}
-			if _, found := result[from]; !found {
-				result[from] = key
-			}
+		fleet := b.FleetClusters[key]
+		from := types.NamespacedName{Namespace: key.Namespace, Name: fleet.Origin.Name}
+		if cluster := b.Clusters[fleet.Attached]; cluster != nil && cluster.Imported != nil && cluster.Imported.Reason == importedAttached {
+			from = fleet.Attached
+		} else if !fleet.Ours || fleet.Origin.Name == "" {
+			continue
+		}
+		if _, found := result[from]; !found {
+			result[from] = key
 		}
 	}
 	return result

@@ -44,6 +44,8 @@ const (
 	importedDeleting   = "FleetClusterDeleting"
 	importedAgent      = "WaitingForAgent"
 	importedImported   = "Imported"
+	importedAttached   = "Attached"
+	importedRancher    = "WaitingForRancher"
 )
 
 // judgeCluster judges a CAPI Cluster. fleet is nil if it has no Fleet Cluster.
@@ -59,7 +61,7 @@ func (b *builder) judgeCluster(key types.NamespacedName, cluster *CAPICluster, f
 	}
 	result := b.judgeImported(cluster, fleet)
 	switch {
-	case condition.Reason == importedImported:
+	case condition.Reason == importedImported, condition.Reason == importedAttached:
 	case condition.Reason == importedPaused || condition.Reason == importedDeselected:
 		if result.state == Ready {
 			return verdict{Inactive, condition.Reason, condition.Message}
@@ -90,7 +92,7 @@ func judgeNotImported(condition *Condition) verdict {
 	switch condition.Reason {
 	case importedPaused, importedDeselected:
 		result.state = Inactive
-	case importedWaiting, importedDeleting, importedAgent:
+	case importedWaiting, importedDeleting, importedAgent, importedRancher:
 		result.state = Waiting
 	}
 	return result
@@ -160,6 +162,8 @@ var turns = map[string]struct{ whose, do string }{
 	importedDeselected:          {"you", "to let it follow its Cluster again, make the selectors of the FleetAddonConfig match it"},
 	importedDeleting:            {"Fleet", "its controller must run to remove the finalizer of the Fleet Cluster"},
 	importedAgent:               {"the cluster", "apply its manifest there: kubectl muster agent-manifest -n %[1]s %[2]s"},
+	importedRancher:             {"Rancher", "the message says what is missing there"},
+	"DoubleImport":              {"you", "two agents run on it: take one of the two Fleet Clusters away"},
 	"RegistrarMissing":          {"you", "install the component registrar"},
 	"NameConflict":              {"you", "rename one of the two, or hand the Fleet object over; the message says how"},
 	"TemplateValuesUnresolved":  {"you", "make the objects that the Cluster refers to readable; the last good values are kept"},

@@ -143,6 +143,8 @@ type InFleet struct {
 	// Class is the class in its labels: a hint, no proof.
 	Class  types.NamespacedName
 	Origin stamp.Origin
+	// Attached is the Cluster that Muster has attached to this Fleet Cluster of Rancher's, by its annotation: no proof.
+	Attached types.NamespacedName
 	// Ours means that Muster made it.
 	Ours, Deleting bool
 	// Namespace is where Fleet keeps its BundleDeployments.
@@ -158,6 +160,7 @@ func CutFleetCluster(in *fleetv1.Cluster) *InFleet {
 	result := &InFleet{
 		Class:            types.NamespacedName{Namespace: in.Labels[stamp.ClassNamespaceLabel], Name: in.Labels[stamp.ClassNameLabel]},
 		Origin:           stamp.OriginOf(in),
+		Attached:         attachedTo(in),
 		Ours:             stamp.IsOurs(in),
 		Deleting:         !in.DeletionTimestamp.IsZero(),
 		Namespace:        in.Status.Namespace,
@@ -173,6 +176,11 @@ func CutFleetCluster(in *fleetv1.Cluster) *InFleet {
 		}
 	}
 	return result
+}
+
+func attachedTo(in *fleetv1.Cluster) types.NamespacedName {
+	namespace, name, _ := strings.Cut(in.Annotations[stamp.AttachedAnnotation], "/")
+	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
 // Deployed is a reduced BundleDeployment.

@@ -108,8 +108,8 @@ func (s *story) canary(soak time.Duration) {
 
 func TestJudge(t *testing.T) {
 	one := ptr.To(intstr.FromInt32(1))
-	all, slowly, manual := addonsv1.RolloutStage{Name: "rest", Percent: ptr.To[int32](100)}, addonsv1.RolloutStage{}, addonsv1.RolloutStage{}
-	slowly, manual = all, all
+	all := addonsv1.RolloutStage{Name: "rest", Percent: ptr.To[int32](100)}
+	slowly, manual := all, all
 	slowly.MaxUnavailable, manual.Approval = one, addonsv1.RolloutApprovalManual
 	for name, test := range map[string]struct {
 		rest addonsv1.RolloutStage

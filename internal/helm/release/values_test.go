@@ -269,7 +269,7 @@ func TestNoTurn(t *testing.T) {
 }
 
 // listing is the API server while it lists the kinds that Clusters refer to.
-type listing struct{ noSources }
+type listing struct{}
 
 func (listing) Objects(context.Context, *clusterv1.Cluster) (controlPlane, infrastructure map[string]any, err error) {
 	return nil, nil, references.ErrListing

@@ -1,0 +1,47 @@
+package view
+
+import (
+	"testing"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// A Cluster that is attached to a Fleet Cluster of Rancher's fares as that one does. Without the Cluster's own condition,
+// the annotation of the Fleet Cluster means nothing.
+func TestAttached(t *testing.T) {
+	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-default", Name: "c-abcde", Annotations: map[string]string{stamp.AttachedAnnotation: "team/prod"}}}
+	fleet.Status.Agent.LastSeen = metav1.NewTime(now.Add(-time.Minute))
+	for name, test := range map[string]struct {
+		status metav1.ConditionStatus
+		reason string
+		state  State
+		want   string
+	}{
+		"attached": {"True", "Attached", Ready, reasonReady},
+		"waiting":  {"False", "WaitingForRancher", Waiting, "WaitingForRancher"},
+		"twice":    {"True", "DoubleImport", Problem, reasonNoFleet},
+		"imported": {"True", "Imported", Problem, reasonNoFleet},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := NewObjects()
+			objects.Now = now
+			objects.Clusters[types.NamespacedName{Namespace: "team", Name: "prod"}] = &CAPICluster{Imported: &Condition{Status: test.status, Reason: test.reason}}
+			objects.FleetClusters[types.NamespacedName{Namespace: "fleet-default", Name: "c-abcde"}] = CutFleetCluster(fleet)
+			var seen []*Node
+			Build(objects).Walk(func(node, _ *Node) {
+				if node.Kind == Cluster || node.Kind == FleetCluster {
+					seen = append(seen, node)
+				}
+			})
+			if seen[0].State != test.state || seen[0].Reason != test.want || (len(seen) == 1) != (test.reason == "Attached") {
+				t.Errorf("%s %s, want %s %s; %d nodes", seen[0].State, seen[0].Reason, test.state, test.want, len(seen))
+			}
+		})
+	}
+}
