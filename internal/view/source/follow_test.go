@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -287,16 +288,17 @@ func TestRolloutsAreNoted(t *testing.T) {
 	const note = "the rollout of HelmChartProxy team/web is Soaking: stage canary, 1 of 1 updated; 2 of stage rest wait; 1 of no stage wait"
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		var served watch.Interface
+		var isServed atomic.Bool
+		events := make(chan watch.Event)
 		s := &server{}
 		s.watch = func(ctx context.Context, list client.ObjectList) (watch.Interface, error) {
 			if _, is := list.(*addonsv1.HelmChartProxyList); !is {
 				return living(ctx, time.Hour), nil
 			}
-			if served == nil {
+			if !isServed.Load() {
 				return nil, &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: addonsv1.GroupVersion.Group, Kind: "HelmChartProxy"}}
 			}
-			return served, nil
+			return played(events), nil
 		}
 		f, err := Follow(ctx, s, Scope{})
 		if err != nil {
@@ -306,8 +308,7 @@ func TestRolloutsAreNoted(t *testing.T) {
 		if got := notes(); got != "" {
 			t.Errorf("the kind is not served: %s", got)
 		}
-		events := make(chan watch.Event)
-		served = played(events)
+		isServed.Store(true)
 		time.Sleep(2 * longest)
 		events <- watch.Event{Type: watch.Added, Object: rolling}
 		if got := notes(); got != note {
