@@ -40,7 +40,7 @@ func nameTaken(ctx context.Context, others inventory, in settings.Settings, name
 		if failed != nil {
 			return "", failed
 		}
-		if relation == stamp.Foreign && fleetCluster.Labels[stamp.RancherClusterLabel] == "" { // Rancher makes this one.
+		if relation == stamp.Foreign && fleetCluster.Labels[stamp.RancherClusterLabel] == "" { // Rancher's own.
 			return fmt.Sprintf("%s; or %s", why, instead), nil
 		}
 	}

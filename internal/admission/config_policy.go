@@ -94,7 +94,7 @@ func validateOneOf[T ~string](path *field.Path, value T, allowed ...T) field.Err
 }
 
 // validateToleration applies the rules of core/v1. The imported cluster applies them to the Fleet agent's
-// Deployment, too, but nobody notices an error there.
+// Deployment, too, but its error appears nowhere in the management cluster.
 func validateToleration(path *field.Path, toleration corev1.Toleration) field.ErrorList {
 	var errs field.ErrorList
 	if toleration.Key != "" {
