@@ -78,8 +78,7 @@ func (s *Stack) HostClusterClass(namespace, name string) string {
 	return hostprovider.ClusterClass(namespace, name)
 }
 
-// HostedKubeconfig is the path of the administrator's kubeconfig of a cluster that the
-// host provider runs.
+// HostedKubeconfig returns the path of the administrator's kubeconfig for a cluster that the host provider runs.
 func (s *Stack) HostedKubeconfig(namespace, name string) string {
 	return filepath.Join(s.dir, "hosted", namespace+"."+name+".kubeconfig")
 }

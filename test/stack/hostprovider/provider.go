@@ -123,7 +123,7 @@ func (p *Provider) checkPaused(ctx context.Context) error {
 	return nil
 }
 
-// each checks every object of a kind, and then handles those that have disappeared.
+// each checks every object of a kind, and then handles objects that have disappeared.
 func (p *Provider) each(ctx context.Context, kind schema.GroupVersionKind, check func(context.Context, *unstructured.Unstructured) error, after func(there map[types.NamespacedName]bool) error) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind)

@@ -22,8 +22,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// restartAfter is how long a container that has ended stays down, and a Pod that cannot
-// be started waits.
+// restartAfter is how long a container that has ended stays down, and how long a Pod that cannot be started waits.
 const restartAfter = time.Second
 
 // podRun is one Pod on the node.
