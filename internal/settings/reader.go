@@ -32,7 +32,7 @@ type InForce struct {
 	// as it is, and Settings are those of Retained.
 	Invalid error
 	// Effect differs if settings differ in a way that matters to a Cluster that is imported and stays selected.
-	// Naming and selectors do not matter to such a Cluster.
+	// Naming does not matter to such a Cluster, nor do the selectors that select it.
 	Effect string
 }
 

@@ -106,7 +106,8 @@ func (c Helm) copy() Helm {
 	return c
 }
 
-// convergeHelm makes what HelmChartProxies ask for, and removes carriers without a HelmChartProxy.
+// convergeHelm makes what HelmChartProxies ask for. If a HelmChartProxy is gone, its carriers keep only the targets of
+// moved Clusters.
 func (s *State) convergeHelm(in settings) {
 	helm := &s.Helm
 	helm.Wrong, helm.Garbage = nil, nil
@@ -120,7 +121,7 @@ func (s *State) convergeHelm(in settings) {
 	maps.DeleteFunc(helm.Matching, func(proxy Key, _ []string) bool { return helm.Proxies[proxy] == nil })
 	maps.DeleteFunc(helm.Observed, func(proxy Key, _ bool) bool { return helm.Proxies[proxy] == nil })
 	for key, proxy := range helm.Proxies {
-		if !has(proxy.Annotations, pauseAnnotation) { // A paused one writes nothing.
+		if !has(proxy.Annotations, pauseAnnotation) { // Otherwise Muster writes nothing.
 			s.convergeProxy(in, key, proxy)
 		}
 	}

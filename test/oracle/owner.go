@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// relation is the relation of a Fleet Cluster to a CAPI Cluster.
+// relation says whose a Fleet Cluster is, as seen from a CAPI Cluster.
 type relation int
 
 const (

@@ -70,7 +70,7 @@ type Dirs struct {
 	// Dir holds the volumes.
 	Dir string
 	// Node is the name of the pod's node, and Root the directory that stands for the node's file system. If they
-	// are empty, there is no node, and Translate refuses volumes that need one.
+	// are empty, there is no node, and Translate refuses settings that need one.
 	Node, Root string
 	// Identity is the directory of its ServiceAccount's token.
 	Identity string
