@@ -148,8 +148,8 @@ func (s *State) reasonsOfImported(agentInitiated bool, cluster *clusterv1.Cluste
 }
 
 // isIn reports whether the Cluster is in Fleet; if its agent registers itself, it must have done so. If the Fleet
-// Cluster is older than the Cluster, a check-in counts only once the manifest of this Cluster exists: before, it may
-// come from the agent of the earlier Cluster.
+// Cluster is older than the Cluster, a check-in may come from the agent of the earlier Cluster. It counts only once
+// this Cluster has its manifest, is registered otherwise, or was reported as imported.
 func (s *State) isIn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 	if fleet == nil || fleet.Spec.KubeConfigSecret != "" {
 		return fleet != nil
