@@ -16,43 +16,44 @@ import (
 )
 
 const (
-	// smallRequest is the size in bytes up to which a request never waits. Nearly all Clusters
-	// are smaller, before and after an update together.
+	// smallRequest is the size in bytes up to which a request never waits. Nearly all requests about Clusters are
+	// smaller, even updates, which hold the old object and the new one.
 	smallRequest = 16 << 10
-	// mediumRequest is the size in bytes up to which requests share mediumRequests bytes; larger
-	// ones share largeRequests. While a request of N bytes is read and decided, it takes up to
-	// 9 N bytes of memory.
+	// mediumRequest is the size in bytes up to which requests share mediumRequests bytes. Larger requests share
+	// largeRequests bytes. A request of N bytes takes up to 9 N bytes of memory while the webhook reads and decides
+	// it.
 	mediumRequest  = 256 << 10
 	mediumRequests = 8 << 20
 	largeRequests  = 8 << 20
-	// largestRequest is what controller-runtime reads of a request.
+	// largestRequest is the number of bytes that controller-runtime reads of a request at most.
 	largestRequest = 7 << 20
-	// headOfReview is how many bytes the part of an AdmissionReview before its objects may have.
+	// headOfReview is the most that we read of an AdmissionReview, in bytes, to find the fields before its objects.
 	headOfReview = 16 << 10
 
-	// defaultTimeout is how long a request takes at most that does not say it, longestTimeout
-	// what the API server accepts as timeoutSeconds.
+	// defaultTimeout applies to requests that name no timeout. longestTimeout is the largest timeoutSeconds that
+	// the API server accepts.
 	defaultTimeout, longestTimeout = 10 * time.Second, 30 * time.Second
-	// answerTime is left of the timeout to a request that waited in vain: an answer that comes
-	// too late refuses what fails closed without a reason.
+	// answerTime is the part of the timeout that is reserved for the answer to a request that waited in vain. If a
+	// fail-closed webhook answers too late, the API server refuses the request without our reason.
 	answerTime = 500 * time.Millisecond
 )
 
 // errBusy is the answer to a request that waited in vain.
 var errBusy = errors.New("too many large objects are being checked at once; try again later; an object smaller than 8 KiB never waits")
 
-// budget limits the bytes of the requests that are read and decided at once. Anyone who may
-// create objects in one namespace chooses their size and number; with enough large ones at once
-// they would stop the webhook, and then what fails closed is refused to everyone. So small
-// requests always pass, and others wait for a share. Medium ones have a budget of their own, so
-// that a few of the largest do not delay them.
+// budget limits the bytes of all requests that the webhook reads and decides at once. A user who may create objects
+// in a single namespace chooses their size and number. Enough large ones at once would stop the webhook, and the
+// API server would then refuse every request that needs a fail-closed webhook. So small requests always pass, and
+// others wait for a share. Medium requests have a budget of their own, so that a few of the largest do not delay
+// them.
 type budget struct{ medium, large *semaphore.Weighted }
 
 func newBudget() *budget {
 	return &budget{medium: semaphore.NewWeighted(mediumRequests), large: semaphore.NewWeighted(largeRequests)}
 }
 
-// shareFor returns what a request of that many bytes needs a share of; nil for nothing.
+// shareFor returns the semaphore that a request of this size in bytes must acquire a share of, or nil if it need
+// not wait.
 func (b *budget) shareFor(size int64) *semaphore.Weighted {
 	switch {
 	case size <= smallRequest:
@@ -64,7 +65,8 @@ func (b *budget) shareFor(size int64) *semaphore.Weighted {
 	}
 }
 
-// limit returns a webhook whose larger requests wait for their share before their body is read. Its requests end when the API server stops waiting for them.
+// limit returns a webhook whose larger requests wait for their share before it reads their body. A request ends
+// when the API server stops waiting for it.
 func (b *budget) limit(path string, handler admission.Handler) http.Handler {
 	webhook := &admission.Webhook{Handler: answering(path, handler)}
 	busy := &admission.Webhook{Handler: answering(path, admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
@@ -75,8 +77,8 @@ func (b *budget) limit(path string, handler admission.Handler) http.Handler {
 		ctx, cancel := context.WithDeadline(r.Context(), deadline)
 		defer cancel()
 		r = r.WithContext(ctx)
-		// Whoever sends a body slowly does not hold a share for longer.
-		_ = http.NewResponseController(w).SetReadDeadline(deadline) // Every server that is used here can.
+		// A client that sends its body slowly does not hold a share for longer.
+		_ = http.NewResponseController(w).SetReadDeadline(deadline) // Every server we use supports it.
 		size := r.ContentLength
 		if size < 0 || size > largestRequest {
 			size = largestRequest
@@ -103,8 +105,8 @@ func timeoutOf(r *http.Request) time.Duration {
 	return min(timeout, longestTimeout)
 }
 
-// withoutObjects returns a request with what an answer needs of its AdmissionReview. The API
-// server writes that before the objects.
+// withoutObjects returns a request with only the fields of its AdmissionReview that an answer needs. The API server
+// writes these fields before the objects.
 func withoutObjects(r *http.Request) *http.Request {
 	review := &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{}}
 	review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
@@ -134,7 +136,7 @@ func withoutObjects(r *http.Request) *http.Request {
 		}
 	}
 	short := r.Clone(r.Context())
-	content, _ := json.Marshal(review) // Strings can always be written.
+	content, _ := json.Marshal(review) // Strings can always be encoded.
 	short.Body = io.NopCloser(bytes.NewReader(content))
 	return short
 }

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
-// reviewOf returns the review of an object that is created, of that many bytes in all.
+// reviewOf returns the review of the creation of an object; the review has size bytes in all.
 func reviewOf(t *testing.T, size int) string {
 	t.Helper()
 	review := &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{UID: "some-uid", Name: "one", Operation: admissionv1.Create}}
@@ -35,7 +35,7 @@ func reviewOf(t *testing.T, size int) string {
 	return filled(size - len(filled(0)))
 }
 
-// exhausted returns a budget of which nothing is left until the test ends or give is called.
+// exhausted returns a budget with nothing left until the test ends or calls give.
 func exhausted(t *testing.T) (b *budget, give func()) {
 	t.Helper()
 	b = newBudget()
@@ -49,8 +49,8 @@ func exhausted(t *testing.T) (b *budget, give func()) {
 
 var allowing = admission.HandlerFunc(func(context.Context, admission.Request) admission.Response { return admission.Allowed("") })
 
-// All requests of the API server share one connection. Those that wait fill it as far as the
-// server lets them, and small ones pass all the same.
+// The API server sends all its requests over one connection. Large requests that wait fill it as far as the server
+// allows, and small ones still pass.
 func TestSmallRequestsPassLargeOnes(t *testing.T) {
 	b, give := exhausted(t)
 	server := httptest.NewUnstartedServer(nil)
@@ -81,7 +81,7 @@ func TestSmallRequestsPassLargeOnes(t *testing.T) {
 		}
 		return nil
 	}
-	if err := call(t.Context(), 1<<10); err != nil { // From now on there is a connection to share.
+	if err := call(t.Context(), 1<<10); err != nil { // Opens the connection that the requests below share.
 		t.Fatal(err)
 	}
 	var large errgroup.Group
@@ -102,8 +102,8 @@ func TestSmallRequestsPassLargeOnes(t *testing.T) {
 	}
 }
 
-// What waits in vain is answered as a failure of ours: let through where that fails open,
-// and asked to try again where it does not.
+// A request that waits in vain gets the answer for a failure of the webhook: a fail-open webhook lets it through,
+// and a fail-closed one asks the client to try again.
 func TestLargeRequestsThatWaitInVain(t *testing.T) {
 	b, _ := exhausted(t)
 	called := admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
@@ -151,7 +151,7 @@ func TestRequestsEnd(t *testing.T) {
 	}
 }
 
-// What the head of a review lacks is not made up.
+// The answer contains nothing that the head of the review lacks.
 func TestWithoutObjects(t *testing.T) {
 	for body, want := range map[string]string{
 		reviewOf(t, 1<<20): `{"uid":"some-uid","kind":{"group":"","version":"","kind":""},"resource":{"group":"","version":"","resource":""},"operation":"CREATE","userInfo":{},"object":null,"oldObject":null,"options":null}`,

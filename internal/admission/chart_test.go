@@ -24,7 +24,7 @@ import (
 	"github.com/muster-fleet/muster/internal/manifests"
 )
 
-// Defaults are those of cluster-api-addon-provider-helm; what is not known stays.
+// The defaults are the same as in cluster-api-addon-provider-helm; fields that we do not know stay.
 func TestChartDefaults(t *testing.T) {
 	for name, test := range map[string]struct{ spec, want string }{
 		"nothing":       {`{}`, `add /spec/namespace "default"; add /spec/options {"timeout":"10m0s"}`},
@@ -51,7 +51,7 @@ func TestChartDefaults(t *testing.T) {
 	}
 }
 
-// A HelmChartProxy delivers what it names: its author must be allowed to have it.
+// A HelmChartProxy delivers the Secrets and ConfigMaps that it names, so its author must be allowed to read them.
 func TestChartAuthor(t *testing.T) {
 	var asked []string
 	reviewer := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
@@ -89,14 +89,14 @@ func TestChartAuthor(t *testing.T) {
 			t.Errorf("%s is not refused: %v", field, err)
 		}
 	}
-	// Who changes nothing of it need not be allowed: a controller adds a label.
+	// An update that leaves the spec alone needs no permission: a controller adds a label.
 	asked = nil
 	if _, err := validator.ValidateUpdate(ctx, bad, bad.DeepCopy()); err != nil || len(asked) > 0 {
 		t.Errorf("%v, asked %v", err, asked)
 	}
 }
 
-// Offline, the same is said.
+// `kubectl muster lint` finds the same offline.
 func TestCheckChart(t *testing.T) {
 	objects, problems := manifests.Read([]string{manifests.Stdin}, strings.NewReader(`
 apiVersion: addons.cluster.x-k8s.io/v1alpha1
@@ -124,7 +124,7 @@ spec: {clusterSelector: {}, repoURL: "http://a", chartName: web, chartname: web,
 	}
 }
 
-// Field is immutable, as there, whatever it is changed to.
+// The fields that are immutable in cluster-api-addon-provider-helm are immutable here, too.
 func TestChartImmutable(t *testing.T) {
 	old := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
 	old.Spec.RepoURL, old.Spec.ChartName = "https://charts.example.com", "web"

@@ -21,8 +21,8 @@ import (
 	"github.com/muster-fleet/muster/internal/manifests"
 )
 
-// ChartValidator is the validating webhook for HelmChartProxies. Its zero value looks at the
-// HelmChartProxy alone and asks nobody who may do what.
+// ChartValidator is the validating webhook for HelmChartProxies. Its zero value looks at the HelmChartProxy alone
+// and does not check the author's permissions.
 type ChartValidator struct {
 	// Reviewer creates SubjectAccessReviews.
 	Reviewer client.Client
@@ -35,7 +35,7 @@ func (v ChartValidator) ValidateCreate(ctx context.Context, proxy *addonsv1.Helm
 	return v.validate(ctx, &addonsv1.HelmChartProxy{}, proxy, plan.Validate(proxy))
 }
 
-// ValidateUpdate refuses what an update makes wrong, and what cannot be changed.
+// ValidateUpdate refuses what an update makes wrong, and changes of immutable fields.
 func (v ChartValidator) ValidateUpdate(ctx context.Context, old, proxy *addonsv1.HelmChartProxy) (admission.Warnings, error) {
 	known := map[string]bool{}
 	for _, err := range plan.Validate(old) {
@@ -73,9 +73,9 @@ func (v ChartValidator) validate(ctx context.Context, old, proxy *addonsv1.HelmC
 	return plan.Warnings(proxy), apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("HelmChartProxy").GroupKind(), proxy.Name, bounds.Errors(errs))
 }
 
-// mayName asks whether the author may have what the HelmChartProxy delivers: Secrets and
-// ConfigMaps that it names, and Clusters of other namespaces. A reference that stays in place
-// is asked about again when the rest changes where it goes.
+// mayName checks that the author may have what the HelmChartProxy delivers: the Secrets and ConfigMaps that it
+// names, and Clusters of other namespaces. When the spec changes, it checks all references again, also unchanged
+// ones: the same Secret may now go elsewhere.
 func (v ChartValidator) mayName(ctx context.Context, user authenticationv1.UserInfo, old, proxy *addonsv1.HelmChartProxy) (field.ErrorList, error) {
 	var errs field.ErrorList
 	for _, named := range namedBy(proxy) {
@@ -139,8 +139,8 @@ func namedBy(proxy *addonsv1.HelmChartProxy) []named {
 	return all
 }
 
-// ChartDefaulter is the mutating webhook for HelmChartProxies: it fills in what
-// cluster-api-addon-provider-helm does. What it does not know it leaves alone.
+// ChartDefaulter is the mutating webhook for HelmChartProxies. It fills in the defaults of
+// cluster-api-addon-provider-helm, and leaves fields alone that it does not know.
 type ChartDefaulter struct{}
 
 var _ admission.Handler = ChartDefaulter{}
@@ -174,7 +174,7 @@ func (ChartDefaulter) Handle(_ context.Context, req admission.Request) admission
 	return admission.PatchResponseFromRaw(req.Object.Raw, changed)
 }
 
-// within returns an object in another, made if it is not there.
+// within returns the object under a key of its parent, and creates it if it is missing.
 func within(parent map[string]any, key string) map[string]any {
 	child, ok := parent[key].(map[string]any)
 	if !ok {
@@ -184,8 +184,8 @@ func within(parent map[string]any, key string) map[string]any {
 	return child
 }
 
-// checkChart finds what the webhooks would say about a HelmChartProxy. What its template
-// gives for each Cluster, `kubectl muster render` shows.
+// checkChart finds what the webhooks would say about a HelmChartProxy. `kubectl muster render` shows what its
+// template gives for each Cluster.
 func (c *checker) checkChart(ctx context.Context, about Finding, from *manifests.Object) error {
 	proxy := &addonsv1.HelmChartProxy{}
 	broken, ok, err := c.decode(ctx, about, from, proxy)

@@ -20,8 +20,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// checker checks manifests without a cluster. They are each other's inventory: what is not
-// among them does not exist.
+// checker checks manifests without a cluster. The manifests are the inventory: an object that is not among them
+// does not exist.
 type checker struct {
 	rules      Rules
 	configs    []manifest[*addonsv1.FleetAddonConfig]
@@ -29,28 +29,27 @@ type checker struct {
 	classes    map[types.NamespacedName]bool
 	existing   map[types.NamespacedName]*object // Fleet Clusters
 	namespaces map[string]map[string]string
-	pins       []object // Clusters that were checked, pinned
+	pins       []object // Clusters that were checked, with their pins
 	findings   []Finding
 }
 
 var _ inventory = (*checker)(nil)
 
 type manifest[T any] struct {
-	// Finding specifies where it is from.
+	// Finding specifies the file and the object.
 	Finding
 	object T
-	// broken are the rules of its CRD that it breaks.
+	// broken lists the CRD's rules that the object breaks.
 	broken field.ErrorList
 }
 
-// Rules returns which rules of its CRD an object breaks. The webhooks leave these to the API
-// server, so they do not link what evaluates them.
+// Rules returns the CRD's rules that an object breaks. The webhooks leave these to the API server, so they do not
+// link the code that evaluates them.
 type Rules func(ctx context.Context, kind schema.GroupVersionKind, raw []byte) (field.ErrorList, error)
 
-// Check returns what the API server and the webhooks would say if the objects were created in
-// their order on a cluster without others. The requester is unknown, so the use of a class of
-// another namespace is not checked, and a CA that a FleetAddonConfig refers to is not read. Kinds
-// that no policy concerns are skipped.
+// Check returns what the API server and the webhooks would say if the objects were created in this order on an
+// empty cluster. The requester is unknown, so Check does not check who may use a class of another namespace. It
+// does not read a CA that a FleetAddonConfig refers to, and skips kinds that no policy covers.
 func Check(ctx context.Context, rules Rules, objects []manifests.Object, problems []*manifests.Problem) ([]Finding, error) {
 	c := &checker{
 		rules:      rules,
@@ -70,7 +69,7 @@ func Check(ctx context.Context, rules Rules, objects []manifests.Object, problem
 	return c.findings, err
 }
 
-// add adds an object. The error is one of the CRDs themselves.
+// add adds an object. An error means that the CRDs themselves are broken.
 func (c *checker) add(ctx context.Context, from *manifests.Object) error {
 	about := Finding{File: from.File, Kind: from.Kind, Namespace: cmp.Or(from.Namespace, metav1.NamespaceDefault), Name: cmp.Or(from.Name, from.GenerateName)}
 	key := types.NamespacedName{Namespace: about.Namespace, Name: from.Name}
@@ -100,8 +99,8 @@ func (c *checker) add(ctx context.Context, from *manifests.Object) error {
 	return nil
 }
 
-// decode decodes an object of Muster's, and returns which rules of its CRD it breaks. It returns
-// false, and has found why, if that is not possible.
+// decode decodes an object of one of Muster's kinds, and returns the CRD's rules that it breaks. If it cannot
+// decode the object, it adds a finding and returns false.
 func (c *checker) decode(ctx context.Context, about Finding, from *manifests.Object, into any) (broken field.ErrorList, ok bool, err error) {
 	if broken, err = c.rules(ctx, from.GroupVersionKind(), from.Raw); err != nil {
 		return nil, false, err
@@ -187,8 +186,8 @@ func (c *checker) checkCluster(ctx context.Context, in settings.Settings, cluste
 	return nil
 }
 
-// namespaceLabels returns the labels of a Namespace; if it is not among the manifests,
-// those that the API server sets on every Namespace.
+// namespaceLabels returns the labels of a Namespace. If it is not among the manifests, these are the labels that
+// the API server sets on every Namespace.
 func (c *checker) namespaceLabels(name string) (labels map[string]string, found bool) {
 	if labels, found = c.namespaces[name]; !found {
 		labels = map[string]string{corev1.LabelMetadataName: name}

@@ -22,15 +22,14 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// ClassAccess is the validating webhook for Clusters that use a ClusterClass of another
-// namespace. Such a Cluster receives the bundles of that namespace, and Cluster API does
-// not check whether its author may have them: whoever names the class must be allowed to
-// get it, or to use it where the FleetAddonConfig says so.
+// ClassAccess is the validating webhook for Clusters that use a ClusterClass of another namespace. Such a Cluster
+// receives the bundles of that namespace, and Cluster API does not check whether its author may have them. So the
+// author must be allowed to get the class, or to use it if the FleetAddonConfig says so.
 //
-// The API server's match conditions let through only requests that set or change such a
-// reference, so everything else costs nothing.
+// The API server's match conditions let through only requests that set or change such a reference, so no other
+// request calls this webhook.
 type ClassAccess struct {
-	// Settings are those in force.
+	// Settings reads the settings in force.
 	Settings *settings.Reader
 	// Reviewer creates SubjectAccessReviews. Their answers are not cached, because a revoked
 	// permission must not linger.
@@ -93,8 +92,7 @@ func (c *ClassAccess) Handle(ctx context.Context, req admission.Request) admissi
 	return admission.Denied(message)
 }
 
-// mayDo asks the API server whether a requester, with all attributes of that user, may do
-// something.
+// mayDo asks the API server whether a requester may do something. The question carries all attributes of the user.
 func mayDo(ctx context.Context, reviewer client.Client, user authenticationv1.UserInfo, what authorizationv1.ResourceAttributes) (bool, error) {
 	extra := map[string]authorizationv1.ExtraValue{}
 	for key, values := range user.Extra {
@@ -104,8 +102,7 @@ func mayDo(ctx context.Context, reviewer client.Client, user authenticationv1.Us
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
 		ResourceAttributes: &what,
 	}}
-	// A question changes nothing, so it may be asked again: a lost connection must not lead
-	// to a refusal.
+	// The question changes nothing, so mayDo may repeat it: a lost connection must not lead to a refusal.
 	if err := retry.OnError(askAgain, func(err error) bool { return ctx.Err() == nil && isPassing(err) }, func() error {
 		return reviewer.Create(ctx, review)
 	}); err != nil {
@@ -114,12 +111,10 @@ func mayDo(ctx context.Context, reviewer client.Client, user authenticationv1.Us
 	return review.Status.Allowed, nil
 }
 
-// askAgain specifies how often, and after what pauses: less than a second in all, as the
-// requester is waiting.
+// askAgain specifies the retries. Their pauses add up to less than a second, because the requester is waiting.
 var askAgain = wait.Backoff{Steps: 4, Duration: 50 * time.Millisecond, Factor: 3}
 
-// isPassing reports whether an error says nothing about the question: the connection
-// broke, or the API server is busy.
+// isPassing reports whether retrying may help: the connection broke, or the API server is busy.
 func isPassing(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) ||

@@ -24,7 +24,7 @@ type reviewer struct {
 	client.Client
 	allow bool
 	err   error
-	times int // how often it errs; always if 0
+	times int // how many calls fail; all if 0
 	asked []authorizationv1.SubjectAccessReviewSpec
 }
 
@@ -57,7 +57,7 @@ func TestClassAccess(t *testing.T) {
 		Code     int32 // 0 if allowed
 		Asked    int
 		Warnings int
-		Verb     string // "get" if empty and something was asked
+		Verb     string // "get" if empty and the webhook asked
 	}
 	tests := map[string]struct {
 		reader   client.Reader
@@ -125,7 +125,7 @@ func TestClassAccess(t *testing.T) {
 	}
 }
 
-// The question is about the requester as the API server knows it, and nobody else.
+// The question names the requester with all attributes that the API server knows.
 func TestClassAccessAsksAboutTheWholeIdentity(t *testing.T) {
 	req := create(`{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"standard","namespace":"classes"}}}}`)
 	req.UserInfo = authenticationv1.UserInfo{

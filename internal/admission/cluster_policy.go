@@ -12,12 +12,12 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// nameTaken returns why a new Cluster cannot have its name in Fleet, and what to do;
-// empty if it can.
+// nameTaken returns why a new Cluster cannot have its name in Fleet, and what its author can do; empty if the name
+// is free.
 func nameTaken(ctx context.Context, others inventory, in settings.Settings, namespace string, subject stamp.Subject) (string, error) {
 	name := stamp.OnCreate(in, subject).Pin.ClusterName
 	if name == "" {
-		return "", nil // Not selected, or not named yet.
+		return "", nil // Not selected, or it has no name yet.
 	}
 	instead := "name this Cluster differently"
 	if usual, _ := stamp.FleetName(in.Cluster, subject.Name); usual != name {
@@ -40,7 +40,7 @@ func nameTaken(ctx context.Context, others inventory, in settings.Settings, name
 		if failed != nil {
 			return "", failed
 		}
-		if relation == stamp.Foreign && fleetCluster.Labels[stamp.RancherClusterLabel] == "" { // Rancher makes such a Cluster itself.
+		if relation == stamp.Foreign && fleetCluster.Labels[stamp.RancherClusterLabel] == "" { // Rancher's own.
 			return fmt.Sprintf("%s; or %s", why, instead), nil
 		}
 	}
@@ -56,8 +56,8 @@ func nameTaken(ctx context.Context, others inventory, in settings.Settings, name
 	return namespaceTaken(ctx, others, types.NamespacedName{Namespace: namespace, Name: name}, subject.Name)
 }
 
-// namespaceTaken reports that another Fleet Cluster has the namespace that Fleet would give to
-// this one, and what to do; empty if none has.
+// namespaceTaken returns why this Fleet Cluster cannot have the namespace that Fleet derives for it, and what its
+// author can do; empty if no other Fleet Cluster has it.
 func namespaceTaken(ctx context.Context, others inventory, fleetCluster types.NamespacedName, cluster string) (string, error) {
 	if !stamp.CanShareFleetNamespace(fleetCluster.Namespace, fleetCluster.Name) {
 		return "", nil
@@ -69,8 +69,8 @@ func namespaceTaken(ctx context.Context, others inventory, fleetCluster types.Na
 	return stamp.SharedFleetNamespace(fleetCluster.Namespace, fleetCluster.Name, cluster), nil
 }
 
-// notImported returns why a Cluster is not imported, and what becomes of its Fleet Cluster;
-// empty if it is imported.
+// notImported returns why a Cluster is not imported, and what happens to its Fleet Cluster; empty if the Cluster is
+// imported.
 func notImported(in settings.Settings, subject stamp.Subject, pin stamp.Pin) string {
 	selected, why := subject.IsSelected(in.Cluster)
 	switch {
@@ -85,8 +85,7 @@ func notImported(in settings.Settings, subject stamp.Subject, pin stamp.Pin) str
 	}
 }
 
-// classMissing reports that the class of a Cluster does not exist (yet); empty if it does, or
-// if that is unknown.
+// classMissing warns that the class of a Cluster does not exist (yet); empty if it does, or if that is unknown.
 func classMissing(ctx context.Context, others inventory, class types.NamespacedName) (string, error) {
 	if class.Name == "" {
 		return "", nil
@@ -98,8 +97,7 @@ func classMissing(ctx context.Context, others inventory, class types.NamespacedN
 	return fmt.Sprintf("ClusterClass %q does not exist in namespace %q (yet): until it does, Cluster API creates no control plane and the Cluster is not imported into Fleet", class.Name, class.Namespace), nil
 }
 
-// unknownRegistration reports that a Cluster's annotation asks for a way of registration that
-// there is not; empty if it does not.
+// unknownRegistration warns that a Cluster's annotation names an unknown way of registration; empty if it does not.
 func unknownRegistration(in settings.Settings, subject stamp.Subject) string {
 	value, found := subject.Annotations[stamp.RegistrationAnnotation]
 	if !found || stamp.IsRegistration(value) {

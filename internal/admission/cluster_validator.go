@@ -15,22 +15,21 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// ClusterValidator is the validating webhook for the names of Clusters in Fleet, and for
-// warnings. It reads from caches only. If it cannot decide, it allows the request: the
-// syncer finds the conflicts that it misses.
+// ClusterValidator is the validating webhook for the names of Clusters in Fleet, and for warnings. It reads from
+// caches only. If it cannot decide, it allows the request, and the syncer finds the conflicts that it misses.
 type ClusterValidator struct {
-	// Settings are those in force.
+	// Settings reads the settings in force.
 	Settings *settings.Reader
 	// Namespaces are the cached metadata of Namespaces.
 	Namespaces client.Reader
-	// Others is what else exists.
+	// Others is the inventory of existing objects.
 	Others inventory
 }
 
 var _ admission.Handler = (*ClusterValidator)(nil)
 
-// Handle answers one admission request. It refuses creates only: an existing Cluster must
-// stay changeable, whatever has become of its name.
+// Handle answers one admission request. It refuses creates only: users must be able to change an existing Cluster,
+// even if its name is taken by now.
 func (v *ClusterValidator) Handle(ctx context.Context, req admission.Request) admission.Response {
 	cluster, err := parseCluster(req.Object.Raw)
 	if err != nil {

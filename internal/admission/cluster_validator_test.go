@@ -19,11 +19,12 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// others is an inventory of what a test names; unknown stands for kinds that are not served.
+// others is an inventory with the objects that a test lists; unknown means that the API server does not serve their
+// kinds.
 type others struct {
 	fleetClusters, pinned []object
 	classes               []types.NamespacedName
-	annotations           map[string]string // of the Namespace in Fleet
+	annotations           map[string]string // of the Namespace that Fleet derives
 	unknown               bool
 	err                   error
 }
@@ -115,7 +116,7 @@ func TestClusterValidator(t *testing.T) {
 		missing    = `ClusterClass "standard" does not exist in namespace "team" (yet): until it does, Cluster API creates no control plane and the Cluster is not imported into Fleet`
 	)
 	const (
-		// Fleet derives one namespace for the two.
+		// Fleet derives the same namespace for these two names.
 		colliding, ofOthers = "a-production-eu-west-1-payments-cluster-00013967", "production-eu-west-1-payments-cluster-0001"
 		collides            = `{"metadata":{"name":"` + colliding + `","namespace":"team"}}`
 		shares              = `Fleet would keep it in Namespace "cluster-team-a-production-eu-west-1-payments-cluster-0001-a7464", which is that of a Fleet Cluster of another name or namespace; name this Cluster differently, for example "a-production-eu-west-1-payments-cluster-00013967-2" (namespace and name of at most 41 characters together never share one)`

@@ -23,23 +23,22 @@ import (
 // authorityResources are the resources that may hold a CA, by kind.
 var authorityResources = map[string]string{"ConfigMap": "configmaps", "Secret": "secrets"}
 
-// authority is a reference to the CA of Fleet's server, or to the credentials of a
-// repository, and the field it is in.
+// authority is a reference to the CA of Fleet's server, or to the credentials of a repository, with the path of its
+// field.
 type authority struct {
 	path            *field.Path
 	kind            string
 	namespace, name string
-	// credentials means that it is not a CA but what a repository is sent: nobody but the
-	// installer reads that.
+	// credentials means that the reference is to a repository's credentials and not to a CA. Only the installer
+	// reads those.
 	credentials bool
-	// repository is where credentials are sent. Sent elsewhere, they are delivered anew.
+	// repository is the URL that receives the credentials. With another URL the author needs permission anew.
 	repository string
 }
 
 func (a authority) String() string { return fmt.Sprintf("%s %s/%s", a.kind, a.namespace, a.name) }
 
-// authoritiesOf returns the complete references; config_policy.go says what is wrong with
-// the others.
+// authoritiesOf returns the complete references; config_policy.go reports what is wrong with the others.
 func authoritiesOf(config *addonsv1.FleetAddonConfig) []authority {
 	var result []authority
 	if install := config.Spec.Install; install != nil && install.RepositorySecretRef != nil && install.RepositorySecretRef.Name != "" {
@@ -72,8 +71,8 @@ func authoritiesOf(config *addonsv1.FleetAddonConfig) []authority {
 	return result
 }
 
-// isIn reports whether a FleetAddonConfig refers to the same CA in the same field, or sends
-// the same credentials to the same repository.
+// isIn reports whether a FleetAddonConfig has the same reference in the same field, and for credentials the same
+// repository.
 func (a authority) isIn(config *addonsv1.FleetAddonConfig) bool {
 	for _, other := range authoritiesOf(config) {
 		if other.path.String() == a.path.String() && other.String() == a.String() && other.repository == a.repository {
@@ -83,10 +82,10 @@ func (a authority) isIn(config *addonsv1.FleetAddonConfig) bool {
 	return false
 }
 
-// checkAuthorities checks the CAs that a FleetAddonConfig refers to. They are delivered to
-// every cluster, so the author must be allowed to get them. A CA that has gone bad since
-// does not stop another change: unsure holds warnings about such CAs, and about those that
-// cannot be read. The error says that no decision is possible.
+// checkAuthorities checks the CAs and credentials that a FleetAddonConfig refers to. Every cluster receives the CA,
+// so the author must be allowed to get it. A CA that went bad after it was named does not block other changes:
+// unsure holds warnings about such CAs, and about CAs that cannot be read. An error means that no decision is
+// possible.
 func (v ConfigValidator) checkAuthorities(ctx context.Context, old, config *addonsv1.FleetAddonConfig) (errs field.ErrorList, unsure []string, err error) {
 	for _, authority := range authoritiesOf(config) {
 		isNew := !authority.isIn(old)
@@ -97,7 +96,7 @@ func (v ConfigValidator) checkAuthorities(ctx context.Context, old, config *addo
 			}
 			if refusal != nil {
 				errs = append(errs, refusal)
-				continue // The author must not learn what is in it.
+				continue // The author must not learn its content.
 			}
 		}
 		if authority.credentials {
@@ -117,8 +116,8 @@ func (v ConfigValidator) checkAuthorities(ctx context.Context, old, config *addo
 	return errs, unsure, nil
 }
 
-// mayName asks whether the author of a FleetAddonConfig may get a CA, and returns the
-// refusal if not.
+// mayName checks that the author of a FleetAddonConfig may get the referenced object, and returns the refusal if
+// not.
 func (v ConfigValidator) mayName(ctx context.Context, authority authority) (*field.Error, error) {
 	if v.Reviewer == nil {
 		return nil, nil
@@ -142,8 +141,8 @@ func (v ConfigValidator) mayName(ctx context.Context, authority authority) (*fie
 		req.UserInfo.Username, resource, authority.name, authority.namespace, use)), nil
 }
 
-// readAuthority reads a CA and says what is wrong with it and what to do, or why it could
-// not be read: Muster may read a CA only where a Role says so.
+// readAuthority reads a CA. It returns what is wrong with the CA and how to fix it, or why it could not read it:
+// Muster may read a CA only if a Role grants that.
 func (v ConfigValidator) readAuthority(ctx context.Context, authority authority) (problem, unread string) {
 	if v.Live == nil {
 		return "", ""

@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/authority/authoritytest"
 )
 
-// authorities plays the API server, for ConfigMaps and Secrets; each value is a ca.crt.
+// authorities plays the API server for ConfigMaps and Secrets; each value is a ca.crt.
 type authorities struct {
 	client.Reader
 	data map[string]string // by "configmaps/namespace/name"
@@ -72,13 +72,13 @@ func TestConfigAuthorities(t *testing.T) {
 	for name, test := range map[string]struct {
 		data      map[string]string
 		err       error
-		denied    bool // the author, who asks
+		denied    bool // the authorizer denies the author access
 		old, spec string
 		refused   []string
 		message   string // of the refusal
 		warning   string
 		asked     int
-		unread    bool // nothing is read at all
+		unread    bool // the validator reads nothing
 	}{
 		"good":                             {data: good, spec: custom, asked: 1},
 		"the kind is ConfigMap":            {spec: short, refused: []string{shortRef}, asked: 1},
@@ -142,7 +142,7 @@ func TestConfigAuthorities(t *testing.T) {
 
 func newReviewer(allow bool) *reviewer { return &reviewer{allow: allow} }
 
-// asAnna puts a request of hers into a context.
+// asAnna puts a request by anna into a context.
 func asAnna(ctx context.Context) context.Context {
 	req := admission.Request{}
 	req.UserInfo = authenticationv1.UserInfo{
@@ -151,8 +151,8 @@ func asAnna(ctx context.Context) context.Context {
 	return admission.NewContextWithRequest(ctx, req)
 }
 
-// Who is asked about is the author as the API server knows him; and when nobody answers,
-// nobody can tell.
+// The question names the author with all attributes that the API server knows. If the authorizer does not answer,
+// the webhook cannot decide.
 func TestConfigAuthorityAsksAboutTheWholeIdentity(t *testing.T) {
 	config := configOf(t, `config: {server: {apiServerCaConfigRef: {kind: Secret, namespace: ns, name: ca}}}`)
 	asked := newReviewer(true)

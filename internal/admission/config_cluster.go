@@ -18,12 +18,11 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// surprises returns what a FleetAddonConfig means for the existing Clusters that its author
-// may not expect.
+// surprises returns the effects of a FleetAddonConfig on existing Clusters that its author may not expect.
 func (v ConfigValidator) surprises(ctx context.Context, old, config *addonsv1.FleetAddonConfig) []string {
 	current, err := settings.From(config)
 	if err != nil {
-		return nil // It is refused.
+		return nil // The webhook refuses it anyway.
 	}
 	clusters, known := v.clusters(ctx)
 	if !known {
@@ -47,7 +46,7 @@ func (v ConfigValidator) surprises(ctx context.Context, old, config *addonsv1.Fl
 	return result
 }
 
-// staying reports that agents do not follow another agentNamespace.
+// staying warns that agents do not move to another agentNamespace.
 func staying(old, now settings.Settings, clusters []object) []string {
 	if old.Cluster.AgentNamespace == now.Cluster.AgentNamespace {
 		return nil
@@ -79,11 +78,12 @@ func (v ConfigValidator) deletion(ctx context.Context, config *addonsv1.FleetAdd
 	return result
 }
 
-// turned names the imported Clusters that a change of the settings turns to the manager, or to
-// the agent. Which agents have checked in, and so stay without a FleetAddonConfig, is not known here.
+// turned names the imported Clusters that change sides with the settings: from registration by the manager to
+// registration by the agent, or back. The webhook does not know which agents have checked in, and so stay without a
+// FleetAddonConfig.
 func turned(old, now settings.Settings, clusters []object) []string {
 	if !now.Cluster.Enabled {
-		return nil // Everything stays as it is.
+		return nil // Nothing changes.
 	}
 	names := map[stamp.Registration][]string{}
 	for _, cluster := range clusters {
@@ -113,7 +113,7 @@ func turned(old, now settings.Settings, clusters []object) []string {
 	return result
 }
 
-// listed returns the first of some names, in order, and how many more there are.
+// listed returns the first names in order, and how many more there are.
 func listed(names []string) string {
 	const named = 3
 	slices.Sort(names)
@@ -136,15 +136,15 @@ func (v ConfigValidator) clusters(ctx context.Context) (all []object, known bool
 	return all, known
 }
 
-// placed is a Cluster with the labels that selectors look at.
+// placed is a Cluster with the labels that selectors match.
 type placed struct {
 	types.NamespacedName
 	labels, namespaceLabels map[string]string
-	// unknown means that a selector needs labels that are not known.
+	// unknown means that a selector needs labels that we do not know.
 	unknown bool
 }
 
-// mayBeSelected reports whether a Cluster is selected, as far as is known.
+// mayBeSelected reports whether a Cluster is selected, or may be if its labels are unknown.
 func (p placed) mayBeSelected(in settings.Settings) bool {
 	if p.unknown {
 		in.Cluster.Selector = labels.Everything()
@@ -153,12 +153,12 @@ func (p placed) mayBeSelected(in settings.Settings) bool {
 	return selected
 }
 
-// place looks up the labels of the Clusters' Namespaces if a selector needs them.
+// place adds the labels of the Clusters' Namespaces if a selector needs them.
 func (v ConfigValidator) place(ctx context.Context, in settings.Settings, clusters []object) (all []placed, known bool) {
 	namespaces := map[string]map[string]string{}
 	for _, cluster := range clusters {
 		if ctx.Err() != nil {
-			return nil, false // Nobody waits for the answer any more.
+			return nil, false // The API server no longer waits for the answer.
 		}
 		namespace, found := namespaces[cluster.Namespace]
 		if !found && !in.Cluster.NamespaceSelector.Empty() {
@@ -177,9 +177,9 @@ func (v ConfigValidator) place(ctx context.Context, in settings.Settings, cluste
 	return all, true
 }
 
-// matchedByOne returns which Clusters match only one of two selectors, as far as is known; empty
-// if none does, or if there are not two. CAAPF requires both selectors and imports what
-// either matches: its users must know before their clusters are left behind.
+// matchedByOne returns a warning with the Clusters that match only one of two selectors, as far as we know; empty
+// if there are none, or if there are not two selectors. In CAAPF both selectors are mandatory, and a Cluster that
+// matches either is imported, so its users must know which Clusters Muster leaves out.
 func matchedByOne(config *addonsv1.FleetAddonConfig, in settings.Settings, all []placed) string {
 	cluster := ptr.Deref(config.Spec.Cluster, addonsv1.ClusterConfig{})
 	if cluster.Selector == nil || cluster.NamespaceSelector == nil || !in.Cluster.Enabled {

@@ -32,7 +32,7 @@ func TestConfigSurprises(t *testing.T) {
 	elsewhere := labeled
 	elsewhere.Namespace = "other"
 	apart := &others{pinned: []object{made("one", nil), elsewhere, func() object { o := made("neither", nil); o.Namespace = "other"; return o }()}}
-	// What trim leaves of a Cluster with more labels than it keeps.
+	// A Cluster with more labels than trim keeps.
 	unknown := made("unknown", func(o *object) { o.Labels = many(4800, 60, 63) })
 	unknown.ObjectMeta = trimmed(t, clusterKind, unknown.ObjectMeta).ObjectMeta
 	unknownElsewhere := unknown
@@ -41,7 +41,7 @@ func TestConfigSurprises(t *testing.T) {
 	for name, test := range map[string]struct {
 		others       *others
 		old, spec    string
-		noNamespaces bool // can be read
+		noNamespaces bool // the validator cannot read Namespaces
 		want         []string
 	}{
 		"nothing set":                     {spec: `{}`},
@@ -92,7 +92,7 @@ func TestConfigSurprises(t *testing.T) {
 				validator.Namespaces = &cached{err: errors.New("broken")}
 			}
 			got := validator.surprises(t.Context(), configOf(t, test.old), configOf(t, test.spec))
-			for i, warning := range got { // How it goes on is for people.
+			for i, warning := range got { // The rest of the warning is prose for people.
 				if i < len(test.want) && strings.HasPrefix(warning, test.want[i]) {
 					got[i] = test.want[i]
 				}
@@ -110,7 +110,7 @@ func TestConfigSurprises(t *testing.T) {
 	agentInitiated.pinned[2].Annotations = maps.Clone(agentInitiated.pinned[2].Annotations)
 	agentInitiated.pinned[2].Annotations[stamp.RegistrationAnnotation] = "agent"
 	for name, test := range map[string]struct {
-		old, spec string // none: it is deleted
+		old, spec string // empty: the FleetAddonConfig is deleted
 		want      []string
 	}{
 		"to the manager":            {`cluster: {agentInitiated: true}`, `{}`, []string{"spec.cluster.agentInitiated: 3 Clusters turn to the manager, and Fleet installs an agent through their kubeconfigs; agents that have registered themselves go on until then: team/a, team/c, team/d"}},

@@ -17,9 +17,9 @@ import (
 	"github.com/muster-fleet/muster/internal/bounds"
 )
 
-// validateConfig returns everything that is wrong with a FleetAddonConfig, each with
-// its field and a sentence that says what to do. The CRD refuses some of it as well, so
-// that those rules hold while the webhook is down; here one answer says it all.
+// validateConfig returns everything that is wrong with a FleetAddonConfig: for each problem the field, and a
+// sentence that says how to fix it. The CRD refuses some of these, too, so that its rules hold while the webhook is
+// down; the webhook lists all problems in one answer.
 func validateConfig(config *addonsv1.FleetAddonConfig) field.ErrorList {
 	var errs field.ErrorList
 	if config.Name != addonsv1.FleetAddonConfigName {
@@ -51,7 +51,7 @@ func validateCluster(path *field.Path, cluster *addonsv1.ClusterConfig) field.Er
 	errs = append(errs, bounds.Selector(cluster.NamespaceSelector, path.Child("namespaceSelector"))...)
 	errs = append(errs, bounds.Selector(cluster.AgentInitiatedSelector, path.Child("agentInitiatedSelector"))...)
 	if naming := cluster.Naming; naming != nil {
-		// A name in the middle shows what prefix and suffix do at its ends.
+		// A name in the middle tests what the prefix does at its start and the suffix at its end.
 		if len(validation.IsDNS1123Label(naming.Prefix+"x")) > 0 {
 			errs = append(errs, field.Invalid(path.Child("naming", "prefix"), naming.Prefix,
 				"no name that starts with it is a DNS label, which a Fleet Cluster's name must be; use lower-case letters, digits and '-', starting with a letter or digit, for example capi-"))
@@ -85,7 +85,7 @@ func validateCluster(path *field.Path, cluster *addonsv1.ClusterConfig) field.Er
 	return errs
 }
 
-// validateOneOf refuses a value that is not allowed; an empty one stands for the default.
+// validateOneOf refuses a value that is not allowed; an empty value stands for the default.
 func validateOneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
 	if value == "" || slices.Contains(allowed, value) {
 		return nil
@@ -93,8 +93,8 @@ func validateOneOf[T ~string](path *field.Path, value T, allowed ...T) field.Err
 	return field.ErrorList{field.NotSupported(path, value, allowed)}
 }
 
-// validateToleration applies the rules of core/v1. The imported cluster checks the Fleet
-// agent's Deployment against them, too, but an error there goes unnoticed.
+// validateToleration applies the rules of core/v1. The imported cluster applies them to the Fleet agent's
+// Deployment, too, but its error appears nowhere in the management cluster.
 func validateToleration(path *field.Path, toleration corev1.Toleration) field.ErrorList {
 	var errs field.ErrorList
 	if toleration.Key != "" {
@@ -261,7 +261,7 @@ func isJSONPointer(pointer string) bool {
 	return strings.HasPrefix(pointer, "/") && !strings.Contains(rest, "~")
 }
 
-// warnings returns what is allowed but has no effect, or may be a surprise.
+// warnings returns warnings about fields that are allowed but have no effect, or may surprise the author.
 func warnings(config *addonsv1.FleetAddonConfig) []string {
 	var result []string
 	fleet := ptr.Deref(config.Spec.Config, addonsv1.FleetConfig{})

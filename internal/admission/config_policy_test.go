@@ -23,7 +23,7 @@ func configOf(t testing.TB, spec string) *addonsv1.FleetAddonConfig {
 	return config
 }
 
-// problem is an error as it is expected; message is a part of its sentence.
+// problem is an expected error; message is a part of its text.
 type problem struct {
 	Type    field.ErrorType
 	Field   string
@@ -313,8 +313,8 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// The policy copes with whatever a FleetAddonConfig may hold, and with what it let
-// through the selectors can be parsed.
+// validateConfig must not panic on any FleetAddonConfig, and the selectors of a FleetAddonConfig that it accepts
+// can be parsed.
 func FuzzValidateConfig(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `{"metadata":{"name":"mine"}}`,

@@ -16,12 +16,12 @@ import (
 	"github.com/muster-fleet/muster/internal/bounds"
 )
 
-// ConfigValidator is the validating webhook for FleetAddonConfigs. Its zero value looks
-// at the FleetAddonConfig alone and not at the cluster.
+// ConfigValidator is the validating webhook for FleetAddonConfigs. Its zero value looks at the FleetAddonConfig
+// alone and not at the cluster.
 type ConfigValidator struct {
-	// Others knows the existing Clusters.
+	// Others is the inventory of existing objects.
 	Others inventory
-	// Namespaces is their cached metadata.
+	// Namespaces reads the cached metadata of Namespaces.
 	Namespaces client.Reader
 	// Reviewer creates SubjectAccessReviews.
 	Reviewer client.Client
@@ -31,13 +31,13 @@ type ConfigValidator struct {
 
 var _ admission.Validator[*addonsv1.FleetAddonConfig] = ConfigValidator{}
 
-// ValidateCreate refuses a FleetAddonConfig that would go wrong later.
+// ValidateCreate refuses a FleetAddonConfig that would fail later.
 func (v ConfigValidator) ValidateCreate(ctx context.Context, config *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
 	return v.validate(ctx, &addonsv1.FleetAddonConfig{}, config, validateConfig(config))
 }
 
-// ValidateUpdate refuses what an update makes wrong. It accepts what was wrong before, in
-// the same field with the same value.
+// ValidateUpdate refuses problems that an update introduces. It accepts a problem that the old object has in the
+// same field with the same value.
 func (v ConfigValidator) ValidateUpdate(ctx context.Context, old, config *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
 	known := map[string]bool{}
 	for _, err := range validateConfig(old) {
@@ -52,7 +52,7 @@ func (v ConfigValidator) ValidateUpdate(ctx context.Context, old, config *addons
 	return v.validate(ctx, old, config, news)
 }
 
-// validate adds what is wrong for this cluster to the errors of the FleetAddonConfig itself.
+// validate adds the problems that depend on the cluster to the errors of the FleetAddonConfig itself.
 func (v ConfigValidator) validate(ctx context.Context, old, config *addonsv1.FleetAddonConfig, errs field.ErrorList) (admission.Warnings, error) {
 	authorities, unsure, err := v.checkAuthorities(ctx, old, config)
 	if err != nil {
@@ -61,7 +61,7 @@ func (v ConfigValidator) validate(ctx context.Context, old, config *addonsv1.Fle
 	return slices.Concat(warnings(config), unsure, v.surprises(ctx, old, config)), invalid(config, append(errs, authorities...))
 }
 
-// ValidateDelete allows every deletion and warns about its effect: the defaults return.
+// ValidateDelete allows every deletion and warns of its effect: the defaults apply again.
 func (v ConfigValidator) ValidateDelete(ctx context.Context, config *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
 	return v.deletion(ctx, config), nil
 }
@@ -73,13 +73,12 @@ func invalid(config *addonsv1.FleetAddonConfig, errs field.ErrorList) error {
 	return apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("FleetAddonConfig").GroupKind(), config.Name, bounds.Errors(errs))
 }
 
-// oldestFleet is the oldest release of Fleet that can be installed: the first whose chart
-// knows the form in which we write the feature gates. It is a generic version, so that its
-// pre-releases are not too old: CAAPF's readme installs v0.12.0-alpha.6.
+// oldestFleet is the oldest release of Fleet that the installer can install: the first one whose chart accepts the
+// feature gates in the form that we write. It is a generic version, so that its pre-releases are not too old:
+// CAAPF's readme installs v0.12.0-alpha.6.
 var oldestFleet = version.MustParseGeneric("0.12.0")
 
-// validateVersion checks the version of Fleet that is to be installed: an exact one, or
-// a range in the form that Helm reads.
+// validateVersion checks the version of Fleet to install: an exact version, or a range in the form that Helm reads.
 func validateVersion(path *field.Path, text string) field.ErrorList {
 	invalid := func(message string) field.ErrorList {
 		return field.ErrorList{field.Invalid(path, text, message)}
@@ -110,9 +109,8 @@ var (
 	mentioned       = regexp.MustCompile(`[0-9]+(\.[0-9]+){0,2}(-[0-9A-Za-z.-]+)?`)
 )
 
-// examine reports whether a range contains no version at all, or only versions that are too
-// old. A range that contains any contains one that it mentions, or the next patch, minor or
-// major version after one.
+// examine reports whether a range contains no version at all, or only versions that are too old. A range that
+// contains any version contains one that it mentions, or the next patch, minor or major version after one of those.
 func examine(versions *semver.Constraints, text string) (isEmpty, isOld bool) {
 	isEmpty, isOld = true, true
 	for _, bound := range append(mentioned.FindAllString(text, -1), "0.0.0", oldestFleet.String()) {

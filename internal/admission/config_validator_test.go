@@ -22,7 +22,7 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// checkConfig puts JSON through the webhook as a create and as an update to itself.
+// checkConfig sends JSON through the webhook, as a create and as an update of the object to itself.
 func checkConfig(t *testing.T, raw []byte) {
 	t.Helper()
 	config := &addonsv1.FleetAddonConfig{}
@@ -42,12 +42,12 @@ func checkConfig(t *testing.T, raw []byte) {
 	}
 }
 
-// What was wrong before may stay wrong; what an update makes wrong may not.
+// An old problem may stay; an update must not introduce one.
 func TestValidateUpdate(t *testing.T) {
 	const wrong = `config: {server: {custom: {apiServerUrl: "http://a"}}}`
 	for name, test := range map[string]struct {
 		old, spec string
-		want      []string // fields that are refused
+		want      []string // the fields that the webhook refuses
 	}{
 		"good to good":                {old: `{}`, spec: `cluster: {enabled: false}`},
 		"good to wrong":               {old: `{}`, spec: wrong, want: []string{"spec.config.server.custom.apiServerUrl"}},
@@ -81,8 +81,8 @@ func TestValidateCreateAndDelete(t *testing.T) {
 	}
 }
 
-// refusedFields returns the fields an error names, which must be an Invalid of the
-// API server for this object.
+// refusedFields returns the fields that an error names. The error must be an Invalid of the API server for this
+// object.
 func refusedFields(t *testing.T, err error) []string {
 	t.Helper()
 	if err == nil {
@@ -104,7 +104,7 @@ func refusedFields(t *testing.T, err error) []string {
 	return fields
 }
 
-// Over the wire the answer carries every problem, and the warnings.
+// The answer over the wire carries every problem, and the warnings.
 func TestConfigValidatorOverTheWire(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {

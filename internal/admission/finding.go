@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/json"
 )
 
-// Severity says whether the webhooks would refuse what was found, or only warn about it.
+// Severity says whether the webhooks would refuse the object, or only warn.
 type Severity string
 
 // The severities of findings.
@@ -68,8 +68,8 @@ func (c *checker) find(about Finding, severity Severity, path, message string) {
 	c.findings = append(c.findings, about)
 }
 
-// findBroken adds an error for each field that the webhooks or the CRD refuse. If both refuse a
-// field, the webhook's message stands.
+// findBroken adds an error for each field that the webhooks or the CRD refuse. If both refuse a field, findBroken
+// reports the webhook's message.
 func (c *checker) findBroken(about Finding, refused, broken field.ErrorList) {
 	said := map[string]bool{}
 	for _, err := range refused {
@@ -79,7 +79,7 @@ func (c *checker) findBroken(about Finding, refused, broken field.ErrorList) {
 	for _, err := range broken {
 		path, message := err.Field, err.ErrorBody()
 		if path == (*field.Path)(nil).String() {
-			// A rule about the whole object names the field itself.
+			// For a rule about the whole object, the message names the field.
 			path, message, _ = strings.Cut(err.Detail, ": ")
 		}
 		if !said[path] {

@@ -27,10 +27,10 @@ import (
 const (
 	servedInterval = 2 * time.Second
 	syncedInterval = 100 * time.Millisecond
-	// pinIndex finds Clusters that are pinned to another name than their own.
+	// pinIndex finds Clusters that are pinned to a name other than their own.
 	pinIndex = "pin"
-	// claimIndex finds Clusters and Fleet Clusters by the namespace that Fleet derives, if they
-	// may share it.
+	// claimIndex finds Clusters and Fleet Clusters by the namespace that Fleet derives for them, if they may share
+	// it.
 	claimIndex = "claim"
 )
 
@@ -40,30 +40,29 @@ var (
 	fleetClusterKind = fleetv1.SchemeGroupVersion.WithKind("Cluster")
 )
 
-// object is what policies see of other objects: their metadata.
+// object is the part of other objects that policies see: their metadata.
 type object = metav1.PartialObjectMetadata
 
-// inventory is what exists beside the object under review. What it does not know it does
-// not find, or known is false, and there is no refusal or warning.
+// inventory answers questions about objects other than the one under review. If it does not know, it finds nothing,
+// or known is false, and the policies neither refuse nor warn.
 type inventory interface {
 	fleetCluster(ctx context.Context, key types.NamespacedName) (*object, error)
-	// hasCluster reports whether there is a Cluster, with that UID unless it is empty.
+	// hasCluster reports whether a Cluster exists, with this UID unless the UID is empty.
 	hasCluster(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error)
 	// pinnedTo returns the Clusters of a namespace that are pinned to a Fleet Cluster.
 	pinnedTo(ctx context.Context, namespace, fleetCluster string) ([]object, error)
-	// claims returns the Fleet Clusters and the pins for which Fleet derives a namespace, and
-	// the annotations of that Namespace, if it exists.
+	// claims returns the claims of the Fleet Clusters and pins for which Fleet derives this namespace, and the
+	// annotations of the Namespace if it exists.
 	claims(ctx context.Context, fleetNamespace string) (all []stamp.FleetClaim, annotations map[string]string, err error)
 	hasClass(ctx context.Context, key types.NamespacedName) (found, known bool, err error)
-	// clusters returns all Clusters, which must not be changed. The labels of some are
-	// unknown: see hasAllLabels.
+	// clusters returns all Clusters; callers must not change them. The labels of some are unknown: see
+	// hasAllLabels.
 	clusters(ctx context.Context) (all []object, known bool, err error)
 }
 
-// Inventory is the metadata of the existing CAPI Clusters, ClusterClasses and Fleet
-// Clusters. Its informers have a cache of their own and start when their kind is served:
-// Cluster API and Fleet may come later. Until then the webhook is ready and does not check
-// what needs them.
+// Inventory is the metadata of the existing CAPI Clusters, ClusterClasses and Fleet Clusters. It has a cache of its
+// own, and starts the informer of each kind once the API server serves that kind: Cluster API and Fleet may be
+// installed later. Until then the webhook is ready and skips the checks that need the kind.
 type Inventory struct {
 	cache      cache.Cache
 	mapper     meta.RESTMapper
@@ -75,7 +74,7 @@ type Inventory struct {
 
 var _ inventory = (*Inventory)(nil)
 
-// NewInventory returns the inventory of a manager's API server, for the manager to run.
+// NewInventory returns the inventory of a manager's API server. The manager must run it.
 func NewInventory(mgr ctrl.Manager) (*Inventory, error) {
 	objects, err := cache.New(mgr.GetConfig(), cache.Options{
 		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
@@ -96,7 +95,7 @@ func (i *Inventory) Start(ctx context.Context) error {
 	return i.cache.Start(ctx)
 }
 
-// watch starts the informer of a kind once it is served.
+// watch waits until the API server serves a kind, and starts its informer.
 func (i *Inventory) watch(ctx context.Context, kind schema.GroupVersionKind) {
 	log := ctrl.LoggerFrom(ctx).WithName("inventory").WithValues("kind", kind.GroupKind().String())
 	var informer cache.Informer
@@ -180,7 +179,7 @@ func (i *Inventory) pinnedTo(ctx context.Context, namespace, fleetCluster string
 	if err != nil || !known {
 		return nil, err
 	}
-	// Nearly every Cluster is pinned to its own name, and is not in the index.
+	// Nearly every Cluster is pinned to its own name, and the index leaves these out.
 	namesake, err := i.get(ctx, clusterKind, types.NamespacedName{Namespace: namespace, Name: fleetCluster})
 	if err != nil {
 		return nil, err
@@ -237,7 +236,7 @@ func pinElsewhere(cluster client.Object) []string {
 	return nil
 }
 
-// fleetClaim returns the claim of a Fleet Cluster, pinClaim that of a Cluster by its pin.
+// fleetClaim returns the claim of a Fleet Cluster. pinClaim returns the claim of a Cluster with a pin.
 func fleetClaim(fleetCluster client.Object) stamp.FleetClaim {
 	return stamp.FleetClaim{NamespacedName: client.ObjectKeyFromObject(fleetCluster), Since: fleetCluster.GetCreationTimestamp().Time}
 }
@@ -246,7 +245,7 @@ func pinClaim(cluster client.Object) stamp.FleetClaim {
 	return stamp.FleetClaim{NamespacedName: types.NamespacedName{Namespace: cluster.GetNamespace(), Name: stamp.PinOf(cluster.GetAnnotations()).ClusterName}}
 }
 
-// claimsOf are the objects that have claims, and which.
+// claimsOf maps each kind of object with claims to the function that returns its claim.
 var claimsOf = map[schema.GroupVersionKind]func(client.Object) stamp.FleetClaim{fleetClusterKind: fleetClaim, clusterKind: pinClaim}
 
 func claimedBy(claim func(client.Object) stamp.FleetClaim) client.IndexerFunc {
@@ -259,22 +258,22 @@ func claimedBy(claim func(client.Object) stamp.FleetClaim) client.IndexerFunc {
 	}
 }
 
-// Anyone who may create objects in one namespace decides how large they are, but everyone
-// waits for the webhooks that fail closed. So the cache keeps a bounded part of each object.
+// A user who may create objects in a single namespace decides how large they are, but everyone depends on the
+// fail-closed webhooks. So the cache keeps a bounded part of each object.
 const (
-	// maxLabels is how many bytes the labels of a Cluster may take: some hundred labels. A
-	// Cluster with more is kept without them: see hasAllLabels.
+	// maxLabels is the number of bytes that the labels of a Cluster may take: some hundred labels. If a Cluster has
+	// more, the cache keeps it without labels: see hasAllLabels.
 	maxLabels = 16 << 10
-	// labelOverhead is what a label takes beside its key and value: a place in a map that
-	// may be half empty, and the rounding up of its strings.
+	// labelOverhead is the memory that a label takes in addition to its key and value: a place in a map that may be
+	// half empty, and the rounding up of its strings.
 	labelOverhead = 96
-	// maxOwners is how many owners of a Fleet Cluster are kept. Usually it has one.
+	// maxOwners is the number of owners that the cache keeps of a Fleet Cluster. Usually it has one.
 	maxOwners = 8
 )
 
-// trim is the cache's transform: it keeps what policies need. Of a Cluster it keeps the
-// labels, which may select it, and the pin; of a Fleet Cluster, whose it is; of a
-// ClusterClass, that it exists. Its input may be trimmed already.
+// trim is the cache's transform, and keeps only the fields that policies need: for a Cluster the labels, which may
+// select it, and the pin; for a Fleet Cluster what shows whose it is; for a ClusterClass that it exists. The input
+// may be trimmed already.
 func trim(cached any) (any, error) {
 	trimmed, ok := cached.(*object)
 	if !ok {
@@ -305,17 +304,17 @@ func trim(cached any) (any, error) {
 	return trimmed, nil
 }
 
-// oursAlone stands for every sign that a Fleet Cluster is ours. Thousands of objects share it.
+// oursAlone replaces the managed fields of every Fleet Cluster that is ours. Thousands of objects share it.
 var oursAlone = []metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager}}
 
 // labelsLeftOut is an operation that the API server never stores.
 const labelsLeftOut metav1.ManagedFieldsOperationType = "LabelsLeftOut"
 
-// withoutLabels marks a Cluster whose labels were left out.
+// withoutLabels marks a Cluster whose labels trim left out.
 var withoutLabels = []metav1.ManagedFieldsEntry{{Operation: labelsLeftOut}}
 
-// hasAllLabels reports whether a cached Cluster has all its labels. If not, it is unknown
-// whether a selector matches it.
+// hasAllLabels reports whether a cached Cluster has all its labels. If not, we cannot know whether a selector
+// matches it.
 func hasAllLabels(cluster *object) bool {
 	return !slices.ContainsFunc(cluster.ManagedFields, func(entry metav1.ManagedFieldsEntry) bool { return entry.Operation == labelsLeftOut })
 }
@@ -328,8 +327,8 @@ func labelsTake(labels map[string]string) int {
 	return bytes
 }
 
-// clusterOwners returns the CAPI Clusters that own a Fleet Cluster; if there are too many,
-// only the one that it counts as made from.
+// clusterOwners returns the CAPI Clusters that own a Fleet Cluster. If there are too many, it returns only the
+// Cluster that the Fleet Cluster was made from.
 func clusterOwners(fleetCluster *object) []metav1.OwnerReference {
 	var owners []metav1.OwnerReference
 	for _, owner := range fleetCluster.OwnerReferences {

@@ -16,7 +16,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// trimmed returns what is left of an object that was received, and shares no memory.
+// trimmed returns what trim keeps of an object that was received and shares no memory with others.
 func trimmed(t testing.TB, kind schema.GroupVersionKind, metadata metav1.ObjectMeta) *object {
 	t.Helper()
 	sent, err := metadata.Marshal()
@@ -35,7 +35,7 @@ func trimmed(t testing.TB, kind schema.GroupVersionKind, metadata metav1.ObjectM
 	return result.(*object)
 }
 
-// many returns as many labels or annotations, of keys and values of these lengths.
+// many returns count labels or annotations with keys and values of these lengths.
 func many(count, key, value int) map[string]string {
 	result := map[string]string{}
 	for i := range count {
@@ -85,7 +85,7 @@ func TestTrim(t *testing.T) {
 	}
 }
 
-// Labels beyond the bound are left out, and it is remembered that they were.
+// trim leaves out labels beyond the limit, and marks the object.
 func TestTrimLeavesOutTooManyLabels(t *testing.T) {
 	for name, test := range map[string]struct {
 		labels map[string]string
@@ -113,8 +113,8 @@ func TestTrimLeavesOutTooManyLabels(t *testing.T) {
 	}
 }
 
-// A tenant decides how large his objects are, and must not decide how much memory the
-// webhook takes: everybody waits for its fail-closed entries.
+// A tenant decides how large his objects are, and must not decide how much memory the webhook takes: every user
+// depends on its fail-closed entries.
 func TestTrimBoundsMemory(t *testing.T) {
 	const (
 		count = 20
@@ -163,16 +163,16 @@ func TestTrimBoundsMemory(t *testing.T) {
 	}
 }
 
-// heap returns how many bytes are in use.
+// heap returns the number of bytes in use.
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // What the first left to finalizers and pools.
+	runtime.GC() // The first run leaves objects to finalizers and pools.
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return int64(stats.HeapAlloc)
 }
 
-// Whose a Fleet Cluster is must be distinguished from what is left of it as from all of it.
+// A trimmed Fleet Cluster must give the same answer as the full object when asked whose it is.
 func TestTrimmedBelongsToTheSame(t *testing.T) {
 	tooLong := strings.Repeat("x", 1000)
 	for name, change := range map[string]func(*object){

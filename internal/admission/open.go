@@ -14,9 +14,9 @@ import (
 	"github.com/muster-fleet/muster/internal/metrics"
 )
 
-// leftUndone returns what does not happen when we fail to answer a request that must not fail
-// because of us; empty where the webhook configuration says failurePolicy Fail. The API
-// server's Ignore covers failed calls only: it takes an error in our answer for a refusal.
+// leftUndone returns what does not happen if we fail to answer a request that must not fail because of us; empty if
+// the webhook configuration says failurePolicy Fail. The API server's Ignore covers failed calls only: it treats an
+// error in our answer as a refusal.
 func leftUndone(path string, operation admissionv1.Operation) string {
 	switch {
 	case path == StampPath:
@@ -32,8 +32,8 @@ func leftUndone(path string, operation admissionv1.Operation) string {
 	}
 }
 
-// answering returns a webhook as it is served: its answers are counted, and where it fails
-// open, its own failures refuse nothing.
+// answering returns a webhook as the server runs it: it counts the answers, and where the webhook fails open, its
+// own failures refuse nothing.
 func answering(path string, handler admission.Handler) admission.Handler {
 	return &open{count(path, handler), path}
 }
@@ -68,14 +68,14 @@ func letThrough(undone string) admission.Response {
 	return admission.Allowed("").WithWarnings("Muster failed, and its log says why: " + undone)
 }
 
-// counted is a webhook whose answers are counted. The count of HTTP requests does not tell
-// them apart: a refusal, or a failure to decide, has the status 200 as well.
+// counted is a webhook that counts its answers. The count of HTTP requests cannot tell them apart: a refusal, or a
+// failure to decide, has the status 200 as well.
 type counted struct {
 	admission.Handler
 	path string
 }
 
-// count counts the answers of a webhook under the path it is called at.
+// count returns a webhook that counts its answers under its path.
 func count(path string, handler admission.Handler) admission.Handler {
 	metrics.Admits(path)
 	return &counted{handler, path}
@@ -83,15 +83,15 @@ func count(path string, handler admission.Handler) admission.Handler {
 
 // Handle answers one admission request.
 func (c *counted) Handle(ctx context.Context, req admission.Request) admission.Response {
-	result := metrics.Error // What a panic leaves.
+	result := metrics.Error // A panic leaves this.
 	defer func() { metrics.Admitted(c.path, result) }()
 	response := c.Handler.Handle(ctx, req)
 	result = resultOf(response)
 	return response
 }
 
-// resultOf distinguishes a refusal from a failure: a request that could not be read or decided, or
-// had to wait for too long.
+// resultOf distinguishes a refusal from a failure: the webhook could not read or decide the request, or the request
+// waited for too long.
 func resultOf(response admission.Response) string {
 	switch {
 	case response.Allowed:

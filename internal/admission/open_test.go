@@ -21,7 +21,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// panicking is a cache and an inventory that a defect has got into.
+// panicking is a cache and an inventory that panics at every call.
 type panicking struct{ client.Reader }
 
 func (panicking) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
@@ -47,7 +47,7 @@ func (panicking) hasClass(context.Context, types.NamespacedName) (found, known b
 
 func (panicking) clusters(context.Context) (all []object, known bool, err error) { panic("clusters") }
 
-// What is answered is what the shipped configurations promise, entry by entry.
+// The webhooks fail open exactly where the shipped configurations say Ignore, entry by entry.
 func TestOpenIsWhatTheManifestsSay(t *testing.T) {
 	var mutating admissionregistrationv1.MutatingWebhookConfiguration
 	var validating admissionregistrationv1.ValidatingWebhookConfiguration
@@ -134,8 +134,8 @@ func TestOpenMeansOpen(t *testing.T) {
 	}
 }
 
-// With everything broken that they look at, the webhooks that are served let through
-// what is to fail open, and refuse the rest.
+// If everything that the webhooks read is broken, the fail-open ones let requests through, and the others refuse
+// them.
 func TestOpenWithEverythingBroken(t *testing.T) {
 	const (
 		cluster = `{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"standard","namespace":"classes"}}}}`
@@ -159,7 +159,7 @@ func TestOpenWithEverythingBroken(t *testing.T) {
 	}
 }
 
-// A refusal that is meant stays one, with its warnings.
+// An intended refusal stays a refusal, and keeps its warnings.
 func TestOpenStillRefuses(t *testing.T) {
 	taken := &others{fleetClusters: []object{made("prod", nil)}}
 	webhooks := servedWith(t, &cached{}, taken)
@@ -208,7 +208,7 @@ func TestCounted(t *testing.T) {
 	}
 }
 
-// admissionCounts returns the answers of a webhook that were counted, by result.
+// admissionCounts returns the counted answers of a webhook, by result.
 func admissionCounts(t *testing.T, path string) map[string]float64 {
 	t.Helper()
 	families, err := ctrlmetrics.Registry.Gather()

@@ -19,8 +19,8 @@ import (
 
 const dialTimeout = time.Second
 
-// Readiness reports whether this replica can answer admission requests: its informers
-// have synced, and the certificate it serves is the one that is mounted.
+// Readiness reports whether this replica can answer admission requests: its informers have synced, and it serves
+// the certificate that is mounted.
 type Readiness struct {
 	Cache   cache.Cache
 	Port    int
@@ -87,7 +87,7 @@ func (r *Readiness) mounted() (*x509.Certificate, error) {
 
 // served returns the certificate that this replica shows to its clients.
 func (r *Readiness) served(ctx context.Context) (*x509.Certificate, error) {
-	// Nothing is sent: the certificate is all that is read.
+	// The client only reads the certificate, and sends nothing.
 	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // The certificate is compared, not trusted.
 	connection, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("localhost", strconv.Itoa(r.Port)))
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 )
 
-// certificate makes a self-signed one, as PEM and to serve with.
+// certificate makes a self-signed certificate, and returns it as PEM and as a tls.Certificate.
 func certificate(t *testing.T, number int64) ([]byte, tls.Certificate) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -35,8 +35,8 @@ func certificate(t *testing.T, number int64) ([]byte, tls.Certificate) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// A replica that serves a certificate other than the mounted one is not ready: the API
-// server may not trust it any more.
+// A replica that serves a certificate other than the mounted one is not ready, because the API server may no longer
+// trust it.
 func TestReadiness(t *testing.T) {
 	mounted, servedToo := certificate(t, 1)
 	renewed, _ := certificate(t, 2)

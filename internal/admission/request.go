@@ -9,9 +9,9 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// clusterRequest is the part of a CAPI Cluster in an admission request that decides about
-// the stamp, with the field names of v1beta2 (classRef) and v1beta1 (class,
-// classNamespace). The rest is neither read nor touched, whatever CAPI adds.
+// clusterRequest is the part of a CAPI Cluster in an admission request that the stamp depends on, with the field
+// names of v1beta2 (classRef) and v1beta1 (class, classNamespace). The webhooks neither read nor change any other
+// field, so CAPI may add fields.
 type clusterRequest struct {
 	Metadata struct {
 		Name         string            `json:"name"`
@@ -58,7 +58,7 @@ func (c *clusterRequest) class(namespace string) types.NamespacedName {
 	return class
 }
 
-// subject returns what the stamp is computed from, without the labels of its Namespace.
+// subject returns the values that determine the stamp, without the labels of the Namespace.
 func (c *clusterRequest) subject(namespace string) stamp.Subject {
 	return stamp.Subject{
 		Name:        c.Metadata.Name,

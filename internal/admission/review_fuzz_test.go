@@ -21,8 +21,7 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// served returns the webhooks by path as the server has them, except that a panic is
-// not turned into an answer by the server.
+// served returns the webhooks by path, as the server has them except that it does not turn a panic into an answer.
 func served(t testing.TB) map[string]*admission.Webhook {
 	t.Helper()
 	config := configured(t, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}, naming: {prefix: p-}}`)
@@ -61,9 +60,9 @@ func send(t *testing.T, webhook http.Handler, body []byte) *admissionv1.Admissio
 	return answer.Response
 }
 
-// Whatever bytes are sent to whatever webhook, there is an answer in the protocol, a
-// refusal says why, and what fails open refuses nothing for a failure of its own: not for
-// what it cannot read, nor when all that it looks at is broken.
+// Each webhook answers any bytes in the protocol, and a refusal says why. A fail-open webhook refuses nothing
+// because of its own failure: neither for a request that it cannot read, nor when everything that it looks at is
+// broken.
 func FuzzAdmissionReview(f *testing.F) {
 	for _, seed := range []string{
 		``, `{}`, `null`, `[]`, `{"request":null}`,
@@ -92,7 +91,7 @@ func FuzzAdmissionReview(f *testing.F) {
 					t.Errorf("%s: patches: %s", path, answer.Patch)
 				}
 				if answer.Allowed || answer.UID == "" || review.Request == nil {
-					continue // Without its UID it is no answer to the API server, and Ignore holds.
+					continue // The API server rejects an answer without its UID, and Ignore applies.
 				}
 				if leftUndone(path, review.Request.Operation) != "" && (path != ClusterPath || answer.Result.Code != http.StatusForbidden) {
 					t.Errorf("%s: fails open, and refused with %v: %s", path, answer.Result, body)
@@ -102,8 +101,8 @@ func FuzzAdmissionReview(f *testing.F) {
 	})
 }
 
-// Whatever a Cluster of a class is called and holds, in both versions of the API: it
-// gets the same stamp, once, loses nothing else, and is accepted with it.
+// A Cluster of a class, whatever its name and fields, gets the same stamp in both versions of the API, and gets it
+// once. It loses nothing else, and the webhooks accept it with its stamp.
 func FuzzStampThroughReviews(f *testing.F) {
 	f.Add("prod", "team", "standard", "classes", "spec", "later", `{"a":[1,2.50,9007199254740993]}`)
 	f.Add("prod.eu", "team", "standard", "", "metadata", "finalizers", `["a"]`)
@@ -115,7 +114,7 @@ func FuzzStampThroughReviews(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, namespace, class, classNamespace, part, field, value string) {
 		for _, text := range []string{name, namespace, class, classNamespace, part, field} {
 			if !utf8.ValidString(text) {
-				return // The API server passes none on.
+				return // The API server sends no invalid UTF-8.
 			}
 		}
 		if part == "apiVersion" || part == "kind" || field == "topology" || field == "name" || !json.Valid([]byte(value)) {
@@ -136,7 +135,7 @@ func FuzzStampThroughReviews(f *testing.F) {
 			document[part].(map[string]any)[field] = json.RawMessage(value)
 			stamp, accepted := stampThroughReviews(t, webhooks, namespace, document)
 			if !accepted {
-				return // A 400: the labels are no labels, say.
+				return // A 400: the labels are not a map, for example.
 			}
 			stamps = append(stamps, stamp)
 		}
@@ -178,8 +177,8 @@ func stampThroughReviews(t *testing.T, webhooks map[string]*admission.Webhook, n
 	return stamp, true
 }
 
-// without returns a document without the keys of a stamp, and without labels and
-// annotations that are empty then. Numbers stay as they are written.
+// without returns a document without the keys of a stamp, and without labels and annotations if these are empty
+// then. It keeps numbers as written.
 func without(t *testing.T, raw []byte, stamp map[string]string) map[string]any {
 	t.Helper()
 	var document map[string]any

@@ -1,11 +1,10 @@
-// Package admission decides at apply time. It stamps CAPI Clusters (stamper.go, with
-// the rules of package stamp), refuses those whose author may not use their class
-// (class_access.go) or whose name in Fleet is taken (cluster_policy.go), and refuses
-// FleetAddonConfigs that would go wrong later (config_policy.go, which is pure,
-// config_authority.go, which asks who may name a CA, and config_cluster.go, which looks
-// at the Clusters). Policies see the rest of the cluster as an inventory (inventory.go),
-// so that check.go can give the same answers about manifests, without a cluster. Webhooks
-// that fail open do so for our own failures, too (open.go).
+// Package admission decides at apply time. It stamps CAPI Clusters (stamper.go, with the rules of package stamp),
+// refuses those whose author may not use their class (class_access.go) or whose name in Fleet is taken
+// (cluster_policy.go), and refuses FleetAddonConfigs that would fail later (config_policy.go, which is pure;
+// config_authority.go, which asks whether the author may name a CA; and config_cluster.go, which looks at the
+// Clusters). Policies see the rest of the cluster as an inventory (inventory.go), so that check.go can give the
+// same answers about manifests, without a cluster. A webhook that fails open also does so after a failure of its
+// own (open.go).
 package admission
 
 import (
@@ -32,12 +31,12 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// What of bodies that are not read yet the server takes in from a connection, in bytes. The
-// API server sends all its requests through one. If those that wait for their share of the
-// budget could fill it, small ones would wait behind them, so it takes in what all streams
-// together may send. More streams open another connection.
+// Limits on the bytes of unread request bodies that the server accepts from a connection. The API server sends all
+// its requests through one connection. If requests that wait for their share of the budget could fill it, small
+// ones would wait behind them, so the server accepts as much as all streams together may send. With more streams,
+// the API server opens another connection.
 const (
-	receivedPerStream = 64 << 10 // A client may send as much before it knows of another limit.
+	receivedPerStream = 64 << 10 // A client may send as much before it learns of a lower limit.
 	maxStreams        = 60
 	receivedInAll     = maxStreams * receivedPerStream // Go allows less than 4 MiB.
 )
@@ -48,20 +47,19 @@ const (
 	shutdownTimeout = time.Minute
 )
 
-// server is controller-runtime's webhook server with limits for HTTP/2, which that does not
-// let one set.
+// server is controller-runtime's webhook server with limits for HTTP/2, which controller-runtime offers no option
+// for.
 type server struct {
 	webhook.Server
 	options webhook.Options
 }
 
-// NewServer returns the server of the webhooks, for a manager. Of the options it heeds Port,
-// CertDir and TLSOpts.
+// NewServer returns the server of the webhooks for a manager. It uses only the options Port, CertDir and TLSOpts.
 func NewServer(options webhook.Options) webhook.Server {
 	return &server{webhook.NewServer(options), options}
 }
 
-// Start serves until the context ends, then finishes what is in flight.
+// Start serves until the context ends, then finishes the open requests.
 func (s *server) Start(ctx context.Context) error {
 	certificate, err := certwatcher.New(filepath.Join(s.options.CertDir, "tls.crt"), filepath.Join(s.options.CertDir, "tls.key"))
 	if err != nil {
@@ -112,7 +110,7 @@ func newHTTPServer(ctx context.Context, handler http.Handler) *http.Server {
 	}
 }
 
-// Paths of the webhooks, as the shipped webhook configurations have them.
+// Paths of the webhooks, as in the shipped webhook configurations.
 const (
 	StampPath          = "/stamp-cluster"
 	ClassAccessPath    = "/validate-class-access"
@@ -122,8 +120,8 @@ const (
 	ValidateChartPath  = "/validate-helmchartproxy"
 )
 
-// Setup adds the webhooks to a manager, and starts the informers they read. Syncer is the
-// user name of the syncer.
+// Setup adds the webhooks to a manager, and starts the informers that they read. The argument syncer is the user
+// name of the syncer.
 func Setup(mgr ctrl.Manager, syncer string) error {
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))

@@ -21,12 +21,12 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Stamper is the mutating webhook for CAPI Clusters: it stamps them as they are
-// created and keeps the stamp whole as they are updated. It reads from caches only.
+// Stamper is the mutating webhook for CAPI Clusters. It stamps them when they are created, and keeps the stamp
+// complete when they are updated. It reads from caches only.
 type Stamper struct {
-	// Settings are those in force.
+	// Settings reads the settings in force.
 	Settings *settings.Reader
-	// Namespaces are the cached metadata of Namespaces.
+	// Namespaces reads the cached metadata of Namespaces.
 	Namespaces client.Reader
 	// Syncer is the user name of the syncer. Only its updates may pin.
 	Syncer string
@@ -66,8 +66,8 @@ func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.R
 func (s *Stamper) onCreate(ctx context.Context, req admission.Request, subject stamp.Subject) stamp.Stamp {
 	current, labels, err := settingsFor(ctx, s.Settings, s.Namespaces, req.Namespace)
 	if err != nil {
-		// Neither the class nor a pin that the Cluster brings along depends on settings. The
-		// syncer pins once it can.
+		// Neither the class nor a pin that the Cluster already has depends on settings. The syncer pins the Cluster
+		// as soon as it can.
 		ctrl.LoggerFrom(ctx).Error(err, "Left the pin of a Cluster as it is", "namespace", req.Namespace, "name", req.Name)
 		return stamp.OnUpdate(subject, stamp.PinOf(subject.Annotations), false)
 	}
@@ -79,8 +79,8 @@ func nameShortened(wanted stamp.Stamp) string {
 	return fmt.Sprintf("the Cluster's name does not fit Fleet, which wants a DNS label of at most 63 characters: its Fleet Cluster will be named %q", wanted.Pin.ClusterName)
 }
 
-// patches returns the JSON patch that gives a Cluster its stamp: one operation for each
-// key that differs, and none for anything else.
+// patches returns the JSON patch that gives a Cluster its stamp: one operation for each key that differs, and none
+// for other fields.
 func patches(cluster *clusterRequest, wanted stamp.Stamp) []jsonpatch.Operation {
 	return slices.Concat(
 		mapPatches("/metadata/labels", cluster.Metadata.Labels, wanted.LabelValues()),

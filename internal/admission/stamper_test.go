@@ -26,7 +26,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// cached plays the informers: a FleetAddonConfig and the labels of Namespaces.
+// cached plays the informers: it holds a FleetAddonConfig and the labels of Namespaces.
 type cached struct {
 	client.Reader
 	config     *addonsv1.FleetAddonConfig
@@ -78,7 +78,7 @@ func update(old, object string) admission.Request {
 
 const syncerUser = "system:serviceaccount:muster-system:muster-syncer"
 
-// bySyncer makes a request the syncer's.
+// bySyncer makes the syncer the user of a request.
 func bySyncer(req admission.Request) admission.Request {
 	req.UserInfo.Username = syncerUser
 	return req
@@ -119,7 +119,7 @@ func patchedBy(response admission.Response, raw []byte) ([]byte, error) {
 	return patched, nil
 }
 
-// stampOf returns what of the stamp is on an object.
+// stampOf returns the keys of the stamp that an object has.
 func stampOf(t testing.TB, object string) map[string]string {
 	t.Helper()
 	cluster, err := parseCluster([]byte(object))
@@ -151,7 +151,7 @@ func wantStamp(class, classNamespace, name string) map[string]string {
 	return result
 }
 
-// The same Cluster, as each version writes it, gets the same stamp.
+// A Cluster gets the same stamp in each version of the API.
 func TestVersionsAreStampedAlike(t *testing.T) {
 	tests := map[string]struct {
 		beta1, beta2 string
@@ -307,8 +307,8 @@ func TestStamperRefusesWhatIsNoCluster(t *testing.T) {
 	}
 }
 
-// Nothing of the object is touched but the keys of the stamp, down to the last
-// byte: fields that this release does not know, big numbers, the order of keys.
+// The Stamper changes only the keys of the stamp. Everything else stays byte for byte: fields that this release
+// does not know, big numbers, the order of keys.
 func TestStampTouchesNothingElse(t *testing.T) {
 	const (
 		spec   = `{"zzz":{"b":1,"a":[1.0,1e3,12345678901234567890,null,""]},"paused":false,"topology":{"classRef":{"name":"standard","future":{"x":"<&>\u2028"}},"version":"v1.36.3","variables":[{"name":"n","value":{"deep":[{},[],null]}}]}}`
@@ -325,7 +325,7 @@ func TestStampTouchesNothingElse(t *testing.T) {
 		}
 	}
 
-	// Without the stamp it is what it was.
+	// Without the stamp, the object equals the original.
 	var before, after map[string]any
 	if err := errors.Join(json.Unmarshal([]byte(object), &before), json.Unmarshal([]byte(patched), &after)); err != nil {
 		t.Fatal(err)
@@ -340,7 +340,7 @@ func TestStampTouchesNothingElse(t *testing.T) {
 	}
 }
 
-// The API server sends and reads AdmissionReviews; what goes over the wire is right.
+// The Stamper answers an AdmissionReview over the wire.
 func TestStamperOverTheWire(t *testing.T) {
 	review := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u1","kind":{"group":"cluster.x-k8s.io","version":"v1beta1","kind":"Cluster"},` +
 		`"resource":{"group":"cluster.x-k8s.io","version":"v1beta1","resource":"clusters"},"name":"prod","namespace":"team","operation":"CREATE","userInfo":{"username":"u"},` +
@@ -366,8 +366,7 @@ func TestStamperOverTheWire(t *testing.T) {
 	}
 }
 
-// Whatever is in a review, the handler answers and does not panic; and what it has
-// stamped, it does not stamp again.
+// The Stamper answers any review and does not panic. It does not change an object that it has stamped.
 func FuzzStamper(f *testing.F) {
 	const pin = `"annotations":{"fleet.addons.cluster.x-k8s.io/cluster-name":"prod","fleet.addons.cluster.x-k8s.io/owned-by":"fleet-addon-config"}`
 	for _, seed := range []struct{ old, object string }{
@@ -393,7 +392,7 @@ func FuzzStamper(f *testing.F) {
 		for _, reader := range readers {
 			handler := &Stamper{Settings: settings.NewReader(reader), Namespaces: reader}
 			for _, operation := range []admissionv1.Operation{admissionv1.Create, admissionv1.Update} {
-				// As it comes, and as the API server would write it.
+				// As the client wrote it, and as the API server would write it.
 				for _, raw := range [][]byte{object, canonical(object)} {
 					req := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 						Operation: operation, Namespace: namespace,
@@ -420,7 +419,7 @@ func FuzzStamper(f *testing.F) {
 	})
 }
 
-// checkPinStayed checks that a request that is not the syncer's left the pin as it was.
+// checkPinStayed checks that a request by a user other than the syncer left the pin unchanged.
 func checkPinStayed(t *testing.T, old, patched []byte) {
 	t.Helper()
 	before, err := parseCluster(old)
@@ -436,7 +435,7 @@ func checkPinStayed(t *testing.T, old, patched []byte) {
 	}
 }
 
-// canonical writes JSON as a server that has read it does: no key twice.
+// canonical writes JSON like a server that has decoded it: no key appears twice.
 func canonical(raw []byte) []byte {
 	var object any
 	decoder := json.NewDecoder(bytes.NewReader(raw))

@@ -18,21 +18,21 @@ type Reader struct {
 	config client.Reader
 
 	mu sync.Mutex
-	// last is what was read last. Settings are read at each event and change a few times a
-	// year: parsing them once is enough.
+	// last holds the settings that were read last. Every event reads the settings, and they change a few times a
+	// year, so parsing them once is enough.
 	last *InForce
 }
 
 // InForce are the settings in force, read-only.
 type InForce struct {
 	Settings
-	// Config is the FleetAddonConfig that they are from, as cached; nil if there is none.
+	// Config is the FleetAddonConfig that the settings come from, as cached; nil if there is none.
 	Config *addonsv1.FleetAddonConfig
-	// Invalid explains why the FleetAddonConfig cannot be used; nil if it can. Until it is fixed
-	// everything stays as it is, and Settings say so (see Retained).
+	// Invalid explains why the FleetAddonConfig cannot be used; nil if it can. Until it is fixed, everything stays
+	// as it is, and Settings are those of Retained.
 	Invalid error
-	// Effect distinguishes settings that differ for a Cluster that is imported and stays
-	// selected: not in naming, nor in what selects it.
+	// Effect differs if settings differ in a way that matters to a Cluster that is imported and stays selected.
+	// Naming does not matter to such a Cluster, nor do the selectors that select it.
 	Effect string
 }
 
@@ -69,13 +69,13 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 func effectOf(in Settings) (string, error) {
 	agentInitiated := in.Cluster.AgentInitiatedSelector.String()
 	in.Cluster.Prefix, in.Cluster.Suffix, in.Cluster.Selector, in.Cluster.NamespaceSelector = "", "", nil, nil
-	in.Cluster.AgentInitiatedSelector = nil // It would encode as nothing.
+	in.Cluster.AgentInitiatedSelector = nil // A selector would encode as nothing.
 	effect, err := json.Marshal([]any{in, agentInitiated})
 	return string(effect), err
 }
 
-// isSame reports whether two FleetAddonConfigs ask for the same. Nearly always they are
-// the same version; a status is written without asking for anything else.
+// isSame reports whether two FleetAddonConfigs ask for the same. Usually they are the same version. A write of the
+// status changes the version, but not the settings.
 func isSame(a, b *addonsv1.FleetAddonConfig) bool {
 	if a == nil || b == nil {
 		return a == b

@@ -29,8 +29,7 @@ func (o *oneConfig) Get(_ context.Context, key client.ObjectKey, into client.Obj
 	return nil
 }
 
-// TestReader: what was parsed is kept for as long as the FleetAddonConfig asks for the
-// same, and not a change longer.
+// TestReader checks that the Reader keeps the parsed settings until the FleetAddonConfig asks for other ones.
 func TestReader(t *testing.T) {
 	config := func(uid types.UID, version, prefix, selector string) *addonsv1.FleetAddonConfig {
 		return &addonsv1.FleetAddonConfig{
@@ -48,18 +47,18 @@ func TestReader(t *testing.T) {
 		config  *addonsv1.FleetAddonConfig
 		prefix  string
 		invalid bool
-		effect  bool // is it another than before?
+		effect  bool // whether the effect differs from the one before
 	}{
 		{nil, "", false, true},
-		{config("1", "10", "a-", "Exists"), "a-", false, true}, // Agents that have checked in go by whether there is one.
+		{config("1", "10", "a-", "Exists"), "a-", false, true}, // Agents that have checked in depend on whether there is one.
 		{config("1", "10", "a-", "Exists"), "a-", false, false},
 		{config("1", "11", "a-", "Exists"), "a-", false, false}, // Its status was written.
 		{config("1", "12", "b-", "Exists"), "b-", false, false},
-		{config("1", "13", "c-", "Nonsense"), "c-", true, true}, // Turned off until it is mended.
+		{config("1", "13", "c-", "Nonsense"), "c-", true, true}, // Disabled until it is fixed.
 		{config("1", "13", "c-", "Nonsense"), "c-", true, false},
 		{config("1", "14", "d-", "Exists"), "d-", false, true},
 		{nil, "", false, true},
-		{config("2", "14", "e-", "Exists"), "e-", false, true}, // Another one, perhaps from a backup.
+		{config("2", "14", "e-", "Exists"), "e-", false, true}, // Another object, perhaps from a backup.
 	} {
 		cache.config = test.config
 		in, err := reader.Current(t.Context())
@@ -73,8 +72,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestEffect: a setting that reaches an imported Cluster shows in the effect, whatever is
-// added to Settings later.
+// TestEffect checks that every setting that affects an imported Cluster changes the effect, including fields that
+// are added to Settings later.
 func TestEffect(t *testing.T) {
 	base, err := effectOf(Default())
 	if err != nil {

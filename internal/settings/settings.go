@@ -1,6 +1,6 @@
-// Package settings turns a FleetAddonConfig, whole, partial or missing, into the
-// settings in force. It owns every default: a missing section or field means its
-// default, never "off" (docs/reference.md). It is pure and knows no cluster.
+// Package settings computes the settings in force from a FleetAddonConfig, which may be whole, partial or missing.
+// It owns every default: a missing section or field means its default, never "off" (docs/reference.md). Except for
+// Reader, it is pure and needs no cluster.
 package settings
 
 import (
@@ -107,9 +107,8 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 	}, nil
 }
 
-// ClassPolicy returns how strictly, and by which verb, the use of a class in another
-// namespace is checked. It is apart from Settings because it is valid even if the rest of
-// the FleetAddonConfig is unusable.
+// ClassPolicy returns how strictly, and for which verb, the webhook checks the use of a class in another namespace.
+// It is not part of Settings because it is valid even if the rest of the FleetAddonConfig cannot be used.
 func ClassPolicy(config *addonsv1.FleetAddonConfig) (addonsv1.CrossNamespaceClassPolicy, addonsv1.CrossNamespaceClassVerb) {
 	var policy addonsv1.PolicyConfig
 	if config != nil {
@@ -119,8 +118,7 @@ func ClassPolicy(config *addonsv1.FleetAddonConfig) (addonsv1.CrossNamespaceClas
 		orDefault(policy.CrossNamespaceClassVerb, addonsv1.CrossNamespaceClassVerbGet)
 }
 
-// AsksForInstall reports whether a FleetAddonConfig asks for an installation of Fleet, which
-// the installer makes.
+// AsksForInstall reports whether a FleetAddonConfig asks the installer to install Fleet.
 func AsksForInstall(config *addonsv1.FleetAddonConfig) bool {
 	if config == nil {
 		return false
@@ -129,8 +127,7 @@ func AsksForInstall(config *addonsv1.FleetAddonConfig) bool {
 	return install.Version != nil || ptr.Deref(install.FollowLatest, false)
 }
 
-// AsksForFleetSettings reports whether a FleetAddonConfig asks for settings of Fleet itself,
-// which the installer makes, too.
+// AsksForFleetSettings reports whether a FleetAddonConfig asks the installer for settings of Fleet itself.
 func AsksForFleetSettings(config *addonsv1.FleetAddonConfig) bool {
 	if config == nil {
 		return false
@@ -150,8 +147,8 @@ func asksForServer(server *addonsv1.Server) bool {
 	return custom.APIServerURL != nil || custom.APIServerCAConfigRef != nil
 }
 
-// Retained returns the settings for a FleetAddonConfig whose selectors cannot be parsed: turned
-// off, so that everything stays as it is, and otherwise what the FleetAddonConfig asks for.
+// Retained returns the settings for a FleetAddonConfig whose selectors cannot be parsed: disabled, so that
+// everything stays as it is, and otherwise as the FleetAddonConfig asks.
 func Retained(config *addonsv1.FleetAddonConfig) Settings {
 	rest := config.DeepCopy()
 	if rest != nil && rest.Spec.Cluster != nil {
@@ -174,9 +171,8 @@ func Default() Settings {
 	return defaults
 }
 
-// tolerations returns those asked for, or CAAPF's default: the agent may start on nodes
-// that are still being set up. The order is CAAPF's, so that an adopted Fleet Cluster does
-// not change.
+// tolerations returns the given tolerations, or CAAPF's default: the agent may start on nodes that are not set up
+// yet. The order is CAAPF's, so that adoption does not change a Fleet Cluster.
 func tolerations(asked *[]corev1.Toleration) []corev1.Toleration {
 	if asked != nil {
 		return *asked
@@ -209,14 +205,13 @@ func orDefault[T comparable](value, fallback T) T {
 	return value
 }
 
-// DefaultExclude returns the JSON pointers that are left out of the template values
-// unless the user lists others: what carries secrets in the control planes that the
-// shipped roles let the syncer read. A control plane holds inline what it puts on its
-// machines: files, users, commands, Ignition and cloud-init, bootstrap tokens,
-// credentials of proxies and repositories, free-form configuration of what it installs.
+// DefaultExclude returns the JSON pointers that are left out of the template values unless the user lists others:
+// the fields that carry secrets in the control planes that the shipped roles let the syncer read. A control plane
+// holds inline the content that it puts on its machines: files, users, commands, Ignition and cloud-init, bootstrap
+// tokens, credentials of proxies and repositories, and free-form configuration of the software that it installs.
 //
-// A kind that is missing here carries no secrets: ROSA, GKE and nested control planes
-// refer to Secrets by name only.
+// A kind that is missing here carries no secrets: ROSA, GKE and nested control planes refer to Secrets by name
+// only.
 func DefaultExclude() []string {
 	return slices.Concat(
 		below("/ControlPlane/spec/kubeadmConfigSpec",
@@ -249,7 +244,7 @@ func DefaultExclude() []string {
 			"/serverConfig/*/extraEnv",
 			"/serverConfig/etcd/customConfig/extraEnv",
 		),
-		// k0s: in its own configuration, the datastore's connection string and the charts.
+		// k0s: the datastore's connection string and the charts, which its own configuration holds.
 		below("/ControlPlane/spec/k0sConfigSpec",
 			"/files",
 			"/preStartCommands",
@@ -298,7 +293,7 @@ func DefaultExclude() []string {
 			"/extensions/*/configurationSettings",
 			"/asoManagedClusterPatches",
 		),
-		// AKS, whose resources are those of the Azure Service Operator.
+		// AKS, where the resources belong to the Azure Service Operator.
 		below("/ControlPlane/spec/resources/*/spec",
 			"/httpProxyConfig",
 			"/addonProfiles/*/config",

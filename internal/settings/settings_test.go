@@ -14,7 +14,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// selectors compares parsed selectors by what they print.
+// selectors compares parsed selectors by their string form.
 var selectors = cmp.Transformer("Selector", func(selector labels.Selector) string {
 	if selector == nil {
 		return "<nil>"
@@ -22,8 +22,8 @@ var selectors = cmp.Transformer("Selector", func(selector labels.Selector) strin
 	return selector.String()
 })
 
-// documented are the defaults as the reference states them, written out once more:
-// a default that changes by accident changes every Fleet Cluster there is.
+// documented returns the defaults as the reference states them. They are repeated here because a default that
+// changes by accident changes every Fleet Cluster.
 func documented() Settings {
 	return Settings{
 		ConfigName: "fleet-addon-config",
@@ -40,7 +40,7 @@ func documented() Settings {
 			OnDeselect:             "Keep",
 			Rancher:                "Auto",
 			AgentInitiatedSelector: labels.Everything(),
-			Exclude:                DefaultExclude(), // what it must hold is said where values are made
+			Exclude:                DefaultExclude(), // the tests of the template values check the list
 		},
 		Class: Class{Enabled: true, PatchResource: true, SetOwnerReferences: true},
 	}
@@ -55,8 +55,7 @@ func parsed(t *testing.T, text string) labels.Selector {
 	return selector
 }
 
-// A missing section or field means its default and leaves the others alone, in
-// whichever way it is missing.
+// A missing section or field means its default and does not affect the others, in whichever way it is missing.
 func TestFrom(t *testing.T) {
 	tests := map[string]struct {
 		spec string
@@ -167,7 +166,7 @@ func TestWithoutConfig(t *testing.T) {
 	}
 }
 
-// Nobody who changes what it was given changes the defaults of everybody else.
+// A caller that changes the returned settings does not change the defaults.
 func TestDefaultsAreNotShared(t *testing.T) {
 	first := Default()
 	first.Cluster.AgentTolerations[0].Key = "changed"

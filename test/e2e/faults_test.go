@@ -15,15 +15,15 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// Three stories are told once more (`make test-story-faults`), each with every fault in it
-// once, and end as they do without.
+// The tests below repeat three stories (`make test-story-faults`). Each fault happens once, and the result is the
+// same as without faults.
 
 // hubServer is the management cluster's API server.
 const hubServer = "kube-apiserver"
 
-// killed kills a process, restarts it as a kubelet would, and waits until it is ready. It also
-// restarts processes that ended with it: a controller may exit without its API server. On SIGTERM
-// an API server would first wait for open requests.
+// killed kills a process with SIGKILL, because on SIGTERM an API server first waits for open requests. It restarts
+// the process as a kubelet would, and waits until it is ready. It also restarts processes that ended with it: a
+// controller may exit without its API server.
 func killed(t *testing.T, g Gomega, name string) {
 	t.Helper()
 	begin := time.Now()
@@ -33,7 +33,7 @@ func killed(t *testing.T, g Gomega, name string) {
 	t.Logf("%s was killed, and away for %s", name, time.Since(begin).Round(100*time.Millisecond))
 }
 
-// startEnded starts what has ended, but for the processes of Pods: their node does.
+// startEnded starts the processes that have ended, except those of Pods, which their node restarts.
 func startEnded() error {
 	for _, p := range env.Processes() {
 		const inPod = 3 // NAMESPACE.CLUSTER.NODE.NAMESPACE.POD.CONTAINER, or of the management cluster's node
@@ -53,7 +53,7 @@ func (h hosted) agentKilled(t *testing.T, g Gomega) {
 	agentKilled(t, g, h.namespace+"."+h.name+".")
 }
 
-// agentKilled is the same for the cluster whose processes begin like this.
+// agentKilled does the same for the cluster whose process names have this prefix.
 func agentKilled(t *testing.T, g Gomega, prefix string) {
 	t.Helper()
 	var killed process.Status
@@ -63,7 +63,7 @@ func agentKilled(t *testing.T, g Gomega, prefix string) {
 	t.Logf("the agent is killed: %s", killed.Name)
 }
 
-// agentOtherThan is the process of the cluster's agent.
+// agentOtherThan returns the running process of the cluster's agent whose PID is not pid.
 func agentOtherThan(g Gomega, prefix string, pid int) process.Status {
 	processes := env.Processes()
 	at := slices.IndexFunc(processes, func(p process.Status) bool {
@@ -75,7 +75,7 @@ func agentOtherThan(g Gomega, prefix string, pid int) process.Status {
 
 func (h hosted) server() string { return h.namespace + "." + h.name + ".kube-apiserver" }
 
-// isImportedOnce looks for one Fleet Cluster of the Cluster, with its group and mapping.
+// isImportedOnce expects one Fleet Cluster for the Cluster, with its group and mapping.
 func isImportedOnce(g Gomega, key types.NamespacedName, group, classNamespace string) {
 	var all fleetv1.ClusterList
 	g.Expect(admin.List(ctx, &all, client.InNamespace(key.Namespace))).To(Succeed())
@@ -86,8 +86,8 @@ func isImportedOnce(g Gomega, key types.NamespacedName, group, classNamespace st
 	g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: classNamespace, Name: key.Namespace}, &fleetv1.BundleNamespaceMapping{})).To(Succeed())
 }
 
-// Story 2: from Git. Each push comes while something is away. It is the first: its class comes
-// from Git, too.
+// Story 2: from Git. Each push comes while a process is down. This test runs first, because its class comes from
+// Git, too.
 func TestFaultsFromGit(t *testing.T) {
 	g := NewWithT(t)
 	story := newGitStory(t)
@@ -139,7 +139,7 @@ func TestFaultsReadyFromATemplate(t *testing.T) {
 	kubectl(g, "-n", "team", "delete", "clusters.cluster.x-k8s.io", "prod", "--timeout=60s")
 }
 
-// Story 5: behind NAT. It is registered once, whatever happens.
+// Story 5: behind NAT. The cluster is registered once, whichever process fails.
 func TestFaultsBehindNAT(t *testing.T) {
 	g := NewWithT(t)
 	const class = stack.InMemoryClass + "." + natClasses

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 )
 
-// hosted is a Cluster whose control plane and nodes are processes of this host.
+// hosted is a Cluster whose control plane and nodes are processes on this host.
 type hosted struct{ namespace, name string }
 
 func (h hosted) key() types.NamespacedName {
@@ -25,7 +25,7 @@ func (h hosted) available() bool {
 	return admin.Get(ctx, h.key(), live) == nil && conditions.IsTrue(live, clusterv1.AvailableCondition)
 }
 
-// status is what the Cluster says, for messages.
+// status returns the Cluster's conditions, and its nodes, Pods and events, for messages.
 func (h hosted) status() string {
 	out, err := env.Kubectl(ctx, "-n", h.namespace, "get", "clusters.cluster.x-k8s.io", h.name, "-o",
 		`jsonpath={range .status.conditions[*]}{.type}={.status} {.message}{"\n"}{end}`)
@@ -42,14 +42,14 @@ func (h hosted) apply(g Gomega, yaml string) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// get reads an object of the cluster, or a list of them.
+// get reads an object of the cluster, or a list.
 func (h hosted) get(g Gomega, into any, args ...string) {
 	out, err := h.kubectl(append([]string{"get", "-o", "json"}, args...)...)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(json.Unmarshal([]byte(out), into)).To(Succeed())
 }
 
-// taints are those of the node of a cluster of one.
+// taints returns the taints of the only node in the cluster.
 func (h hosted) taints(g Gomega) []string {
 	var nodes corev1.NodeList
 	h.get(g, &nodes, "nodes")
@@ -61,7 +61,7 @@ func (h hosted) taints(g Gomega) []string {
 	return keys
 }
 
-// scheduled is what the scheduler says of the one Pod with this label.
+// scheduled returns the scheduler's condition of the one Pod with this label.
 func (h hosted) scheduled(g Gomega, namespace, selector string) corev1.PodCondition {
 	for _, condition := range h.pod(g, namespace, selector).Status.Conditions {
 		if condition.Type == corev1.PodScheduled {
@@ -78,7 +78,7 @@ func (h hosted) pod(g Gomega, namespace, selector string) corev1.Pod {
 	return pods.Items[0]
 }
 
-// log is what the process has printed that runs for the agent in this namespace.
+// log returns the output of the agent's process in this namespace.
 func (h hosted) log(g Gomega, namespace string) string {
 	pod := h.pod(g, namespace, "app=fleet-agent")
 	name := strings.Join([]string{h.namespace, h.name, pod.Spec.NodeName, pod.Namespace, pod.Name, "fleet-agent"}, ".")

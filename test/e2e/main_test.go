@@ -1,5 +1,5 @@
-// Package e2e runs the whole: Cluster API provisions clusters in memory, Muster
-// imports them, and Fleet's own controllers target bundles at them.
+// Package e2e tests the whole system: Cluster API provisions clusters in memory, Muster imports them, and Fleet's
+// own controllers target bundles at them.
 package e2e
 
 import (
@@ -24,9 +24,8 @@ import (
 const (
 	syncerProcess  = "muster-syncer"
 	classNamespace = "classes"
-	// soon is how long Fleet may take to follow. The contract says 10 s; how long it took
-	// is printed, and is a second or two. A test waits longer, because a busy machine is
-	// no defect.
+	// soon is the time within which Fleet must follow. The contract says 10 s. The tests print the time that it
+	// took, usually one or two seconds. They wait longer, because a busy machine is no defect.
 	soon = time.Minute
 )
 
@@ -60,7 +59,7 @@ func kubectl(g Gomega, args ...string) string {
 	return out
 }
 
-// kubectlApply applies objects as a person does, with these flags.
+// kubectlApply applies objects with kubectl and these flags, as a user does.
 func kubectlApply(g Gomega, yaml string, flags ...string) string {
 	out, err := env.KubectlInput(ctx, yaml, append([]string{"apply", "-f", "-"}, flags...)...)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -73,7 +72,7 @@ func namespaces(g Gomega, names ...string) {
 	}
 }
 
-// inMemoryClass creates the class of clusters in memory in a namespace. Each change edits its YAML.
+// inMemoryClass creates the class of in-memory clusters in a namespace. Each change edits its YAML.
 func inMemoryClass(g Gomega, namespace string, change ...func(Gomega, string) string) {
 	namespaces(g, namespace)
 	class, err := env.InMemoryClusterClass(namespace)
@@ -85,7 +84,7 @@ func inMemoryClass(g Gomega, namespace string, change ...func(Gomega, string) st
 	g.Expect(env.WaitForClusterClass(ctx, namespace, stack.InMemoryClass)).To(Succeed())
 }
 
-// hostClass makes the class standard, whose clusters are processes of this host.
+// hostClass creates the class standard, whose clusters are processes on this host.
 func hostClass(g Gomega) {
 	g.Expect(env.Apply(ctx, env.HostClusterClass(classNamespace, "standard"))).To(Succeed())
 	g.Expect(env.WaitForClusterClass(ctx, classNamespace, "standard")).To(Succeed())
@@ -96,7 +95,7 @@ func bundles(g Gomega, namespace, name, targets string) {
 	g.Expect(env.Apply(ctx, fixture.DataBundle(namespace, name, "["+targets+"]", "{from: "+name+"}"))).To(Succeed())
 }
 
-// waitImported waits for a Cluster's import and returns when it happened.
+// waitImported waits until a Cluster is imported, and returns the time of the import.
 func waitImported(t *testing.T, g Gomega, key types.NamespacedName) time.Time {
 	t.Helper()
 	g.Expect(env.WaitForControlPlane(ctx, key.Namespace, key.Name)).To(Succeed())
@@ -128,7 +127,7 @@ func eventuallyGone(g Gomega, object client.Object) {
 	}).WithTimeout(2*time.Minute).Should(BeTrue(), "%T %s/%s should be gone", object, object.GetNamespace(), object.GetName())
 }
 
-// mappingGone waits until Bundles of a namespace do not reach another any more.
+// mappingGone waits until the mapping from one namespace to another is gone.
 func mappingGone(g Gomega, from, to string) {
 	mapping := &fleetv1.BundleNamespaceMapping{}
 	mapping.Namespace, mapping.Name = from, to
@@ -151,7 +150,7 @@ func deployments(g Gomega, key types.NamespacedName) []string {
 	return names
 }
 
-// list returns the bundles that are deployed in a namespace of Fleet's, but for its own agents.
+// list returns the bundles that are deployed in a namespace of Fleet's, except its own agents.
 func list(g Gomega, namespace string) map[string]types.UID {
 	var all fleetv1.BundleDeploymentList
 	g.Expect(admin.List(ctx, &all, client.InNamespace(namespace))).To(Succeed())

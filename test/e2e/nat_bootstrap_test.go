@@ -34,15 +34,15 @@ func natGuide(g Gomega) []string {
 	return blocks
 }
 
-// handOver is a class with the patch of the guide that adds to lists. Its template has
-// both, as those of most classes do.
+// handOver returns a class with the patch from the guide that adds to lists. Its template has both lists, like the
+// templates of most classes.
 func handOver(g Gomega, class string) string {
 	const config = "kubeadmConfigSpec:\n"
 	class = strings.Replace(class, config, config+"        files: [{path: /etc/motd, content: of the class}]\n        postKubeadmCommands: [echo of the class]\n", 1)
 	return withPatches(class, natGuide(g)[1])
 }
 
-// handOverAlone is a class whose template has no lists, with the guide's other patches.
+// handOverAlone returns a class whose template has no lists, with the guide's other patches.
 func handOverAlone(g Gomega, class string) string {
 	selector, _, _ := strings.Cut(natGuide(g)[1], "    jsonPatches:\n")
 	return withPatches(class, selector+indented(natGuide(g)[2], "    "))
@@ -58,7 +58,7 @@ func indented(text, by string) string {
 	return by + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+by) + "\n"
 }
 
-// cloudConfig is what of bootstrap data is looked at.
+// cloudConfig is the part of the bootstrap data that the tests read.
 type cloudConfig struct {
 	WriteFiles []struct {
 		Path        string `json:"path"`
@@ -70,8 +70,8 @@ type cloudConfig struct {
 	RunCmd []string `json:"runcmd"`
 }
 
-// bootstrapData waits for what the bootstrap controller has rendered for the first machine
-// of a Cluster, and returns the manifest in it and the command that hands it over.
+// bootstrapData waits until the bootstrap controller has rendered the data for the first machine of a Cluster. It
+// returns the manifest in the data and the command that applies it.
 func bootstrapData(g Gomega, cluster types.NamespacedName) (manifest, command string) {
 	var data cloudConfig
 	g.Eventually(func(g Gomega) {
@@ -100,8 +100,7 @@ func bootstrapData(g Gomega, cluster types.NamespacedName) (manifest, command st
 	return manifest, data.RunCmd[last]
 }
 
-// bootstrap does on the downstream what the first machine would do with its bootstrap
-// data, and what the second would.
+// bootstrap runs on the downstream what the first machine, and then the second, would run from the bootstrap data.
 func bootstrap(t *testing.T, g Gomega) {
 	t.Helper()
 	given, command := bootstrapData(g, nat)
@@ -122,7 +121,7 @@ func bootstrap(t *testing.T, g Gomega) {
 		return out
 	}
 	first := runs()
-	// Kubernetes makes the account "default" with its namespace: which of the two is first is luck.
+	// Kubernetes creates the account "default" with its namespace, so either may come first.
 	for line := range strings.Lines(first) {
 		g.Expect(line).To(Or(ContainSubstring(" created"), ContainSubstring(`serviceaccounts "default" already exists`), Equal("\n")))
 	}
@@ -133,7 +132,7 @@ func bootstrap(t *testing.T, g Gomega) {
 	t.Logf("%d bytes of manifest in the bootstrap data; %d objects created", len(given), strings.Count(first, " created"))
 }
 
-// testManifestIsLate: the machine's bootstrap is tried before there is a manifest.
+// testManifestIsLate checks a machine whose bootstrap data is requested before the manifest exists.
 func testManifestIsLate(t *testing.T) {
 	g := NewWithT(t)
 	late := types.NamespacedName{Namespace: "nat-late", Name: "late"}
@@ -161,8 +160,8 @@ func testManifestIsLate(t *testing.T) {
 	t.Logf("the bootstrap data was there %s after the registrar was started", time.Since(begin).Round(100*time.Millisecond))
 }
 
-// testAgentNamespace: another spec.cluster.agentNamespace would have the agent deploy itself there,
-// where it has no credential. It stays; other settings reach it.
+// testAgentNamespace changes spec.cluster.agentNamespace. The agent would deploy itself to a namespace where it has
+// no credential, so it must stay. Other settings reach it.
 func testAgentNamespace(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(env.Apply(ctx, `{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config},
@@ -174,7 +173,7 @@ spec: {cluster: {agentNamespace: elsewhere, agentEnvVars: [{name: MUSTER_TEST, v
 		g.Expect(fleet.Spec.AgentNamespace).To(Equal("fleet-addon-agent"))
 		g.Expect(conditions.GetMessage(getCluster(g, nat), "FleetImported")).To(ContainSubstring(`its agent stays in namespace "fleet-addon-agent"`))
 	}).WithTimeout(soon).Should(Succeed())
-	// Fleet has made the agent's Bundle anew, and the agent has deployed itself from it.
+	// Fleet has updated the agent's Bundle, and the agent has deployed itself from it.
 	g.Eventually(func(g Gomega) {
 		var bundle fleetv1.Bundle
 		g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: natTeam, Name: "fleet-agent-" + nat.Name}, &bundle)).To(Succeed())

@@ -29,8 +29,8 @@ const (
 
 var nat = types.NamespacedName{Namespace: natTeam, Name: "edge"}
 
-// The story of clusters behind NAT, told once: the management side cannot reach the
-// cluster; what was issued is applied there; its agent registers itself, and gets its bundles.
+// The story of clusters behind NAT: the management side cannot reach the cluster, a user applies the issued
+// manifest there, and the agent registers itself and gets its bundles.
 func TestBehindNAT(t *testing.T) {
 	g := NewWithT(t)
 	cluster := behindNAT(t, g)
@@ -52,7 +52,7 @@ func TestBehindNAT(t *testing.T) {
 	t.Run("a bootstrap that is tried before there is a manifest is tried again", testManifestIsLate)
 }
 
-// behindNAT applies a Cluster whose workload API nobody here can reach, and all that it needs.
+// behindNAT applies a Cluster whose workload API the management side cannot reach, and everything that it needs.
 func behindNAT(t *testing.T, g Gomega) stack.TopologyCluster {
 	t.Helper()
 	g.Expect(env.StartComponent(ctx, "registrar")).To(Succeed())
@@ -71,15 +71,15 @@ func behindNAT(t *testing.T, g Gomega) stack.TopologyCluster {
 	return cluster
 }
 
-// unreachable is the kubeconfig Secret of a Cluster, at whose address nobody listens. The
-// provider of the control plane leaves alone one that it has not made.
+// unreachable returns the kubeconfig Secret of a Cluster with an address where no server listens. The provider of
+// the control plane leaves a Secret alone that another client made.
 func unreachable(key types.NamespacedName) string {
 	kubeconfig := `{apiVersion: v1, kind: Config, current-context: a, clusters: [{name: a, cluster: {server: "https://127.0.0.1:1"}}],
 contexts: [{name: a, context: {cluster: a, user: a}}], users: [{name: a, user: {token: none}}]}`
 	return fixture.KubeconfigSecret(key.Namespace, key.Name, []byte(kubeconfig))
 }
 
-// helloBundle is a Bundle for the clusters of the class.
+// helloBundle returns a Bundle for the clusters of the class.
 func helloBundle(name string) string {
 	return fixture.DataBundle(natClasses, name, "[{clusterGroup: "+stack.InMemoryClass+"."+natClasses+"}]", fixture.PodCIDRs)
 }
@@ -101,8 +101,7 @@ func testRegistered(t *testing.T) (clientID, token string) {
 	return clientID, token
 }
 
-// manifestToken waits for the Secret with the manifest to hold another credential than
-// this, and returns it.
+// manifestToken waits until the Secret with the manifest holds a credential other than this one, and returns it.
 func manifestToken(g Gomega, other string) (token string) {
 	g.Eventually(func(g Gomega) {
 		cluster := getCluster(g, nat)
@@ -117,7 +116,7 @@ func manifestToken(g Gomega, other string) (token string) {
 	return token
 }
 
-// manifest prints the manifest as a person does.
+// manifest returns the output of `kubectl muster agent-manifest`.
 func manifest(g Gomega) string {
 	cmd := exec.Command(env.Program("kubectl-muster"), "agent-manifest", "--kubeconfig="+env.Kubeconfig, nat.String())
 	cmd.Stderr = os.Stderr
@@ -143,7 +142,7 @@ func testAgentInitiated(t *testing.T) {
 	g.Expect(all.Items).To(HaveLen(1), "Fleet has made a Cluster of its own")
 }
 
-// lands has a bundle that is new land on the cluster.
+// lands checks that a new bundle reaches the cluster.
 func lands(g Gomega, name string) {
 	g.Expect(env.Apply(ctx, helloBundle(name))).To(Succeed())
 	eventuallyPods(g, name, "10.77.0.0/16")
@@ -157,7 +156,7 @@ func eventuallyPods(g Gomega, name, want string) {
 	}).WithTimeout(soon).Should(Succeed())
 }
 
-// as runs kubectl on the management side with a credential that was issued.
+// as runs kubectl on the management side with an issued credential.
 func as(g Gomega, token string, args ...string) (string, error) {
 	config, err := env.RESTConfig()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -166,8 +165,8 @@ func as(g Gomega, token string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// testCredential lists what the handed-out credential may do. It is what Fleet's own roles
-// give any agent, and docs/guides/nat.md says the same.
+// testCredential lists what the issued credential may do. Fleet's own roles give the same to any agent, and
+// docs/guides/nat.md describes it.
 func testCredential(t *testing.T, token string) {
 	g := NewWithT(t)
 	its := fleetNamespace(g, nat)
@@ -202,7 +201,7 @@ func testCredential(t *testing.T, token string) {
 			g.Expect(strings.Contains("\n"+out, "\nyes")).To(Equal(allowed), "%s: %s", what, out)
 		}
 	}
-	// Not by rules alone: the real thing, once each.
+	// In addition to the rules: one real request that is allowed, and one that is not.
 	out, err := as(g, token, "get", "bundledeployments.fleet.cattle.io", "-n", its)
 	g.Expect(err).NotTo(HaveOccurred(), out)
 	out, err = as(g, token, "get", "secrets", "edge-fleet-agent", "-n", natTeam)
@@ -210,8 +209,8 @@ func testCredential(t *testing.T, token string) {
 	g.Expect(out).To(ContainSubstring("Forbidden"))
 }
 
-// testNobodyConnected looks at who has asked the cluster's API server for anything: itself,
-// whoever applied the manifest, and the agent.
+// testNobodyConnected checks which clients sent requests to the cluster's API server: only the API server itself,
+// the user who applied the manifest, and the agent.
 func testNobodyConnected(t *testing.T) {
 	g := NewWithT(t)
 	events, err := env.DownstreamAuditLog(stack.AuditFilter{Where: func(e stack.AuditEvent) bool {
@@ -242,7 +241,7 @@ func annotate(g Gomega, value string) {
 	kubectl(g, "-n", nat.Namespace, "annotate", "--overwrite", "clusters.cluster.x-k8s.io", nat.Name, value)
 }
 
-// redeploys has a bundle that is new land, which takes an agent whose credential works.
+// redeploys checks that a new bundle reaches the cluster, which needs an agent with a valid credential.
 func redeploys(t *testing.T, g Gomega, name string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "agent.yaml")
@@ -270,8 +269,8 @@ func registrations(g Gomega) []fleetv1.ClusterRegistration {
 	return all.Items
 }
 
-// testTurning: the management side is told to install the agent, and cannot. The agent that
-// checks in goes on, and so does its manifest; back again, nothing has changed for it.
+// testTurning tells the management side to install the agent, which it cannot. The agent that has checked in
+// continues, and its manifest stays. After the change back, nothing is different for it.
 func testTurning(t *testing.T, token, clientID string) {
 	g := NewWithT(t)
 	registered := registrations(g)
@@ -283,7 +282,7 @@ func testTurning(t *testing.T, token, clientID string) {
 		}).WithTimeout(soon).Should(Succeed())
 		g.Expect(fleetCluster(g, nat).Spec.ClientID).To(Equal(clientID))
 	}
-	// Cluster API reaches this control plane no more than Fleet does, and would never say so.
+	// Cluster API cannot reach this control plane either, and would never report it as initialized.
 	g.Expect(fixture.Initialize(ctx, admin, getCluster(g, nat))).To(Succeed())
 	turn("manager", "edge-kubeconfig")
 	g.Eventually(func() string { return env.LogTail("fleet-agentmanagement") }).WithTimeout(soon).Should(ContainSubstring("127.0.0.1:1"), "Fleet has not tried")

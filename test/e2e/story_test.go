@@ -21,23 +21,23 @@ import (
 )
 
 const (
-	// nextClassNamespace holds the same class again, to rebase to.
+	// nextClassNamespace holds the same class again, for rebasing.
 	nextClassNamespace = "next-classes"
 	group              = stack.InMemoryClass + "." + classNamespace
 	cidrs              = "'${ .ClusterValues.Cluster.spec.clusterNetwork.pods.cidrBlocks }'"
 )
 
 var (
-	// home exists beside the class under the name of one, which is beside the bundles of the team:
-	// Fleet's agent of the first must not reach the second.
+	// home is a Cluster in the namespace of the class, and has the same name as one, a Cluster in the namespace of
+	// the team. The Bundle of home's Fleet agent must not reach one.
 	home  = types.NamespacedName{Namespace: classNamespace, Name: "one"}
 	one   = types.NamespacedName{Namespace: "team", Name: "one"}
 	two   = types.NamespacedName{Namespace: "team", Name: "two"}
 	three = types.NamespacedName{Namespace: "other", Name: "three"}
 )
 
-// The main job, told once: classes in one namespace, Clusters of them in others, and
-// bundles that reach exactly the Clusters they should.
+// The main story: classes in one namespace, Clusters of these classes in other namespaces, and bundles that reach
+// exactly the Clusters that they should.
 func TestStory(t *testing.T) {
 	g := NewWithT(t)
 	namespaces(g, "team", "other")
@@ -96,8 +96,8 @@ func TestStory(t *testing.T) {
 	})
 }
 
-// testAgentBundle looks at Fleet's bundle for its agent on classes/one: it is targeted
-// at "one" by name, and through an open mapping it would be targeted at team/one too.
+// testAgentBundle checks Fleet's bundle for its agent on classes/one. Its target names the cluster "one", so an
+// open mapping would also target it at team/one.
 func testAgentBundle(t *testing.T) {
 	g := NewWithT(t)
 	waitImported(t, g, home)
@@ -107,13 +107,13 @@ func testAgentBundle(t *testing.T) {
 		return bundle.Status.Summary.DesiredReady
 	}
 	g.Eventually(func(g Gomega) { g.Expect(targets(g)).To(BeNumerically(">=", 1)) }).Should(Succeed())
-	// Fleet looks at it again, now that everything is there.
+	// Fleet reconciles the bundle again, now that all objects exist.
 	kubectl(g, "-n", classNamespace, "annotate", "bundles.fleet.cattle.io", "fleet-agent-one", "reconcile-at=now")
 	g.Consistently(targets).WithTimeout(3 * time.Second).Should(Equal(1))
 }
 
-// testVersions applies Clusters in v1beta1, to the webhook and to the component that labels
-// Clusters without it.
+// testVersions applies Clusters in v1beta1: to the webhook, and to the component that labels Clusters without the
+// webhook.
 func testVersions(t *testing.T) {
 	g := NewWithT(t)
 	applied := func(g Gomega, namespace, more string) string {
@@ -140,8 +140,8 @@ spec: {clusterNetwork: {pods: {cidrBlocks: [10.9.0.0/16]}}, topology: {class: %s
 	}).Should(Succeed())
 }
 
-// testRebase moves the only user of a class in a namespace to a class elsewhere, and
-// back. Bundles beside the class it leaves go, also those that match any cluster.
+// testRebase moves the only user of a class in a namespace to another class, and back. Bundles from the namespace
+// of the old class go, including Bundles that match any cluster.
 func testRebase(t *testing.T) {
 	g := NewWithT(t)
 	siblings := list(g, fleetNamespace(g, one))
@@ -190,7 +190,7 @@ func testDeletion(t *testing.T) {
 	}).Should(Succeed())
 }
 
-// helmOp creates a HelmOp of a chart that a server of the test's own serves.
+// helmOp creates a HelmOp with a chart from a server that the test runs.
 func helmOp(t *testing.T, g Gomega, namespace, name, group string) {
 	t.Helper()
 	archive, err := repository.Archive("hello", "0.1.0", nil)

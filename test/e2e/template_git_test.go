@@ -16,8 +16,8 @@ import (
 	"github.com/muster-fleet/muster/test/stack/gitserver"
 )
 
-// The guide "Clusters and their applications from Git": Fleet's own gitjob clones, its
-// local agent applies through our webhooks.
+// The guide "Clusters and their applications from Git": Fleet's own gitjob clones, and its local agent applies
+// through our webhooks.
 func TestFromGit(t *testing.T) {
 	g := NewWithT(t)
 	story := newGitStory(t)
@@ -47,16 +47,16 @@ func TestFromGit(t *testing.T) {
 	t.Run("removed from Git: gone everywhere", story.remove)
 }
 
-// gitStory is the guide's repositories, on a server of the test's own.
+// gitStory holds the guide's repositories, on a server that the test runs.
 type gitStory struct {
 	prod           hosted
 	platform, apps *gitserver.Repository
-	// class, cluster and hello are files, gitRepos what is applied.
+	// class, cluster and hello are files; gitRepos are the manifests that the test applies.
 	class, cluster, hello string
 	gitRepos              []string
 }
 
-// newGitStory prepares what the guide takes for granted, and pushes its files.
+// newGitStory prepares what the guide expects, and pushes its files.
 func newGitStory(t *testing.T) *gitStory {
 	t.Helper()
 	g := NewWithT(t)
@@ -75,8 +75,7 @@ func newGitStory(t *testing.T) *gitStory {
 		g.Expect(local.Status.Agent.LastSeen.IsZero()).To(BeFalse())
 	}).WithTimeout(2 * time.Minute).Should(Succeed())
 
-	// So that the cluster becomes Available: Fleet counts a Bundle with a Cluster in it as
-	// ready when the Cluster is.
+	// This makes the cluster Available: Fleet counts a Bundle that contains a Cluster as ready when the Cluster is.
 	network, err := fixture.Guide("cni.md", 3)
 	g.Expect(err).NotTo(HaveOccurred())
 	kubectlApply(g, network[1])
@@ -109,7 +108,7 @@ func (s *gitStory) begin(g Gomega) {
 	}
 }
 
-// message looks at what the application on the cluster says.
+// serves checks the content of the application on the cluster.
 func (s *gitStory) serves(want string) func(Gomega) {
 	return func(g Gomega) {
 		out, err := s.prod.kubectl("get", "configmap", "hello", "-o", "jsonpath={.data.from}")
@@ -118,14 +117,14 @@ func (s *gitStory) serves(want string) func(Gomega) {
 	}
 }
 
-// push has the application say something else.
+// push changes the content of the application.
 func (s *gitStory) push(g Gomega, content string) {
 	g.Expect(s.apps.Push(ctx, "Change the application", map[string]string{
 		"hello/hello.yaml": strings.Replace(s.hello, "from: git", "from: "+content, 1),
 	})).To(Succeed())
 }
 
-// remove removes the Cluster from Git, and waits until nothing of it is left.
+// remove removes the Cluster from Git, and waits until all its objects are gone.
 func (s *gitStory) remove(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(s.platform.Push(ctx, "Remove the cluster", map[string]string{"clusters/prod.yaml": ""})).To(Succeed())
@@ -145,7 +144,7 @@ func (s *gitStory) remove(t *testing.T) {
 	}).WithTimeout(soon).Should(Succeed())
 }
 
-// leaveNoGitRepo takes with the GitRepos what came from them.
+// leaveNoGitRepo deletes the GitRepos, and with them the objects that came from them.
 func leaveNoGitRepo(t *testing.T) {
 	g := NewWithT(t)
 	for namespace, name := range map[string]string{stack.LocalNamespace: "platform", classNamespace: "apps"} {
@@ -156,20 +155,19 @@ func leaveNoGitRepo(t *testing.T) {
 	eventuallyGone(g, class)
 }
 
-// testNobodyFights applies Clusters again, by every way and manager, and looks whether
-// the stamp stays and Fleet finds nothing modified. Who applies what Fleet has applied
-// owns it with Fleet from then on, and would get in the way of the next push: that one is
-// a dry run.
+// testNobodyFights applies Clusters again, in every way and with every manager, and checks that the stamp stays and
+// that Fleet reports nothing as modified. A client that applies an object of Fleet's shares its ownership
+// afterwards and would get in the way of the next push, so that case is a dry run.
 func testNobodyFights(t *testing.T, cluster string) {
 	g := NewWithT(t)
-	byAnother := []string{"--server-side", "--field-manager=somebody", "-o", "yaml"} // It conflicts with nothing.
+	byAnother := []string{"--server-side", "--field-manager=somebody", "-o", "yaml"} // This causes no conflict.
 	isStamped := func(yaml, name string) {
 		g.Expect(stamped(yaml)).To(Equal(4))
 		g.Expect(yaml).To(ContainSubstring("fleet.addons.cluster.x-k8s.io/cluster-name: " + name))
 	}
 	isStamped(kubectlApply(g, cluster, append(byAnother, "--dry-run=server")...), "prod")
 
-	// One by hand, which nobody provisions.
+	// A Cluster by hand, paused so that no controller provisions it.
 	byHand := strings.Replace(strings.Replace(cluster, "name: prod", "name: by-hand", 1), "\nspec:\n", "\nspec:\n  paused: true\n", 1)
 	for _, want := range []string{"created", "unchanged", "unchanged"} {
 		g.Expect(kubectlApply(g, byHand)).To(ContainSubstring(want))

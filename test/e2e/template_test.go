@@ -19,14 +19,14 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// waiting are the taints that stay on a worker while nothing runs there. A third one,
-// node.cluster.x-k8s.io/uninitialized, Cluster API takes from any node that it knows.
+// waiting lists the taints that stay on a worker while no CNI or cloud provider runs there. Cluster API removes a
+// third one, node.cluster.x-k8s.io/uninitialized, from every node that it knows.
 var waiting = []string{"node.kubernetes.io/not-ready", "node.cloudprovider.kubernetes.io/uninitialized"}
 
-// The guide "Clusters that become ready alone", with its objects as they stand: one apply,
-// and the Cluster is Available when the CNI, and all else that Fleet deploys to it, is
-// ready. Cluster API's own controllers make the Cluster, Kubernetes' own make, schedule
-// and untaint; only the kubelet and the machines are played.
+// The guide "Clusters that become ready alone", with its objects unchanged: after one apply, the Cluster becomes
+// Available when the CNI, and everything else that Fleet deploys to it, is ready. Cluster API's own controllers
+// make the Cluster, and Kubernetes' own controllers make and schedule the Pods and remove the taints. Only the
+// kubelet and the machines are played.
 func TestReadyFromATemplate(t *testing.T) {
 	g := NewWithT(t)
 	blocks := fromTemplate(t, g)
@@ -59,8 +59,8 @@ func TestReadyFromATemplate(t *testing.T) {
 	})
 }
 
-// fromTemplate prepares what the guide expects to be there, and returns the guide's objects:
-// the FleetAddonConfig, the CNI's Bundle, and the Cluster prod.
+// fromTemplate prepares what the guide expects, and returns the guide's objects: the FleetAddonConfig, the CNI's
+// Bundle, and the Cluster prod.
 func fromTemplate(t *testing.T, g Gomega) []string {
 	t.Helper()
 	t.Cleanup(func() { leaveNoTemplate(t) })
@@ -93,7 +93,7 @@ func testWithoutTolerations(t *testing.T, bare hosted) {
 		g.Expect(conditions.IsTrue(live, "FleetImported")).To(BeTrue())
 	}
 	g.Eventually(stands).Should(Succeed())
-	// It stays so: nothing but the agent would ever untaint the node.
+	// It stays so, because only the agent could make the node lose its taints.
 	g.Consistently(func(g Gomega) {
 		stands(g)
 		g.Expect(bare.scheduled(g, stack.DefaultAgentNamespace, "app=fleet-agent")).To(unschedulable)
@@ -103,7 +103,7 @@ func testWithoutTolerations(t *testing.T, bare hosted) {
 
 func testBecomesAvailable(t *testing.T, prod hosted, begin time.Time) {
 	g := NewWithT(t)
-	// An ordinary Pod is there before any node is.
+	// An ordinary Pod exists before the first node.
 	g.Eventually(func(g Gomega) { prod.apply(g, ordinary) }).WithTimeout(time.Minute).Should(Succeed())
 	g.Eventually(prod.available).WithTimeout(2*time.Minute).Should(BeTrue(), prod.status)
 	t.Logf("%s after kubectl apply", time.Since(begin).Round(100*time.Millisecond))
@@ -125,7 +125,7 @@ func testBecomesAvailable(t *testing.T, prod hosted, begin time.Time) {
 	g.Expect(prod.scheduled(g, "default", "app=ordinary").Status).To(Equal(corev1.ConditionTrue))
 }
 
-// testAgentsOnOneNode puts an agent of somebody else's on the node of prod, with the default ports.
+// testAgentsOnOneNode runs an agent of another Fleet on the node of prod, with the default ports.
 func testAgentsOnOneNode(t *testing.T, prod hosted) {
 	g := NewWithT(t)
 	var kubeconfig corev1.Secret
@@ -138,7 +138,7 @@ func testAgentsOnOneNode(t *testing.T, prod hosted) {
 		g.Expect(other.Status.Agent.LastSeen.IsZero()).To(BeFalse(), "its agent has not checked in")
 	}).WithTimeout(time.Minute).Should(Succeed())
 
-	// Ours came to a node whose ports were free; it must also start where they are taken.
+	// Ours started on a node whose ports were free. It must also start where the ports are in use.
 	before := prod.agentPod(g)
 	_, err = prod.kubectl("-n", stack.DefaultAgentNamespace, "delete", "pods", "-l", "app=fleet-agent")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -149,14 +149,14 @@ func testAgentsOnOneNode(t *testing.T, prod hosted) {
 	g.Expect(prod.log(g, stack.DefaultAgentNamespace)).NotTo(ContainSubstring("address already in use"))
 }
 
-// leaveNoTemplate gives the tests that follow what they expect.
+// leaveNoTemplate restores what later tests expect.
 func leaveNoTemplate(t *testing.T) {
 	g := NewWithT(t)
 	kubectl(g, "delete", "fleetaddonconfig", "fleet-addon-config", "--ignore-not-found")
 	kubectl(g, "-n", classNamespace, "delete", "bundles.fleet.cattle.io", "cni", "cloud-provider", "--ignore-not-found")
 }
 
-// ordinary is a Pod as users have them.
+// ordinary is a typical Pod of a user.
 const ordinary = `
 apiVersion: v1
 kind: Pod
@@ -166,7 +166,7 @@ spec:
   - {name: pause, image: "registry.k8s.io/pause:3.10"}
 `
 
-// cloudProvider is a cloud provider's controller manager beside the class.
+// cloudProvider is a Bundle with a cloud provider's controller manager, in the namespace of the class.
 const cloudProvider = `
 apiVersion: fleet.cattle.io/v1alpha1
 kind: Bundle
@@ -210,7 +210,7 @@ spec:
             - {name: manager, image: "registry.example.com/cloud-controller-manager:v1.36.0"}
 `
 
-// otherFleet has Fleet manage the cluster once more, for somebody else.
+// otherFleet makes another Fleet manage the cluster, too.
 const otherFleet = `
 apiVersion: v1
 kind: Namespace

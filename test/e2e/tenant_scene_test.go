@@ -19,17 +19,17 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// tenant is mallory in one of his namespaces: the client has his rights, and no others.
+// tenant is the user mallory in one of his namespaces. The client has his rights, and no others.
 type tenant struct {
 	*testing.T
 	client.Client
 	namespace string
-	// since is from when on nothing may be open to him; zero for always.
+	// since is the time from which the platform's bundles must not reach him; zero for always.
 	since time.Time
 }
 
-// Every template of these classes is missing, so that Cluster API accepts their Clusters
-// and then builds nothing: the tests say that a control plane is initialized.
+// All templates of these classes are missing, so Cluster API accepts their Clusters and builds nothing. The tests
+// set the control plane to initialized.
 const classYAML = `
 apiVersion: cluster.x-k8s.io/v1beta2
 kind: ClusterClass
@@ -40,7 +40,7 @@ spec:
 `
 
 const (
-	// platform is where the platform team keeps its class std and the bundles beside it.
+	// platform is the namespace in which the platform team keeps its class std and its bundles.
 	platform      = "platform"
 	platformClass = "std"
 	platformGroup = platformClass + "." + platform
@@ -60,8 +60,8 @@ rules:
   verbs: [get, list, watch, create, update, patch, delete]
 `
 
-// setUpPlatform makes the namespace that nothing may leave, and a FleetAddonConfig that
-// leaves out the namespaces with the label unselected and the Clusters of class never.
+// setUpPlatform makes the namespace whose bundles must not leave it. Its FleetAddonConfig selects neither namespaces
+// with the label unselected nor Clusters of the class never.
 func setUpPlatform(t *testing.T, g Gomega) {
 	t.Helper()
 	namespaces(g, platform)
@@ -116,8 +116,8 @@ subjects: [{kind: User, name: mallory}]
 	return tenants
 }
 
-// acceptClass waits until Cluster API knows a class, and says in its name that it has seen
-// all of it: it does not as long as templates are missing, and each Cluster would wait.
+// acceptClass waits until Cluster API knows a class, and sets its observedGeneration. Cluster API does not set it
+// while templates are missing, and every Cluster would wait for it.
 func acceptClass(g Gomega, namespace, name string) {
 	g.Expect(env.WaitForClusterClass(ctx, namespace, name)).To(Succeed())
 	class := &clusterv1.ClusterClass{}
@@ -129,12 +129,12 @@ func (m *tenant) key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: m.namespace, Name: name}
 }
 
-// topology returns a Cluster of a class as he writes it.
+// topology returns a Cluster of a class as mallory writes it.
 func (m *tenant) topology(name, class, classNamespace string) *clusterv1.Cluster {
 	return fixture.Cluster(m.namespace, name, class, classNamespace)
 }
 
-// ofPlatform creates the Cluster theirs of a class of the platform, as one who may use it.
+// ofPlatform creates the Cluster "theirs" of a class of the platform, as a user who may use the class.
 func (m *tenant) ofPlatform(g Gomega, class string, with annotations) *clusterv1.Cluster {
 	cluster := m.topology("theirs", class, platform)
 	cluster.Annotations = with
@@ -147,8 +147,7 @@ func (m *tenant) initialize(g Gomega, cluster *clusterv1.Cluster) {
 	g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
 }
 
-// fleetCluster returns a Fleet Cluster that looks like one of Muster's, of a Cluster of
-// the platform's class.
+// fleetCluster returns a Fleet Cluster that looks as if Muster had made it for a Cluster of the platform's class.
 func (m *tenant) fleetCluster(name string, with ...annotations) *fleetv1.Cluster {
 	cluster := &fleetv1.Cluster{}
 	cluster.Namespace, cluster.Name, cluster.Annotations = m.namespace, name, joined(with...)
@@ -160,7 +159,7 @@ var platformLabels = stamp.Labels(types.NamespacedName{Namespace: platform, Name
 
 // relabel puts labels and annotations on an object, by a merge patch.
 func (m *tenant) relabel(object client.Object, labels map[string]string, with annotations) error {
-	metadata := map[string]any{} // A null would take all of them off.
+	metadata := map[string]any{} // A null would remove all of them.
 	if labels != nil {
 		metadata["labels"] = labels
 	}
@@ -174,7 +173,7 @@ func (m *tenant) relabel(object client.Object, labels map[string]string, with an
 	return m.Patch(ctx, object, mergePatch(string(patch)))
 }
 
-// applyAs applies a Cluster, of Cluster API's or Fleet's, as a field manager.
+// applyAs applies a Cluster of Cluster API's or of Fleet's with a field manager.
 func (m *tenant) applyAs(g Gomega, manager, version, name string, labels map[string]string, with annotations) error {
 	object := fromYAML(g, fmt.Sprintf("{apiVersion: %s, kind: Cluster, metadata: {namespace: %s, name: %s}}", version, m.namespace, name))
 	object.SetLabels(labels)
@@ -182,7 +181,7 @@ func (m *tenant) applyAs(g Gomega, manager, version, name string, labels map[str
 	return m.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(manager), client.ForceOwnership)
 }
 
-// refused expects that who may use a class was asked.
+// refused expects an error that names the missing permission to use the class.
 func (m *tenant) refused(g Gomega, err error) {
 	m.Helper()
 	g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)

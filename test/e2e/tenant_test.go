@@ -19,26 +19,25 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// lookout is how long after the last trick nothing may happen. The syncer acts within
-// milliseconds and Fleet within two seconds.
+// lookout is the time after the last trick in which the tests keep watching. The syncer acts within milliseconds,
+// and Fleet within two seconds.
 const lookout = 8 * time.Second
 
-// trick is one way in that a tenant tries, in a namespace of its own.
+// trick is one attack that a tenant tries, in a namespace of its own.
 type trick struct {
 	name string
-	// unselected means that the namespace is one that the namespaceSelector leaves out.
+	// unselected means that the namespaceSelector does not match the namespace.
 	unselected bool
-	// ownGroup means that Muster makes a group of that name for a class of the namespace.
+	// ownGroup means that Muster makes a group of that name for a class in the namespace.
 	ownGroup bool
 	play     []step
-	// after is what else must hold when all is played.
+	// after checks what else must hold after all steps.
 	after func(g Gomega, m *tenant)
 }
 
-// A tenant, mallory, may write everything that is his to write: Clusters, ClusterClasses
-// and Fleet's objects of his namespaces. He has no right in the namespace platform, so
-// nothing of it may ever reach him, whatever he writes. Muster's admission policies are a
-// second fence: all of it must hold without them.
+// A tenant, mallory, may write Clusters, ClusterClasses and Fleet's objects in his namespaces. He has no right in
+// the namespace platform, so no bundle from there may ever reach him, whatever he writes. Muster's admission
+// policies are a second fence: the same must hold without them.
 func TestTenant(t *testing.T) {
 	g := NewWithT(t)
 	setUpPlatform(t, g)
@@ -49,8 +48,8 @@ func TestTenant(t *testing.T) {
 	})
 }
 
-// playTricks plays every trick, and then looks at what each has led to: at all that Muster
-// and Fleet have written meanwhile and for some time longer.
+// playTricks plays every trick, and then checks the effects: everything that Muster and Fleet have written
+// meanwhile and for some time after.
 func playTricks(t *testing.T, prefix string, tricks []trick) {
 	g := NewWithT(t)
 	begin := time.Now()
@@ -63,7 +62,7 @@ func playTricks(t *testing.T, prefix string, tricks []trick) {
 			}
 		})
 	}
-	touchBundle(g) // What a mapping has opened, Fleet finds when it looks at the bundle.
+	touchBundle(g) // Fleet notices an open mapping when it reconciles the bundle.
 	time.Sleep(lookout)
 
 	written, err := env.AuditLog(stack.AuditFilter{Since: begin, Where: func(event stack.AuditEvent) bool {
@@ -96,7 +95,7 @@ func playTricks(t *testing.T, prefix string, tricks []trick) {
 	g.Expect(deployments).To(BeNumerically(">=", 4), "those that may be there, of the legitimate Clusters")
 }
 
-// withoutPolicies takes Muster's admission policies out of force until the test ends.
+// withoutPolicies removes the bindings of Muster's admission policies until the test ends.
 func withoutPolicies(t *testing.T, g Gomega) {
 	var bindings admissionregistrationv1.ValidatingAdmissionPolicyBindingList
 	g.Expect(admin.List(ctx, &bindings)).To(Succeed())
@@ -115,7 +114,7 @@ func withoutPolicies(t *testing.T, g Gomega) {
 		})
 	}
 	g.Expect(gone).To(BeNumerically(">", 0))
-	time.Sleep(2 * time.Second) // The API server forgets them a moment later.
+	time.Sleep(2 * time.Second) // The API server drops the policies a moment later.
 }
 
 // touchBundle makes Fleet work out the targets of the platform's bundle again.
@@ -123,7 +122,7 @@ func touchBundle(g Gomega) {
 	kubectl(g, "-n", platform, "annotate", "--overwrite", "bundles.fleet.cattle.io", baseline, "reconcile-at="+time.Now().Format("150405.000"))
 }
 
-// nothingClaimed checks that no Cluster of the namespace was taken in.
+// nothingClaimed checks that Muster has imported no Cluster of the namespace.
 func nothingClaimed(g Gomega, m *tenant) {
 	retainedAtMost(g, m)
 	for _, cluster := range m.clusters(g) {
@@ -131,8 +130,8 @@ func nothingClaimed(g Gomega, m *tenant) {
 	}
 }
 
-// retainedAtMost checks that a Cluster that nothing selects is reported so, even if it is pinned to what
-// the tenant has made for it.
+// retainedAtMost checks that Muster reports an unselected Cluster as Deselected, even if it is pinned to an object
+// that the tenant has forged.
 func retainedAtMost(g Gomega, m *tenant) {
 	for _, cluster := range m.clusters(g) {
 		if condition := conditions.Get(&cluster, "FleetImported"); condition != nil {
@@ -151,7 +150,7 @@ func (m *tenant) clusters(g Gomega) []clusterv1.Cluster {
 	return clusters.Items
 }
 
-// withoutClassLabels checks that nothing in the namespace wears the platform's labels.
+// withoutClassLabels checks that no Fleet Cluster in the namespace has the platform's labels.
 func withoutClassLabels(g Gomega, m *tenant) {
 	var clusters fleetv1.ClusterList
 	g.Expect(admin.List(ctx, &clusters, client.InNamespace(m.namespace))).To(Succeed())
@@ -160,14 +159,14 @@ func withoutClassLabels(g Gomega, m *tenant) {
 	}
 }
 
-// legitimate makes a Cluster of the platform's class in his namespace, as one who may,
-// and waits until the platform's bundle is there: what the other tricks must not reach.
+// legitimate makes a Cluster of the platform's class in mallory's namespace, as a user who may, and waits for the
+// platform's bundle. The other tricks must not bring that bundle.
 func legitimate(g Gomega, m *tenant) {
 	m.ofPlatform(g, platformClass, nil)
 	g.Eventually(func(g Gomega) { g.Expect(m.deployed(g)).NotTo(BeEmpty()) }).WithTimeout(soon).Should(Succeed())
 }
 
-// deployed returns what Fleet deploys of the platform's bundles in his namespace.
+// deployed returns the platform's bundles that Fleet deploys in his namespace.
 func (m *tenant) deployed(g Gomega) []string {
 	var deployments fleetv1.BundleDeploymentList
 	g.Expect(admin.List(ctx, &deployments, client.MatchingLabels{
@@ -179,12 +178,12 @@ func (m *tenant) deployed(g Gomega) []string {
 	return names
 }
 
-// closes deletes the legitimate Cluster, takes away by hand what may have been kept, and begins
-// to watch: what is live may be kept, but nothing of his brings back what is gone.
+// closes deletes the legitimate Cluster, removes by hand what Muster may have kept, and starts watching. Muster may
+// keep what is live, but nothing that mallory writes may bring back a bundle that is gone.
 func closes(g Gomega, m *tenant) {
 	cluster := m.topology("theirs", "", "")
 	g.Expect(m.Delete(ctx, cluster.DeepCopy())).To(Succeed())
-	// Cluster API does not end the deletion of a paused one.
+	// Cluster API does not finish the deletion of a paused Cluster.
 	g.Expect(client.IgnoreNotFound(m.Patch(ctx, cluster.DeepCopy(), mergePatch(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 	eventuallyGone(g, cluster)
 	time.Sleep(2 * time.Second)
@@ -200,8 +199,7 @@ func closes(g Gomega, m *tenant) {
 	m.since = time.Now()
 }
 
-// try returns what became of something that may be refused or let through: either is well,
-// if nothing comes of it.
+// try logs whether a request was refused. Either answer is fine if it has no effect.
 func (m *tenant) try(what string, err error) {
 	m.Helper()
 	if err != nil {
@@ -211,7 +209,7 @@ func (m *tenant) try(what string, err error) {
 	m.Logf("%s: let through", what)
 }
 
-// tryRebase rebases a Cluster to the platform's class in every way there is.
+// tryRebase tries to rebase a Cluster to the platform's class in every way.
 func tryRebase(g Gomega, m *tenant) {
 	m.Helper()
 	ref := `{"name":"` + platformClass + `","namespace":"` + platform + `"}`

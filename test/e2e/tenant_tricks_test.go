@@ -15,7 +15,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// step is one thing that a tenant does. What he tries may be refused or let through.
+// step is one action of a tenant. The API server may refuse it or let it through.
 type step func(g Gomega, m *tenant)
 
 type annotations = map[string]string
@@ -36,7 +36,7 @@ func joined(all ...annotations) annotations {
 	return result
 }
 
-// made creates a Cluster of a class of his own; imported waits for its Fleet Cluster, too.
+// made creates a Cluster of mallory's own class. imported waits for its Fleet Cluster, too.
 func made(g Gomega, m *tenant) { g.Expect(m.Create(ctx, m.topology("mine", "own", ""))).To(Succeed()) }
 
 func imported(g Gomega, m *tenant) {
@@ -46,28 +46,28 @@ func imported(g Gomega, m *tenant) {
 	g.Eventually(func() error { return m.Get(ctx, client.ObjectKeyFromObject(cluster), &fleetv1.Cluster{}) }).Should(Succeed())
 }
 
-// forge creates a Fleet Cluster that looks like one of Muster's of the platform's class.
+// forge creates a Fleet Cluster that looks as if Muster had made it for the platform's class.
 func forge(name string, with ...annotations) step {
 	return func(_ Gomega, m *tenant) {
 		m.try("making Fleet Cluster "+name, m.Create(ctx, m.fleetCluster(name, with...)))
 	}
 }
 
-// relabel gives a Fleet Cluster labels and annotations.
+// relabel sets labels and annotations on a Fleet Cluster.
 func relabel(name string, labels map[string]string, with ...annotations) step {
 	return func(_ Gomega, m *tenant) {
 		m.try("relabelling Fleet Cluster "+name, m.relabel(m.fleetCluster(name), labels, joined(with...)))
 	}
 }
 
-// relabelCluster does the same to a Cluster.
+// relabelCluster sets labels and annotations on a Cluster.
 func relabelCluster(name string, labels map[string]string, with ...annotations) step {
 	return func(_ Gomega, m *tenant) {
 		m.try("relabelling Cluster "+name, m.relabel(m.topology(name, "", ""), labels, joined(with...)))
 	}
 }
 
-// pause waits until the syncer lets go of the Fleet Cluster.
+// pause pauses a Cluster, and gives the syncer time to release the Fleet Cluster.
 func pause(name string) step {
 	return func(g Gomega, m *tenant) {
 		g.Expect(m.Patch(ctx, m.topology(name, "", ""), mergePatch(`{"spec":{"paused":true}}`))).To(Succeed())
@@ -80,14 +80,14 @@ func unpause(g Gomega, m *tenant) {
 	g.Expect(m.Patch(ctx, m.topology("mine", "", ""), mergePatch(`{"spec":{"paused":false}}`))).To(Succeed())
 }
 
-// applied applies Fleet Clusters of the platform's class, without the label of Muster's.
+// applied applies Fleet Clusters of the platform's class, without Muster's label.
 func applied(manager string, name string, with annotations) step {
 	return func(g Gomega, m *tenant) {
 		m.try("applying Fleet Cluster "+name, m.applyAs(g, manager, "fleet.cattle.io/v1alpha1", name, platformLabels, with))
 	}
 }
 
-// again relabels what Muster made again and again, while Muster puts it back.
+// again relabels a Fleet Cluster of Muster's repeatedly, while Muster reverts it.
 func again(with ...annotations) step {
 	return func(g Gomega, m *tenant) {
 		for range 10 {
@@ -107,8 +107,8 @@ func handMadeGroup(selector *metav1.LabelSelector) step {
 	}
 }
 
-// unselected makes a Cluster that nothing selects and that may use the platform's class, and
-// tries three times to have it taken in.
+// unselected makes a Cluster that no selector matches and that may use the platform's class, and tries three times
+// to get it imported.
 func unselected(name string, try func(g Gomega, m *tenant, cluster *clusterv1.Cluster) error) trick {
 	return trick{name: name, unselected: true, after: nothingClaimed, play: []step{func(g Gomega, m *tenant) {
 		cluster := m.ofPlatform(g, platformClass, nil)
@@ -127,7 +127,7 @@ func tricks() []trick {
 	return all
 }
 
-// fleetClusterTricks are ways in through Fleet's objects in his own namespace.
+// fleetClusterTricks are attacks through Fleet's objects in mallory's own namespace.
 func fleetClusterTricks() []trick {
 	return []trick{
 		{name: "a hand-made Fleet Cluster, released", play: []step{forge("forged", released)}},
@@ -173,8 +173,8 @@ func fleetClusterTricks() []trick {
 	}
 }
 
-// pinTricks are ways to have a Cluster taken in that no selector selects. It uses the
-// platform's class with every right: it is the import that nobody has granted.
+// pinTricks are attempts to get a Cluster imported that no selector matches. The Cluster may use the platform's
+// class; only the import is not allowed.
 func pinTricks() []trick {
 	byManager := func(manager string) trick {
 		return unselected("a pin applied as "+manager, func(g Gomega, m *tenant, cluster *clusterv1.Cluster) error {
@@ -219,7 +219,7 @@ func pinTricks() []trick {
 	}
 }
 
-// classTricks are ways to the platform's class through his Clusters and ClusterClasses.
+// classTricks are attempts to reach the platform's class through his Clusters and ClusterClasses.
 func classTricks() []trick {
 	topology := func(version, more string) func(g Gomega, m *tenant) client.Object {
 		return func(g Gomega, m *tenant) client.Object {
@@ -289,8 +289,8 @@ spec: {backend: {inMemory: {}}}
 	}
 }
 
-// keepingTricks are ways to keep what was open with every right, for a Cluster that the
-// platform team made in his namespace and that is gone now.
+// keepingTricks are attempts to keep bundles that a Cluster got legitimately: the platform team made it in his
+// namespace, and it is gone now.
 func keepingTricks() []trick {
 	observed := map[string]string{"look": "again"}
 	copies := func(g Gomega, m *tenant) {

@@ -21,18 +21,19 @@ const (
 	traceClass = "std"
 )
 
-// tracedCluster is a Cluster, and which namespace its class is in.
+// tracedCluster is a Cluster, with the namespace of its class.
 type tracedCluster struct {
 	namespace, name, class, env string
 	inFleet                     bool
 }
 
-// tracedBundle is a Bundle, and which Clusters it is for, said without the rules of Fleet
-// that are tested.
+// tracedBundle is a Bundle, with the Clusters that it should reach. These are stated without Fleet's rules, which
+// are under test.
 type tracedBundle struct {
 	namespace, name, target string
 	wants                   func(tracedCluster) bool
-	// step is the step that fails where the Cluster is reached and not wanted.
+	// step is the step of the trace that fails if the Bundle reaches a Cluster's namespace and does not want the
+	// Cluster.
 	step string
 }
 
@@ -40,8 +41,8 @@ func tracedBundles() []tracedBundle {
 	const group = traceClass + "." + traceLib
 	every := func(tracedCluster) bool { return true }
 	isProd := func(c tracedCluster) bool { return c.env == "prod" }
-	// A target names a group of the Cluster's namespace, wherever the Bundle is: there, that
-	// of the class beside the Cluster has the class's bare name.
+	// A target names a group in the Cluster's namespace, wherever the Bundle is. If the class is in that namespace,
+	// its group has the class's bare name.
 	ofOwnClass := func(c tracedCluster) bool { return c.class == c.namespace }
 	isGrouped := func(c tracedCluster) bool { return c.class == traceLib && c.namespace != traceLib }
 	return []tracedBundle{
@@ -114,7 +115,7 @@ spec:
 	isMapped := func(from, to string) bool {
 		return slices.ContainsFunc(clusters, func(c *tracedCluster) bool { return c.namespace == to && c.class == from && selected[to] })
 	}
-	// expected is the first step that fails of a Bundle and a Cluster, or "" if none does.
+	// expected returns the first step that fails for a Bundle and a Cluster, or "" if none does.
 	expected := func(bundle tracedBundle, c tracedCluster) string {
 		switch {
 		case !c.inFleet, !selected[c.namespace]:
@@ -129,8 +130,8 @@ spec:
 	}
 	agree := func(t *testing.T) {
 		g := NewWithT(t)
-		// As trace advises: a Cluster may bring a mapping for Bundles that do not want the Cluster
-		// itself, and Fleet looks at those only when they change.
+		// As trace advises: a Cluster may open a mapping for Bundles that do not want the Cluster itself, and Fleet
+		// reconciles those only when they change.
 		for _, namespace := range []string{traceLib, "trace-a"} {
 			kubectl(g, "-n", namespace, "annotate", "--overwrite", "bundles.fleet.cattle.io", "--all", "reconcile-at="+time.Now().Format("150405.000"))
 		}
@@ -168,12 +169,12 @@ spec:
 	g.Expect(fixture.Initialize(ctx, admin, getCluster(g, types.NamespacedName{Namespace: "trace-a", Name: "c3"}))).To(Succeed())
 	clusters[4].inFleet = true
 	unselect("trace-b")
-	// Muster puts this right.
+	// Muster reverts this.
 	kubectl(g, "-n", traceLib, "label", "--overwrite", "clusters.fleet.cattle.io", "c1", "env=forged")
 	t.Run("changed", agree)
 }
 
-// allDeployments asks Fleet what it deploys where, by the labels of its BundleDeployments.
+// allDeployments returns what Fleet deploys where, by the labels of its BundleDeployments.
 func allDeployments(g Gomega) map[string]bool {
 	list := &fleetv1.BundleDeploymentList{}
 	g.Expect(admin.List(ctx, list)).To(Succeed())
@@ -185,15 +186,15 @@ func allDeployments(g Gomega) map[string]bool {
 	return result
 }
 
-// explain asks trace, in a namespace.
+// explain runs trace in a namespace.
 func explain(g Gomega, namespace, bundle, cluster string) *trace.Trace {
 	in, err := source.Trace(ctx, admin, namespace, bundle, cluster)
 	g.Expect(err).NotTo(HaveOccurred())
 	return trace.Explain(in)
 }
 
-// TestTraceBlocked holds what trace says of a Bundle that one Cluster stops for all, and of
-// one that is left over because Fleet does not watch mappings.
+// TestTraceBlocked checks trace for a Bundle that one Cluster blocks for all Clusters, and for a deployment that is
+// left over because Fleet does not watch mappings.
 func TestTraceBlocked(t *testing.T) {
 	g := NewWithT(t)
 	namespaces(g, "blocked-lib", "blocked")

@@ -19,9 +19,8 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// TestUpgrade lets the real Fleet look on while Muster is upgraded and rolled back: nothing
-// is deployed again. Bundles are targeted through everything that Muster makes, and one reads
-// template values.
+// TestUpgrade upgrades Muster and rolls it back while the real Fleet runs: Fleet must not deploy anything again.
+// Bundles are targeted through every object that Muster makes, and one reads template values.
 func TestUpgrade(t *testing.T) {
 	if earlier == nil {
 		t.Fatalf("there is nothing to upgrade from: name a revision in %s", earlierVariable)
@@ -62,7 +61,7 @@ func TestUpgrade(t *testing.T) {
 		// The CRD keeps its version, and needs no conversion.
 		crd := kubectl(g, "get", "crd", "fleetaddonconfigs.addons.cluster.x-k8s.io", "-o", "jsonpath={.spec.versions[*].name} {.status.storedVersions[*]} {.spec.conversion.strategy}")
 		g.Expect(crd).To(Equal("v1alpha1 v1alpha1 None"))
-		// Webhook and syncer are replaced in either order, and work side by side meanwhile.
+		// Webhook and syncer restart in either order, so different versions run together for a while.
 		processes := []string{"muster-webhook", syncerProcess}
 		if i%2 == 1 {
 			slices.Reverse(processes)
@@ -76,8 +75,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// observe labels each Cluster, and waits until Fleet has the label: the syncer has reconciled
-// all of them.
+// observe labels each Cluster, and waits until the Fleet Cluster has the label: the syncer has reconciled all of
+// them.
 func observe(g Gomega, keys []types.NamespacedName, value string) {
 	for _, key := range keys {
 		g.Expect(admin.Patch(ctx, getCluster(g, key), mergePatch(fmt.Sprintf(`{"metadata":{"labels":{"look":%q}}}`, value)))).To(Succeed())
@@ -87,8 +86,8 @@ func observe(g Gomega, keys []types.NamespacedName, value string) {
 	}
 }
 
-// deployed returns what Fleet has of the clusters and deploys to them: every object by its
-// UID, and what is deployed in which version, Fleet's agent included.
+// deployed returns the UIDs of Fleet's objects for the clusters, and the deployed version of each bundle, including
+// Fleet's agent.
 func deployed(g Gomega, keys []types.NamespacedName) map[string]string {
 	all := map[string]string{}
 	for _, key := range keys {

@@ -13,34 +13,33 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// AgentInitiated is what there is for Clusters whose agents register themselves: what Fleet gives, and what the
-// registrar makes of it.
+// AgentInitiated is the part of the state that is about Clusters whose agents register themselves: what Fleet
+// provides, and what the registrar makes from it.
 type AgentInitiated struct {
-	// Registrar means that the optional component runs. Without it, nothing of this changes.
+	// Registrar means that the optional component runs. Without it, the rest of this struct does not change.
 	Registrar bool
-	// Server is the address in Fleet's settings at which agents reach Fleet; "" if there is none.
+	// Server is the address at which agents reach Fleet, from Fleet's settings; "" if there is none.
 	Server string
-	// Bundles are Fleet's own, with its agents; Credentials what Fleet has left, by name.
+	// Bundles are Fleet's own Bundles with its agents. Credentials are the Secrets that Fleet has left, by name.
 	Bundles     map[Key]*fleetv1.Bundle
 	Credentials map[string]*corev1.Secret
 
 	Registrations map[Key]*fleetv1.ClusterRegistration
-	// Manifests are the Secrets that have the name of a manifest, whoever made them.
+	// Manifests are the Secrets that have the name of a manifest, also those that Muster did not make.
 	Manifests map[Key]*corev1.Secret
 
-	// CheckedIn are the Fleet Clusters whose agent has checked in, for the Cluster that has them
-	// now; Rotated is, by Cluster, the value of the annotation that was followed last, and
-	// Records what was issued.
+	// CheckedIn holds the Fleet Clusters whose agent has checked in for their present Cluster. By Cluster, Rotated
+	// holds the value of the annotation that the registrar acted on last, and Records the issued credential.
 	CheckedIn map[types.UID]bool
 	Rotated   map[types.UID]string
 	Records   map[types.UID]Record
 
-	// used are the clientIDs that were there before.
+	// used holds the clientIDs that existed before.
 	used map[string]bool
 }
 
-// Record is what the registrar remembers of a Cluster: the credential that was issued, the
-// registration that it is of, and for which value of the annotation.
+// Record is what the registrar remembers of a Cluster: the issued credential, its registration, and the value of
+// the annotation that it was issued for.
 type Record struct {
 	Registration    types.UID
 	Token, Rotation string
@@ -69,16 +68,17 @@ const (
 	manifestType      = domain + "/agent-manifest"
 	manifestCondition = "FleetAgentManifestReady"
 
-	// Drawn stands for a clientID that is yet to be drawn.
+	// Drawn stands for a clientID that Muster has yet to draw.
 	Drawn = "to be drawn"
-	// A clientID has at least 128 random bits, which 26 of 32 letters hold; one that
-	// somebody else has drawn is taken if it is not plainly to be guessed.
+	// A clientID has at least 128 random bits, which take 26 of 32 letters. Muster keeps a clientID that another
+	// client has set if it is not too short to be secret.
 	drawnLength, leastLength = 26, 16
-	// orElse separates the reasons of which any is right.
+	// orElse separates reasons of which any is right.
 	orElse = " or "
 )
 
-// isAgentInitiated: the agent of a selected Cluster is to call. The annotation has the last word.
+// isAgentInitiated reports whether the agent of a selected Cluster must register itself. The annotation takes
+// precedence.
 func (in settings) isAgentInitiated(cluster *clusterv1.Cluster) bool {
 	switch cluster.Annotations[registration] {
 	case "agent":
@@ -89,16 +89,17 @@ func (in settings) isAgentInitiated(cluster *clusterv1.Cluster) bool {
 	return in.agentInitiated && in.agentSelector.Matches(stampedLabels(cluster))
 }
 
-// isAgentInitiated: its agent is to register itself, or, without a FleetAddonConfig, has checked in for this Cluster.
+// isAgentInitiated reports whether the agent must register itself or, without a FleetAddonConfig, has checked in
+// for this Cluster.
 func (s *State) isAgentInitiated(in settings, cluster *clusterv1.Cluster, its *fleetv1.Cluster) bool {
 	retained := in.missing && cluster.Annotations[registration] != "manager" && its != nil && its.Spec.KubeConfigSecret == "" &&
 		(s.AgentInitiated.CheckedIn[its.UID] || !its.Status.Agent.LastSeen.IsZero())
 	return in.isAgentInitiated(cluster) || retained
 }
 
-// mayBeMade: there is something to import, or to wait for. Where the agent registers itself, this does
-// not take an initialized control plane, but what a topology is to refer to: without these
-// values every bundle that reads them would stop.
+// mayBeMade reports whether Muster may make the Fleet Cluster. If Fleet installs the agent, the control plane must
+// be initialized. If the agent registers itself, a Cluster with a topology must have its references instead:
+// without their values every bundle that reads them would stop.
 func (in settings) mayBeMade(cluster *clusterv1.Cluster) bool {
 	if in.isAgentInitiated(cluster) {
 		refers := cluster.Spec.ControlPlaneRef.Name != "" && cluster.Spec.InfrastructureRef.Name != ""
@@ -107,24 +108,23 @@ func (in settings) mayBeMade(cluster *clusterv1.Cluster) bool {
 	return ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
-// waitsToTurn: the Cluster's agent was to register itself, and Fleet cannot install one yet.
+// waitsToTurn reports whether the Cluster's agent was to register itself before, and Fleet cannot install one yet.
 func (s *State) waitsToTurn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 	return fleet != nil && fleet.UID != "" && fleet.Spec.KubeConfigSecret == "" &&
 		!ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
-// clientIDFor returns the clientID that a Fleet Cluster of the Cluster's is to have.
+// clientIDFor returns the clientID that a Fleet Cluster must have.
 func (s *State) clientIDFor(agentInitiated bool, fleet *fleetv1.Cluster) string {
 	id := fleet.Spec.ClientID
 	if !agentInitiated || len(id) >= leastLength || id == Drawn || id != "" && s.AgentInitiated.CheckedIn[fleet.UID] {
-		return id // Also when it turns to the manager: by another, its agent would be cut off.
+		return id // It stays even if Fleet installs the agent now: another one would cut the agent off.
 	}
 	return Drawn
 }
 
-// cutOff has whoever called for the Cluster that had the Fleet Cluster before not call for this
-// one: it gets a clientID of its own. One that was handed over by its maker keeps his, if that
-// is not plainly to be guessed.
+// cutOff gives a Fleet Cluster a new clientID, so that the agent of its previous Cluster cannot check in for this
+// one. A Fleet Cluster that its maker handed over keeps its clientID if that is not too short.
 func (s *State) cutOff(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, anothers bool) {
 	if in.isAgentInitiated(cluster) && (anothers || len(fleet.Spec.ClientID) < leastLength) {
 		fleet.Spec.ClientID = Drawn
@@ -132,7 +132,7 @@ func (s *State) cutOff(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.C
 	}
 }
 
-// reasonsOfImported are those of a Cluster that is in Fleet, or will be once its agent has checked in.
+// reasonsOfImported returns the reasons for a Cluster that is in Fleet, or will be once its agent has checked in.
 func (s *State) reasonsOfImported(agentInitiated bool, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, resolved bool) string {
 	reason := map[bool]string{true: "Imported", false: "TemplateValuesUnresolved"}[resolved]
 	waits := map[bool]string{true: "RegistrarMissing", false: "WaitingForAgent"}[agentInitiated && !s.AgentInitiated.Registrar]
@@ -147,9 +147,9 @@ func (s *State) reasonsOfImported(agentInitiated bool, cluster *clusterv1.Cluste
 	return waits + orElse + reason
 }
 
-// isIn: the Cluster is in Fleet, and if its agent was to register itself it has. Of a Fleet Cluster that
-// was there before the Cluster, the agent of the earlier one may call until the manifest of this
-// one is there.
+// isIn reports whether the Cluster is in Fleet; if its agent registers itself, it must have done so. If the Fleet
+// Cluster is older than the Cluster, a check-in may come from the agent of the earlier Cluster. It counts only once
+// this Cluster has its manifest, is registered otherwise, or was reported as imported.
 func (s *State) isIn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 	if fleet == nil || fleet.Spec.KubeConfigSecret != "" {
 		return fleet != nil
@@ -160,12 +160,12 @@ func (s *State) isIn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 	return s.AgentInitiated.CheckedIn[fleet.UID] && isItsOwn
 }
 
-// isInherited: the Fleet Cluster was there before the Cluster was.
+// isInherited reports whether the Fleet Cluster is older than the Cluster.
 func isInherited(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 	return fleet.CreationTimestamp.Before(&cluster.CreationTimestamp)
 }
 
-// CredentialName returns the name under which Fleet leaves the credential of a registration.
+// CredentialName returns the name of the Secret in which Fleet leaves the credential of a registration.
 func CredentialName(of *fleetv1.ClusterRegistration) string {
 	sum := sha256.Sum256([]byte(of.Spec.ClientID + of.Spec.ClientRandom))
 	return ("c-" + hex.EncodeToString(sum[:]))[:63]
@@ -178,13 +178,12 @@ func ManifestOf(cluster Key) Key {
 	return Key{Namespace: cluster.Namespace, Name: cluster.Name + manifestSuffix}
 }
 
-// isManifestOf: the Secret is Muster's, for this Cluster.
+// isManifestOf reports whether Muster made the Secret for this Cluster.
 func isManifestOf(secret *corev1.Secret, cluster *clusterv1.Cluster) bool {
 	return secret != nil && secret.Type == manifestType && len(secret.OwnerReferences) == 1 && isOwner(secret, cluster.UID)
 }
 
-// registrationsOf returns the keys of what was registered for a Fleet Cluster: what
-// Muster registered, and what others did.
+// registrationsOf returns the keys of a Fleet Cluster's registrations: Muster's own, and the others.
 func (s *State) registrationsOf(fleet *fleetv1.Cluster) (ours, others []Key) {
 	for _, key := range sorted(s.AgentInitiated.Registrations) {
 		asked := s.AgentInitiated.Registrations[key]
@@ -199,7 +198,7 @@ func (s *State) registrationsOf(fleet *fleetv1.Cluster) (ours, others []Key) {
 	return ours, others
 }
 
-// noteUsed notes the clientIDs that there are.
+// noteUsed records all present clientIDs.
 func (s *State) noteUsed() {
 	for _, fleet := range s.FleetClusters {
 		s.AgentInitiated.used[fleet.Spec.ClientID] = true

@@ -10,8 +10,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// viewAgentInitiated describes what was registered and what is issued. The name of a registration
-// does not matter.
+// viewAgentInitiated describes registrations and manifests. The name of a registration does not matter.
 func viewAgentInitiated(s State) map[string]map[string]any {
 	views, registrations := map[string]map[string]any{}, map[string][]string{}
 	for _, asked := range s.AgentInitiated.Registrations {
@@ -56,7 +55,7 @@ func Recognize(want, seen State) State {
 			continue
 		}
 		if expected.Spec.ClientID != Drawn {
-			if len(expected.Spec.ClientID) < leastLength { // For a moment, its agent was to register itself.
+			if len(expected.Spec.ClientID) < leastLength { // Its agent was to register itself for a moment.
 				fleet.Spec.ClientID = expected.Spec.ClientID
 			}
 			continue

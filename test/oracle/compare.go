@@ -1,11 +1,9 @@
-// Package oracle is the model: it computes, from the contract and from nothing else, what
-// Muster has to make of any state of a management cluster. It shares no code with what it
-// judges: every name, key and default is spelled out once more.
+// Package oracle is the model: from the contract alone, it computes what Muster must make of any state of a
+// management cluster. It shares no code with Muster, and spells out every name, key and default once more.
 //
-// Converge is the whole of it: given everything that Muster reads and writes, it
-// returns the same at the moment Muster comes to rest, if nobody else does anything.
-// The past matters only through what lies in the state: the pin on a Cluster, and
-// objects that are retained and therefore stay as they are.
+// Converge is all of it. It takes everything that Muster reads and writes, and returns the same at the moment when
+// Muster has nothing left to do, if no other client writes. The past matters only through the state: the pin on a
+// Cluster, and objects that are retained and therefore stay as they are.
 package oracle
 
 import (
@@ -21,8 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// AsRequested returns a Cluster as somebody asked for it: without anything that
-// Muster wrote on it.
+// AsRequested returns a Cluster as its author wrote it: without anything that Muster wrote on it.
 func AsRequested(cluster *clusterv1.Cluster) *clusterv1.Cluster {
 	requested := cluster.DeepCopy()
 	for _, key := range []string{classLabel, classNsLabel} {
@@ -37,8 +34,8 @@ func AsRequested(cluster *clusterv1.Cluster) *clusterv1.Cluster {
 	return requested
 }
 
-// Missing names what is in one state and not in another: objects of Muster, and the
-// Clusters and classes that they are made from.
+// Missing names the objects that one state has and another lacks: objects of Muster, and the Clusters and classes
+// that they are made from.
 func Missing(want, got State) []string {
 	return slices.Concat(
 		without("Cluster", want.Clusters, got.Clusters, nil),
@@ -47,7 +44,7 @@ func Missing(want, got State) []string {
 	)
 }
 
-// Extra names the objects of Muster that are in the second state and not in the first.
+// Extra names Muster's objects that the second state has and the first lacks.
 func Extra(want, got State) []string {
 	return slices.Concat(missing(got, want, isOurs), got.Helm.Wrong, got.Helm.Garbage,
 		without("ClusterRegistration", got.AgentInitiated.Registrations, nil, func(asked client.Object) bool {
@@ -69,8 +66,8 @@ func missing(want, got State, counts func(client.Object) bool) []string {
 	)
 }
 
-// without names what one map has and another lacks. If counts is set, only objects that it
-// accepts are named.
+// without names the objects that one map has and another lacks. If counts is set, it names only objects that counts
+// accepts.
 func without[K interface {
 	comparable
 	fmt.Stringer
@@ -85,7 +82,7 @@ func without[K interface {
 	return names
 }
 
-// Diff returns how the documents of two views differ, or "" if they are equal.
+// Diff returns the differences between the documents of two views, or "" if they are equal.
 func Diff(want, got Documents) string {
 	var text strings.Builder
 	both := Documents{}

@@ -13,11 +13,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Converge returns the state in which Muster comes to rest.
+// Converge returns the state in which Muster has nothing left to do.
 func Converge(was State) State {
 	s := was.Copy()
 	s.noteUsed()
-	for range 2 { // What the registrar says of an agent that called counts for the syncer.
+	for range 2 { // The registrar's report on an agent that has checked in matters to the syncer.
 		s.converge(settingsOf(was.Config))
 	}
 	s.collectGarbage()
@@ -51,13 +51,13 @@ func (s *State) converge(in settings) {
 	}
 }
 
-// Admitted returns a Cluster as the webhook answers its creation: pinned if it is
-// selected, and otherwise without a pin, even one it brings along. Fleet is not asked
-// for an existing name, and a name that is yet to be generated is not pinned.
+// Admitted returns a Cluster as the webhook answers its creation: with a pin if it is selected, and otherwise
+// without one, even if its author set one. The webhook ignores existing Fleet Clusters here, and does not pin a
+// name that is not generated yet.
 func Admitted(s State, requested *clusterv1.Cluster) *clusterv1.Cluster {
 	cluster, in := requested.DeepCopy(), settingsOf(s.Config)
 	stampClass(cluster)
-	delete(cluster.Annotations, ownedBy) // Who claims it is not for others to say; the name may come along.
+	delete(cluster.Annotations, ownedBy) // Only Muster may claim it; the name may stay.
 	if cluster.Name != "" && in.selects(cluster, s.Namespaces[cluster.Namespace]) {
 		(&State{}).pin(in, cluster)
 	} else {
@@ -66,21 +66,21 @@ func Admitted(s State, requested *clusterv1.Cluster) *clusterv1.Cluster {
 	return cluster
 }
 
-// holdCluster applies while imports are turned off. It leaves everything of a Cluster as it is,
-// but for the owner reference, which goes while clusterctl may move the Cluster.
+// holdCluster applies while imports are disabled. It changes nothing except the owner reference, which goes while
+// clusterctl may move the Cluster.
 func (s *State) holdCluster(in settings, cluster *clusterv1.Cluster) {
 	if fleet := s.fleetClusterOf(in, cluster); fleet != nil && isKnown(cluster, fleet) {
 		s.convergeOwner(in, cluster, fleet)
 	}
 }
 
-// convergeOwner takes the owner reference off while spec.paused is true, so that clusterctl
-// move does not undeploy what runs on the cluster, and puts it back afterwards.
+// convergeOwner removes the owner reference while spec.paused is true, so that clusterctl move does not undeploy
+// the cluster's bundles, and restores it afterwards.
 func (s *State) convergeOwner(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	switch moves := ptr.Deref(cluster.Spec.Paused, false); {
 	case fleet == nil:
 	case isPaused(cluster):
-		// Without an owner reference, too: what is released keeps its group and mapping.
+		// This also applies without an owner reference: a released Fleet Cluster keeps its group and mapping.
 		if moves && cluster.DeletionTimestamp.IsZero() && fleet.DeletionTimestamp.IsZero() {
 			fleet.OwnerReferences = withoutOwner(fleet, cluster.UID)
 			fleet.Annotations = set(fleet.Annotations, released, "true")
@@ -95,18 +95,18 @@ func (s *State) convergeOwner(in settings, cluster *clusterv1.Cluster, fleet *fl
 	}
 }
 
-// convergeCluster stamps one Cluster and brings its Fleet Cluster about.
+// convergeCluster stamps a Cluster and makes its Fleet Cluster.
 func (s *State) convergeCluster(in settings, cluster *clusterv1.Cluster) {
 	selected := in.selects(cluster, s.Namespaces[cluster.Namespace])
 	fleet := s.fleetClusterOf(in, cluster)
 	if !selected && !isKnown(cluster, fleet) {
-		fleet = nil // None of our business. What CAAPF made of it is.
+		fleet = nil // Not ours. Objects that CAAPF made are.
 	}
 
 	s.convergeOwner(in, cluster, fleet)
 	switch deleting := !cluster.DeletionTimestamp.IsZero(); {
-	case deleting: // Then nothing but the owner matters.
-	case isPaused(cluster): // Nothing else is written.
+	case deleting: // Then only the owner matters.
+	case isPaused(cluster): // Muster writes nothing else.
 		if isClaimed(cluster) || selected || fleet != nil {
 			report(cluster, s.isIn(cluster, fleet), "Paused")
 		} else {
@@ -127,32 +127,32 @@ func (s *State) convergeCluster(in settings, cluster *clusterv1.Cluster) {
 
 func (s *State) convergeDeselected(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) (imported bool, reason string) {
 	switch {
-	case !isClaimed(cluster) && fleet == nil: // None of our business.
+	case !isClaimed(cluster) && fleet == nil: // Not ours.
 		return false, ""
 	case in.deletesDeselected:
 		s.withdraw(in, cluster, fleet)
 		return false, ""
 	case fleet != nil && (isClaimed(cluster) || fleet.Labels[managedBy] == "muster"):
-		s.pin(in, cluster) // Kept as it is, and pinned to what it has.
+		s.pin(in, cluster) // It stays as it is, and the pin follows its name.
 	}
 	return s.isIn(cluster, fleet), "Deselected"
 }
 
-// convergeSelected makes the Fleet Cluster of a selected Cluster as it should be, if what
-// has its name is the Cluster's or may become it.
+// convergeSelected makes the Fleet Cluster of a selected Cluster, if an existing object of that name belongs to the
+// Cluster or may become its own.
 func (s *State) convergeSelected(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) (imported bool, reason string) {
 	if fleet == nil && !isClaimed(cluster) && s.isPromised(in, cluster) {
 		return false, "NameConflict"
 	}
 	s.pin(in, cluster)
 	fleet = s.FleetClusters[fleetKey(cluster)]
-	is := own // What is yet to be made.
+	is := own // Also if it does not exist yet.
 	if fleet != nil {
 		is = s.relationOf(in, fleet, cluster)
 	}
 	switch {
 	case s.isGroupTaken(in, cluster):
-		// Its bundles would be targeted through the group of somebody else's class.
+		// Its bundles would be targeted through the group of another class.
 		return is == own && s.isIn(cluster, fleet), "NameConflict"
 	case is == foreign:
 		return false, "NameConflict"
@@ -161,7 +161,7 @@ func (s *State) convergeSelected(in settings, cluster *clusterv1.Cluster, fleet 
 	case is == orphan, fleet != nil && !fleet.DeletionTimestamp.IsZero():
 		return false, "FleetClusterDeleting"
 	case fleet == nil && in.isAgentInitiated(cluster) && s.FleetNamespaces[FleetNamespace(fleetKey(cluster))].Name != "":
-		return false, "FleetClusterDeleting" // Fleet has yet to remove what is there of an earlier one.
+		return false, "FleetClusterDeleting" // Fleet has yet to remove the namespace of an earlier one.
 	case (fleet == nil || is == heirloom) && !in.mayBeMade(cluster):
 		return false, "WaitingForControlPlane"
 	}
@@ -170,7 +170,7 @@ func (s *State) convergeSelected(in settings, cluster *clusterv1.Cluster, fleet 
 		return false, "TemplateValuesUnresolved"
 	}
 	agentInitiated := s.isAgentInitiated(in, cluster, map[bool]*fleetv1.Cluster{true: fleet}[is == own])
-	if is == heirloom && !agentInitiated { // There is nobody whom Fleet could deploy anew.
+	if is == heirloom && !agentInitiated { // Otherwise Fleet has no agent to deploy again.
 		fleet.Spec.RedeployAgentGeneration++
 	}
 	if is == heirloom || is == handed {
@@ -186,7 +186,7 @@ func (s *State) convergeSelected(in settings, cluster *clusterv1.Cluster, fleet 
 	return s.isIn(cluster, fleet), s.reasonsOfImported(agentInitiated, cluster, fleet, resolved)
 }
 
-// hasForeignTarget: somebody else has made the group or the mapping that the Cluster needs.
+// hasForeignTarget reports whether another client made the group or the mapping that the Cluster needs.
 func (s *State) hasForeignTarget(in settings, cluster *clusterv1.Cluster) bool {
 	isForeign := func(object client.Object) bool { return object.GetDeletionTimestamp().IsZero() && !isOurs(object) }
 	used := use{cluster.Namespace, classOf(cluster)}
@@ -198,14 +198,14 @@ func (s *State) hasForeignTarget(in settings, cluster *clusterv1.Cluster) bool {
 	return in.classGroup && (group != nil && isForeign(group) || mapping != nil && isForeign(mapping))
 }
 
-// releaseProxy says on each Cluster what Fleet says of its bundles, in every state that has a Fleet
+// releaseProxy copies to each Cluster what Fleet reports about its bundles, in every state that has a Fleet
 // Cluster.
 func (s *State) releaseProxy(in settings) {
 	for _, cluster := range s.Clusters {
 		fleet := s.fleetClusterOf(in, cluster)
 		retained := !in.enabled || !cluster.DeletionTimestamp.IsZero()
 		switch {
-		case retained && !isKnown(cluster, fleet): // None of our business.
+		case retained && !isKnown(cluster, fleet): // Not ours.
 		case fleet != nil && (retained || meta.FindStatusCondition(cluster.Status.Conditions, importedCondition) != nil):
 			meta.SetStatusCondition(&cluster.Status.Conditions, bundlesReadyOf(fleet))
 		default:
@@ -228,14 +228,14 @@ func bundlesReadyOf(fleet *fleetv1.Cluster) metav1.Condition {
 	return result
 }
 
-// isGroupTaken: the namespace has a class of its own whose group has the name of the
-// group that the Cluster's class would have there.
+// isGroupTaken reports whether the namespace has a class whose group has the name that the group of the Cluster's
+// class would have there.
 func (s *State) isGroupTaken(in settings, cluster *clusterv1.Cluster) bool {
 	used := use{cluster.Namespace, classOf(cluster)}
 	return in.classGroup && used.crosses() && s.Classes[used.group()] != nil
 }
 
-// withdraw undoes an import: of everything that was made from the Cluster nothing stays.
+// withdraw undoes an import: it removes everything that was made from the Cluster.
 func (s *State) withdraw(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	if fleet != nil {
 		delete(s.FleetClusters, client.ObjectKeyFromObject(fleet))
@@ -246,7 +246,7 @@ func (s *State) withdraw(in settings, cluster *clusterv1.Cluster, fleet *fleetv1
 	})
 }
 
-// stampClass puts the labels of its class on a Cluster; without a class it has none.
+// stampClass sets the class labels on a Cluster. A Cluster without a class has none.
 func stampClass(cluster *clusterv1.Cluster) {
 	class := classOf(cluster)
 	cluster.Labels = set(cluster.Labels, classLabel, labelValue(class.Name))
@@ -254,9 +254,8 @@ func stampClass(cluster *clusterv1.Cluster) {
 	cluster.Annotations = set(cluster.Annotations, fullClass, map[bool]string{true: class.Name}[labelValue(class.Name) != class.Name])
 }
 
-// pin claims a selected Cluster: under the name of the Fleet Cluster that already is
-// its own, whatever its pin says, the name it was created with, or the one that naming
-// gives.
+// pin claims a selected Cluster. The name is that of the Fleet Cluster that is its own already, whatever the pin
+// says; or else the name that it was created with; or else the name that naming gives.
 func (s *State) pin(in settings, cluster *clusterv1.Cluster) {
 	existing := s.preferred(in, cluster, s.hasOrigin(cluster))
 	if existing == nil && !isClaimed(cluster) {
@@ -280,8 +279,8 @@ func unpin(cluster *clusterv1.Cluster) {
 	delete(cluster.Annotations, pinnedName)
 }
 
-// writeFleetCluster makes the Fleet Cluster as it should be. If a reference of the
-// Cluster cannot be resolved there are no values, and the last good ones stay.
+// writeFleetCluster makes the Fleet Cluster. If a reference of the Cluster cannot be resolved, there are no values,
+// and the last good ones stay.
 func (s *State) writeFleetCluster(
 	in settings, agentInitiated bool, cluster *clusterv1.Cluster, old *fleetv1.Cluster, values map[string]any,
 ) *fleetv1.Cluster {
@@ -291,7 +290,7 @@ func (s *State) writeFleetCluster(
 	}
 	class := classOf(cluster)
 	fleet := old.DeepCopy()
-	// Labels of the Cluster and of its class: the Cluster's win. The stamp comes with the Cluster's.
+	// Labels come from the Cluster and its class, and the Cluster's win. The stamp is among the Cluster's.
 	fleet.Labels = copied(s.classLabels(class), cluster.Labels)
 	fleet.Labels[managedBy] = "muster"
 	maps.Copy(fleet.Labels, othersIn(old.Labels))
@@ -305,7 +304,7 @@ func (s *State) writeFleetCluster(
 	noteOrigin(fleet, cluster)
 	fleet.Spec = fleetv1.ClusterSpec{
 		ClientID: s.clientIDFor(agentInitiated, old),
-		// Counted up by whoever wants the agent deployed anew.
+		// Other clients increase this to redeploy the agent.
 		RedeployAgentGeneration: old.Spec.RedeployAgentGeneration,
 		KubeConfigSecret:        cluster.Name + "-kubeconfig",
 		AgentNamespace:          in.agentNamespace,
@@ -315,7 +314,7 @@ func (s *State) writeFleetCluster(
 		TemplateValues:          old.Spec.TemplateValues,
 	}
 	if agentInitiated || s.waitsToTurn(cluster, old) {
-		fleet.Spec.KubeConfigSecret = "" // Nothing by which Fleet would install an agent.
+		fleet.Spec.KubeConfigSecret = "" // Without it Fleet installs no agent.
 	}
 	if values != nil {
 		fleet.Spec.TemplateValues = &fleetv1.GenericMap{Data: values}
@@ -338,8 +337,8 @@ func (s *State) classLabels(class Key) map[string]string {
 	return nil
 }
 
-// collectGarbage is what Kubernetes itself does: what is being deleted and has no
-// finalizer goes, and so does what had owners and has none any more.
+// collectGarbage plays Kubernetes: an object that is being deleted and has no finalizer goes, and so does an object
+// whose owners are all gone.
 func (s *State) collectGarbage() {
 	maps.DeleteFunc(s.Classes, isGone)
 	maps.DeleteFunc(s.Clusters, isGone)
@@ -369,7 +368,7 @@ func collect[T client.Object](objects map[Key]T, lives map[types.UID]bool) {
 	})
 }
 
-// report writes the condition FleetImported; without a reason there is none.
+// report writes the condition FleetImported; an empty reason removes it.
 func report(cluster *clusterv1.Cluster, imported bool, reason string) {
 	status := map[bool]metav1.ConditionStatus{true: metav1.ConditionTrue, false: metav1.ConditionFalse}[imported]
 	meta.SetStatusCondition(&cluster.Status.Conditions, metav1.Condition{Type: importedCondition, Status: status, Reason: reason})
@@ -382,7 +381,7 @@ func isGone[T client.Object](_ Key, object T) bool {
 	return !object.GetDeletionTimestamp().IsZero() && len(object.GetFinalizers()) == 0
 }
 
-// isPaused: by its spec or by its annotation.
+// isPaused reports whether the spec or the annotation pauses the Cluster.
 func isPaused(cluster *clusterv1.Cluster) bool {
 	return ptr.Deref(cluster.Spec.Paused, false) || has(cluster.Annotations, pauseAnnotation)
 }

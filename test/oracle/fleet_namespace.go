@@ -61,8 +61,8 @@ func isOlder(a, b *fleetv1.Cluster) bool {
 	return b.CreationTimestamp.IsZero() || !a.CreationTimestamp.IsZero() && a.CreationTimestamp.Before(&b.CreationTimestamp)
 }
 
-// IsTaken reports whether the webhook refuses a new Cluster because another Fleet Cluster has
-// the namespace that Fleet would give to it, or another Cluster is pinned to such a one.
+// IsTaken reports whether the webhook refuses a new Cluster because the namespace that Fleet would give it belongs
+// to another Fleet Cluster, or to the Fleet Cluster that another Cluster is pinned to.
 func IsTaken(s State, requested *clusterv1.Cluster) bool {
 	admitted := Admitted(s, requested)
 	if !isClaimed(admitted) {
@@ -77,8 +77,8 @@ func IsTaken(s State, requested *clusterv1.Cluster) bool {
 	return s.isRivalled(wanted, func(*clusterv1.Cluster) bool { return true })
 }
 
-// isPromised reports whether a Cluster that is not pinned yet would be pinned to a name whose
-// namespace in Fleet another Fleet Cluster has, or will have: a selected Cluster is pinned to it.
+// isPromised reports whether a Cluster without a pin would get a name whose namespace in Fleet belongs to another
+// Fleet Cluster, or will: a selected Cluster is pinned to that one.
 func (s *State) isPromised(in settings, cluster *clusterv1.Cluster) bool {
 	planned := cluster.DeepCopy()
 	s.pin(in, planned)
@@ -88,8 +88,8 @@ func (s *State) isPromised(in settings, cluster *clusterv1.Cluster) bool {
 	})
 }
 
-// isRivalled reports whether one of some Clusters is pinned to another name whose namespace in
-// Fleet is the same.
+// isRivalled reports whether one of the counted Clusters is pinned to another name with the same namespace in
+// Fleet.
 func (s *State) isRivalled(wanted Key, counts func(*clusterv1.Cluster) bool) bool {
 	for _, other := range s.Clusters {
 		if key := fleetKey(other); isClaimed(other) && counts(other) && key != wanted && FleetNamespace(key) == FleetNamespace(wanted) {
@@ -99,8 +99,8 @@ func (s *State) isRivalled(wanted Key, counts func(*clusterv1.Cluster) bool) boo
 	return false
 }
 
-// reasonsOfShared are those of a Cluster whose namespace in Fleet another has. A Cluster that
-// waits for something else need not hear of it before that has come.
+// reasonsOfShared returns the reasons for a Cluster whose namespace in Fleet belongs to another. While such a
+// Cluster also waits for something else, Muster may report that instead.
 func (s *State) reasonsOfShared(in settings, cluster *clusterv1.Cluster) string {
 	reasons := "NameConflict"
 	if !in.mayBeMade(cluster) {

@@ -15,35 +15,34 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// Helm is what there is of HelmChartProxies: what people wish for, and what Fleet is handed.
-// How that is called and cut into objects, nothing says: it shows in what comes of it.
+// Helm is the part of the state that is about HelmChartProxies: what users ask for, and what Fleet receives. The
+// names of the objects and their number are not part of the contract, so the model compares only their effect.
 type Helm struct {
 	Proxies map[Key]*addonsv1.HelmChartProxy
-	// Published are the versions of each chart in the repository, the newest last.
+	// Published holds the versions of each chart in the repository, the newest last.
 	Published map[string][]string
-	// Down means that the repository does not answer, and that the program knows no more of it than what
-	// Bundles carry.
+	// Down means that the repository does not answer, and that the program knows only the charts in Bundles.
 	Down bool
-	// Sources are the ConfigMaps and Secrets that values come from.
+	// Sources are the ConfigMaps and Secrets that hold values.
 	Sources map[Source]map[string]any
 
-	// Carriers are what Fleet is handed.
+	// Carriers are the releases that Fleet receives.
 	Carriers map[Carriage]*Carrier
-	// Asked says of each Bundle, of one Cluster with InstallOnce, for which chart it was last written. One that
-	// has no targets yet carries it, too.
+	// Asked holds, for each Bundle, or for each Cluster with InstallOnce, the chart that it was last written for. A
+	// Bundle without targets has a chart, too.
 	Asked map[Carriage]string
-	// Installed are the carriers, by UID, of which Fleet has said that all is installed; with InstallOnce, on which
-	// Cluster.
+	// Installed holds the UIDs of the carriers that Fleet reports as completely installed; with InstallOnce, with
+	// the name of the Cluster.
 	Installed map[types.UID]string
-	// ReleaseProxies are the Clusters that have a HelmReleaseProxy, each with its reason, and Matching those
-	// that the status of a HelmChartProxy names.
+	// ReleaseProxies holds the Clusters that have a HelmReleaseProxy, each with its reason. Matching holds the
+	// Clusters that the status of a HelmChartProxy names.
 	ReleaseProxies map[Key]map[string]string
 	Matching       map[Key][]string
-	// Observed are the HelmChartProxies whose status is of their generation.
+	// Observed holds the HelmChartProxies whose status has their generation.
 	Observed map[Key]bool
-	// Wrong is what must not be there, whatever people wish for.
+	// Wrong lists objects and values that must never exist.
 	Wrong []string
-	// Garbage are the Secrets that only the garbage collector may delete, and has yet to.
+	// Garbage lists the Secrets that only the garbage collector may delete, and has yet to.
 	Garbage []string
 	// Used are the ConfigMaps and Secrets that carriers refer to.
 	Used map[Source]bool
@@ -55,26 +54,26 @@ type Source struct {
 	Key
 }
 
-// Carriage is a release that a HelmChartProxy has Fleet carry to the Clusters of a namespace. There
-// may be two for a while: Clusters that are moved keep the one that they have.
+// Carriage is a release that Fleet carries for a HelmChartProxy to the Clusters of a namespace. There may be two
+// for a while: Clusters that are moved keep theirs.
 type Carriage struct {
 	Proxy              Key
 	Namespace, Release string
-	// Only is the Fleet Cluster that alone has it, with InstallOnce.
+	// Only is the only Fleet Cluster that has the release, with InstallOnce.
 	Only string
 }
 
-// Carrier is what Fleet is handed for the Clusters of a namespace.
+// Carrier is what Fleet receives for the Clusters of a namespace.
 type Carrier struct {
-	// Download specifies who downloads the chart: Manager, and the Bundle holds it, or Agent.
+	// Download specifies who downloads the chart: with Manager the Bundle holds it, with Agent the agent does it.
 	Download                                string
 	Chart, Version, ReleaseName, ReleasedIn string
 	CorrectDrift                            bool
-	// Once means that what is installed stays, whatever comes of the carrier, and Paused that Fleet leaves it alone.
+	// Once means that the release stays even if the carrier goes. Paused means that Fleet does not touch it.
 	Once, Paused bool
-	// Targets are the values by Fleet Cluster.
+	// Targets holds the values by Fleet Cluster.
 	Targets map[string]any
-	// UID is that of the object. Where that is made anew, releases are uninstalled meanwhile.
+	// UID is the UID of the object. If the object is made again, Fleet uninstalls its releases meanwhile.
 	UID types.UID `json:"-"`
 }
 
@@ -107,7 +106,8 @@ func (c Helm) copy() Helm {
 	return c
 }
 
-// convergeHelm is what is made of HelmChartProxies. What has none any more goes.
+// convergeHelm makes what HelmChartProxies ask for. If a HelmChartProxy is gone, its carriers keep only the targets of
+// moved Clusters.
 func (s *State) convergeHelm(in settings) {
 	helm := &s.Helm
 	helm.Wrong, helm.Garbage = nil, nil
@@ -121,20 +121,20 @@ func (s *State) convergeHelm(in settings) {
 	maps.DeleteFunc(helm.Matching, func(proxy Key, _ []string) bool { return helm.Proxies[proxy] == nil })
 	maps.DeleteFunc(helm.Observed, func(proxy Key, _ bool) bool { return helm.Proxies[proxy] == nil })
 	for key, proxy := range helm.Proxies {
-		if !has(proxy.Annotations, pauseAnnotation) { // Else nothing is written.
+		if !has(proxy.Annotations, pauseAnnotation) { // Otherwise Muster writes nothing.
 			s.convergeProxy(in, key, proxy)
 		}
 	}
 }
 
-// carry notes what Fleet is handed; nil is nothing.
+// carry records what Fleet receives; nil removes it.
 func (c *Helm) carry(of Carriage, carrier *Carrier) {
 	if c.Carriers[of] = carrier; carrier == nil {
 		delete(c.Carriers, of)
 	}
 }
 
-// isCarried reports whether a release is carried to anybody.
+// isCarried reports whether any carrier has the release.
 func (c *Helm) isCarried(of Carriage) bool {
 	for other := range c.Carriers {
 		if other.Proxy == of.Proxy && other.Namespace == of.Namespace && other.Release == of.Release {
@@ -155,7 +155,7 @@ func (s *State) convergeProxy(in settings, key Key, proxy *addonsv1.HelmChartPro
 		of := Carriage{Proxy: key, Namespace: cluster.Namespace, Release: wanted.Release()}
 		if wanted.Once {
 			if s.isRetained(proxy, cluster) {
-				continue // It has its release, whatever that is called now.
+				continue // It has its release, whatever the release's name is now.
 			}
 			fleet := s.fleetClusterOf(in, cluster)
 			of.Only = "Cluster " + cluster.Name
@@ -192,7 +192,7 @@ func (s *State) convergeProxy(in settings, key Key, proxy *addonsv1.HelmChartPro
 	helm.Observed[key] = true
 }
 
-// isRetained reports whether a Cluster has its release once and for all.
+// isRetained reports whether a Cluster has an InstallOnce release already.
 func (s *State) isRetained(proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) bool {
 	for of, carrier := range s.Helm.Carriers {
 		if carrier.Once && of.Proxy == client.ObjectKeyFromObject(proxy) && of.Namespace == cluster.Namespace && s.Helm.Installed[carrier.UID] == cluster.Name {
@@ -208,14 +208,13 @@ func asked(proxy *addonsv1.HelmChartProxy) string {
 	return strings.Join([]string{proxy.Spec.ChartName, proxy.Spec.Version, string(download)}, " ")
 }
 
-// waits reports whether a Bundle that is not there yet waits for its chart.
+// waits reports whether a Bundle that does not exist yet waits for its chart.
 func (s *State) waits(proxy *addonsv1.HelmChartProxy, of Carriage) bool {
 	return s.Helm.Down && proxy.Spec.Download != addonsv1.DownloadAgent && s.Helm.Asked[of] != asked(proxy)
 }
 
-// carrier returns what Fleet is handed for some Clusters of one namespace, which may have been
-// handed something before; nil if that is nothing. Of another release than the HelmChartProxy has
-// now, only what is moved stays, and what is installed once and for all.
+// carrier returns what Fleet receives for the given Clusters of one namespace, or nil if that is nothing. If the
+// HelmChartProxy has another release now, only the targets of moved Clusters and an InstallOnce release stay.
 func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage, clusters []*clusterv1.Cluster) *Carrier {
 	old := s.Helm.Carriers[of]
 	carrier, shared, retained := s.wanted(proxy)
@@ -225,7 +224,7 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 	installedOn := s.Helm.Installed[old.UID]
 	isRetained := carrier.Once && installedOn != ""
 	if !retained && !isRetained && of.Release != carrier.Release() {
-		if retained = s.Helm.Down && carrier.Download == "Manager"; !retained { // Else nothing can take its place.
+		if retained = s.Helm.Down && carrier.Download == "Manager"; !retained { // Otherwise nothing can take its place.
 			return s.withMoved(of.Namespace, old)
 		}
 	}
@@ -271,8 +270,8 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 	return carrier
 }
 
-// wanted returns what a HelmChartProxy asks for, with the values that are for all; retained, if that is
-// not to be had: then what is there stays, but for whoever is not selected any more.
+// wanted returns what a HelmChartProxy asks for, with the values that all Clusters share. If these cannot be had,
+// retained is true: the carrier stays, except for Clusters that are no longer selected.
 func (s *State) wanted(proxy *addonsv1.HelmChartProxy) (carrier *Carrier, shared map[string]any, retained bool) {
 	carrier = &Carrier{
 		Download: "Manager", Chart: proxy.Spec.ChartName, Version: resolve(proxy.Spec.Version, s.Helm.Published[proxy.Spec.ChartName]),
@@ -286,8 +285,8 @@ func (s *State) wanted(proxy *addonsv1.HelmChartProxy) (carrier *Carrier, shared
 	return carrier, shared, carrier.Version == "" || !readable || s.Helm.Down && !s.isAtHand(proxy)
 }
 
-// isAtHand reports whether a Bundle in the namespace of a HelmChartProxy has the chart that it asks for. Those in
-// other namespaces belong to others.
+// isAtHand reports whether a Bundle in the namespace of a HelmChartProxy has the chart that it asks for. Bundles in
+// other namespaces belong to other tenants.
 func (s *State) isAtHand(proxy *addonsv1.HelmChartProxy) bool {
 	for of, what := range s.Helm.Asked {
 		if of.Proxy == client.ObjectKeyFromObject(proxy) && of.Namespace == proxy.Namespace && what == asked(proxy) {
@@ -297,8 +296,8 @@ func (s *State) isAtHand(proxy *addonsv1.HelmChartProxy) bool {
 	return false
 }
 
-// movedOf returns the targets that stay whoever goes: a Cluster that is released is moved to another
-// management cluster, or was, and lives on.
+// movedOf returns the targets that stay even if their Cluster goes: the Cluster of a released Fleet Cluster is
+// being moved to another management cluster, or was, and still runs.
 func (s *State) movedOf(namespace string, carrier *Carrier) []string {
 	var moved []string
 	for name := range carrier.Targets {
@@ -309,7 +308,7 @@ func (s *State) movedOf(namespace string, carrier *Carrier) []string {
 	return moved
 }
 
-// withMoved returns a carrier with those of its targets; nil if there are none.
+// withMoved returns a carrier with only the targets of moved Clusters; nil if there are none.
 func (s *State) withMoved(namespace string, carrier *Carrier) *Carrier {
 	moved := s.movedOf(namespace, carrier)
 	if len(moved) == 0 {
@@ -320,8 +319,8 @@ func (s *State) withMoved(namespace string, carrier *Carrier) *Carrier {
 	return carrier
 }
 
-// reported returns the reasons of which the condition ClusterAvailable of a HelmReleaseProxy has one: it
-// says what is wrong with the Cluster.
+// reported returns the reasons that the condition ClusterAvailable of a HelmReleaseProxy may have. The condition
+// reports problems of the Cluster.
 func (s *State) reported(in settings, proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) string {
 	fleet := s.fleetClusterOf(in, cluster)
 	_, _, retained := s.wanted(proxy)
@@ -335,7 +334,7 @@ func (s *State) reported(in settings, proxy *addonsv1.HelmChartProxy, cluster *c
 	case s.isRetained(proxy, cluster):
 		reasons = append(reasons, "GetClusterFailed") // It may be in Fleet by another name now.
 	case retained || isPaused(cluster) || s.Helm.Down:
-		reasons = append(reasons, "ValueParsingFailed", "HelmReleaseProxyCreationFailed") // The HelmChartProxy says it.
+		reasons = append(reasons, "ValueParsingFailed", "HelmReleaseProxyCreationFailed") // The HelmChartProxy reports it.
 	case !rendered:
 		reasons = []string{"ValueParsingFailed"}
 	}
@@ -377,7 +376,7 @@ const longestRelease = 53
 // Shortened stands for the end of a name that is shortened somehow.
 const Shortened = "…"
 
-// nameOfRelease returns the name of the release of a HelmChartProxy that gives none.
+// nameOfRelease returns the default name of the release for a HelmChartProxy without one.
 func nameOfRelease(proxy string) string {
 	if len(proxy) <= longestRelease && isDNSLabel(proxy) {
 		return proxy

@@ -28,14 +28,14 @@ const (
 	accessType        = domain + "/helm-access"
 )
 
-// Secretive is in every value that is to stay in Secrets.
+// Secretive is part of every value that must stay in Secrets.
 const Secretive = "sesame"
 
-// secretly are Secretive and the password of the repository, as they are and encoded.
+// secretly lists Secretive and the password of the repository, plain and encoded.
 var secretly = [][]byte{[]byte(Secretive), []byte("c2VzYW1l"), []byte("correct horse"), []byte("Y29ycmVjdCBob3JzZ")}
 
-// ObserveHelm reads, of the namespaces that begin with a prefix, what is made of HelmChartProxies,
-// and tells what comes of it.
+// ObserveHelm reads what was made of HelmChartProxies in the namespaces that begin with a prefix, and returns its
+// effect.
 func ObserveHelm(ctx context.Context, reader client.Reader, prefix string, known Helm) (Helm, error) {
 	seen := newHelm()
 	seen.Proxies, seen.Published, seen.Sources = known.Proxies, known.Published, known.Sources
@@ -81,10 +81,10 @@ func ObserveHelm(ctx context.Context, reader client.Reader, prefix string, known
 	return seen, nil
 }
 
-// helmObservation is what is seen of helm.
+// helmObservation is what ObserveHelm has seen so far.
 type helmObservation struct {
 	*Helm
-	// sourceObservation are the ConfigMaps and Secrets, read those that agents read.
+	// observed holds the ConfigMaps and Secrets; read marks the ones that agents read.
 	observed map[Source]sourceObservation
 	read     map[Source]bool
 }
@@ -98,7 +98,7 @@ func (l *helmObservation) wrong(format string, a ...any) {
 	l.Wrong = append(l.Wrong, fmt.Sprintf(format, a...))
 }
 
-// addTo looks for secrets in what is none.
+// addTo reports secrets in an object that must not contain any.
 func (l *helmObservation) addTo(what string, object any) {
 	text, err := yaml.Marshal(object)
 	if err != nil || slices.ContainsFunc(secretly, func(secret []byte) bool { return bytes.Contains(text, secret) }) {
@@ -131,23 +131,23 @@ func (l *helmObservation) releaseProxy(key Key, releaseProxy *addonsv1.HelmRelea
 	l.addTo("HelmReleaseProxy "+key.String(), releaseProxy)
 }
 
-// carried returns the HelmChartProxy that something says it was made for.
+// carried returns the HelmChartProxy that an object names as the one it was made for.
 func carried(object client.Object) (Carriage, bool) {
 	namespace, name, found := strings.Cut(object.GetAnnotations()[carriedFor], "/")
 	_, labelled := object.GetLabels()[carriedLabel]
 	return Carriage{Proxy: Key{Namespace: namespace, Name: name}, Namespace: object.GetNamespace()}, found && labelled
 }
 
-// proxyOf returns the HelmChartProxy that a HelmReleaseProxy is of.
+// proxyOf returns the HelmChartProxy of a HelmReleaseProxy.
 func proxyOf(releaseProxy client.Object) Key {
 	proxy := Key{Namespace: releaseProxy.GetNamespace(), Name: releaseProxy.GetLabels()[releaseProxyLabel]}
 	if owners := releaseProxy.GetOwnerReferences(); len(owners) > 0 {
-		proxy.Name = owners[0].Name // Of a long name, the label is shortened.
+		proxy.Name = owners[0].Name // The label shortens long names.
 	}
 	return proxy
 }
 
-// MadeFor returns the HelmChartProxy that something was made for.
+// MadeFor returns the HelmChartProxy that an object was made for.
 func MadeFor(object client.Object) (proxy Key, found bool) {
 	if of, is := carried(object); is {
 		return of.Proxy, true
@@ -156,7 +156,7 @@ func MadeFor(object client.Object) (proxy Key, found bool) {
 	return proxyOf(object), found
 }
 
-// bundle notes a carrier.
+// bundle records a carrier.
 func (l *helmObservation) bundle(bundle *fleetv1.Bundle) {
 	of, is := carried(bundle)
 	if !is {
@@ -220,8 +220,8 @@ func (l *helmObservation) bundle(bundle *fleetv1.Bundle) {
 	l.Carriers[of] = carrier
 }
 
-// values returns what reaches a target: all layers, each over the one before, without the key
-// that keeps Helm from taking empty values for those of the last release.
+// values returns the values that reach a target: each layer over the one before, without the key that keeps Helm
+// from replacing empty values by those of the last release.
 func (l *helmObservation) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1.BundleTarget) any {
 	values := map[string]any{}
 	for _, helm := range []*fleetv1.HelmOptions{spec.Helm, target.Helm} {
@@ -249,7 +249,7 @@ func (l *helmObservation) values(of Carriage, spec fleetv1.BundleSpec, target fl
 	return withoutGlobal(values)
 }
 
-// read returns what values are read from, and the key.
+// read returns the object that values come from, and the key.
 func read(namespace string, from fleetv1.ValuesFrom) (Source, string) {
 	if ref := from.SecretKeyRef; ref != nil {
 		return Source{"Secret", Key{Namespace: namespace, Name: ref.Name}}, ref.Key
@@ -257,8 +257,8 @@ func read(namespace string, from fleetv1.ValuesFrom) (Source, string) {
 	return Source{"ConfigMap", Key{Namespace: namespace, Name: from.ConfigMapKeyRef.Name}}, from.ConfigMapKeyRef.Key
 }
 
-// deployment sees that what an agent reads is still there: until a rollout reaches the Cluster, that may be older
-// than what the target names. An object that changes would reach the Cluster at once.
+// deployment checks that the object that an agent reads still exists. Until a rollout reaches the Cluster, it may
+// be older than the one that the target names. A change of the object would reach the Cluster at once.
 func (l *helmObservation) deployment(deployment *fleetv1.BundleDeployment, bundles map[Key]*fleetv1.Bundle) {
 	its := deployment.Labels
 	bundle := bundles[Key{Namespace: its[fleetv1.BundleNamespaceLabel], Name: its[fleetv1.BundleLabel]}]
@@ -285,13 +285,13 @@ func withoutGlobal(values map[string]any) map[string]any {
 	return plain(values)
 }
 
-// leftOver notes ConfigMaps and Secrets of HelmChartProxies that no carrier refers to. Fleet does not
-// run: as long as there is a Bundle, it may still have to copy those that this named before. Of a HelmChartProxy
-// that is gone, those are the values of Clusters that are moved.
+// leftOver records ConfigMaps and Secrets of HelmChartProxies that no carrier refers to. Fleet does not run here:
+// while a Bundle exists, Fleet may still have to copy the objects that the Bundle named before. If the
+// HelmChartProxy is gone, these are the values of Clusters that are moved.
 func (l *helmObservation) leftOver() {
 	mayBeCopied := func(of Carriage, source Source) bool {
 		_, its, _ := strings.Cut(source.Name, ".for.")
-		fleetCluster, _, _ := strings.Cut(its, ".") // Of values that take turns, one has ".1".
+		fleetCluster, _, _ := strings.Cut(its, ".") // Values that alternate between two objects have ".1" in one.
 		for its, carrier := range l.Carriers {
 			if _, isTarget := carrier.Targets[fleetCluster]; its.Proxy == of.Proxy && its.Namespace == of.Namespace && (isTarget || l.Proxies[of.Proxy] != nil) {
 				return true
@@ -350,7 +350,7 @@ func (of Carriage) String() string {
 	return strings.TrimSuffix("HelmChartProxy "+of.Proxy.String()+" in "+of.Namespace+" for "+of.Only, " for ")
 }
 
-// viewHelm describes what is made of HelmChartProxies.
+// viewHelm describes what was made of HelmChartProxies.
 func viewHelm(s State, documents map[string]map[string]any) {
 	for of, carrier := range s.Helm.Carriers {
 		documents[of.String()+" as "+of.Release] = map[string]any{"carrier": carrier}

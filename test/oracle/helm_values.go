@@ -9,8 +9,8 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// Templates are values templates, and what is to come of each without a template engine: from
-// what a Cluster's bundles can read of it, or nothing if that fails.
+// Templates maps values templates to their results, computed without a template engine from the data that a
+// Cluster's bundles can read. A result is nil if the template fails.
 var Templates = map[string]func(data map[string]any) any{
 	"":                                  always(map[string]any{}),
 	"who: anybody":                      always(map[string]any{"who": "anybody"}),
@@ -50,11 +50,10 @@ func reads(key string, path ...string) func(map[string]any) any {
 	}
 }
 
-// aCluster is one whose values may fail.
+// aCluster is a Cluster whose values may fail.
 var aCluster = map[string]any{"Cluster": map[string]any{"metadata": map[string]any{"name": "one"}}}
 
-// HelmHolds reports whether something of a HelmChartProxy stays as it was, so that it matters how
-// it was.
+// HelmHolds reports whether something of a HelmChartProxy stays as it was, so that its earlier state matters.
 func HelmHolds(was State) bool {
 	s := Converge(was)
 	in := settingsOf(s.Config)
@@ -76,13 +75,12 @@ func HelmHolds(was State) bool {
 	return false
 }
 
-// isStatic: the values are the same for all Clusters.
+// isStatic reports whether the values are the same for all Clusters.
 func isStatic(proxy *addonsv1.HelmChartProxy) bool {
 	return !strings.Contains(proxy.Spec.ValuesTemplate, "{{")
 }
 
-// renderedFor returns a Cluster's own values, which lie over those for all; false if they cannot
-// be rendered.
+// renderedFor returns a Cluster's own values, which override the shared ones; false if they cannot be rendered.
 func (s *State) renderedFor(in settings, proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) (any, bool) {
 	if isStatic(proxy) {
 		return nil, true
@@ -96,8 +94,8 @@ func (s *State) renderedFor(in settings, proxy *addonsv1.HelmChartProxy, cluster
 	return values, values != nil
 }
 
-// sharedValues are those for all Clusters: of ConfigMaps and Secrets, and of a template that is
-// none; false if one is missing.
+// sharedValues returns the values for all Clusters, from ConfigMaps, Secrets, and a template that has no actions;
+// false if one is missing.
 func (s *State) sharedValues(proxy *addonsv1.HelmChartProxy) (map[string]any, bool) {
 	values := map[string]any{}
 	for _, from := range proxy.Spec.ValuesFrom {

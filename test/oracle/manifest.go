@@ -18,17 +18,17 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// What Fleet's settings say beside the address.
+// The other values in Fleet's settings.
 const (
-	// ServerCA is who signs the certificate at the address.
+	// ServerCA signs the certificate of the address.
 	ServerCA = "a certificate authority"
-	// TLSMode is how strictly agents look at it.
+	// TLSMode is how strictly agents verify it.
 	TLSMode = "strict"
 )
 
-// manifestText returns what is issued: the agent's namespace, its ConfigMap, its Secret with
-// the credential of this one cluster, and Fleet's own manifest of the agent. It contains no
-// clientID and no token by which anybody could register.
+// manifestText returns the issued manifest: the agent's namespace, its ConfigMap, its Secret with the credential of
+// this one cluster, and Fleet's own manifest of the agent. It contains no clientID and no token with which a client
+// could register.
 func manifestText(server string, fleet *fleetv1.Cluster, bundle *fleetv1.Bundle, token string) []byte {
 	kubeconfig := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a, namespace: %q}}],
 clusters: [{name: a, cluster: {server: %q, certificate-authority-data: %q}}], users: [{name: a, user: {token: %q}}]}`,
@@ -44,8 +44,7 @@ clusters: [{name: a, cluster: {server: %q, certificate-authority-data: %q}}], us
 %[4]s`, fleet.Spec.AgentNamespace, TLSMode, secret, bundle.Spec.Resources[0].Content)
 }
 
-// readManifest reads a manifest as the cluster that it is applied to would, however it
-// is written.
+// readManifest reads a manifest as a cluster would, in whatever form it is written.
 func readManifest(text []byte) (map[string]any, error) {
 	content := map[string]any{}
 	var rest []any

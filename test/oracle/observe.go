@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Observe reads, of the namespaces that begin with a prefix, what Muster writes; of
-// Namespaces themselves those that known names.
+// Observe reads the objects that Muster writes in the namespaces that begin with a prefix, and the Namespaces in
+// known.
 func Observe(ctx context.Context, reader client.Reader, prefix string, known map[string]*corev1.Namespace) (State, error) {
 	seen, namespaces := NewState(), map[Key]*corev1.Namespace{}
 	err := errors.Join(
@@ -105,8 +105,7 @@ func asYAML(value any) string {
 	return string(text)
 }
 
-// dropEmptied drops lists that exclusions have emptied: whether an empty list is there does
-// not matter.
+// dropEmptied drops lists that exclusions have emptied. Whether an empty list exists does not matter.
 func dropEmptied(node any) {
 	switch typed := node.(type) {
 	case map[string]any:

@@ -49,10 +49,10 @@ func (s *State) add(name string, uid types.UID) *clusterv1.Cluster {
 	return cluster
 }
 
-// change is something that happens to a state.
+// change is an event that changes a state.
 type change func(*State)
 
-// then lets one thing happen after another.
+// then combines changes, in order.
 func then(changes ...change) change {
 	return func(s *State) {
 		for _, happen := range changes {
@@ -92,12 +92,12 @@ func deleteOne(s *State)   { delete(s.Clusters, one) }
 func stopGarbage(s *State) { s.GarbageRemains = true }
 func addTwo(s *State)      { s.add("two", "uid-of-two") }
 
-// anew makes a Cluster of the name once more, with another UID.
+// anew makes a Cluster of the same name again, with another UID.
 func anew(s *State) {
 	s.add("one", "uid-of-one-anew").CreationTimestamp = metav1.NewTime(noon.Add(time.Hour))
 }
 
-// foreignOne is somebody else's Fleet Cluster under the name.
+// foreignOne makes a Fleet Cluster of another client under the name.
 func foreignOne(s *State) {
 	s.FleetClusters[one] = &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: one.Namespace, Name: one.Name}}
 }
@@ -125,7 +125,7 @@ var (
 	})
 )
 
-// made lists the objects of Fleet, but for the groups of the classes, which are always the same.
+// made lists Fleet's objects, except the groups of the classes, which are always the same.
 func made(s State) string {
 	names := missing(s, NewState(), nil)
 	return strings.Join(slices.DeleteFunc(names, func(name string) bool { return strings.HasSuffix(name, "/small") }), ", ")
@@ -141,8 +141,8 @@ func reason(s State) string {
 	return ""
 }
 
-// TestConverge anchors the rules to the contract. What random runs and integration tests judge on
-// an API server is not repeated here.
+// TestConverge anchors the rules to the contract. It does not repeat what random runs and integration tests check
+// on an API server.
 func TestConverge(t *testing.T) {
 	const (
 		shared = "ClusterGroup team/small.lib, BundleNamespaceMapping lib/team"
@@ -162,7 +162,7 @@ func TestConverge(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens      change
 		made, reason string
-		// is specifies what else must be true.
+		// is checks what else must be true.
 		is func(*State) bool
 	}{
 		"imported":                      {converge, all, "True Imported", nil},
@@ -211,7 +211,7 @@ func TestConverge(t *testing.T) {
 	}
 }
 
-// TestDiff: a difference is found wherever it is.
+// TestDiff checks that Diff finds a difference in every kind of object.
 func TestDiff(t *testing.T) {
 	s := Converge(scene())
 	for where, alter := range map[string]change{
@@ -230,13 +230,13 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// agentInitiated makes it a Cluster without topology whose agent is to register itself.
+// agentInitiated turns the Cluster into one without a topology whose agent must register itself.
 func agentInitiated(s *State) {
 	s.AgentInitiated.Registrar, s.AgentInitiated.Server = true, "https://fleet.example.com"
 	then(classless, uninitialize, annotate(registration, "agent"))(s)
 }
 
-// TestRecognize: what is drawn is distinguished from what was there, and from what is too short.
+// TestRecognize checks that a new clientID is distinguished from an old one and from one that is too short.
 func TestRecognize(t *testing.T) {
 	was := scene()
 	agentInitiated(&was)
@@ -251,7 +251,7 @@ func TestRecognize(t *testing.T) {
 	}
 }
 
-// TestFleetAnswers: wishes alone, and a Fleet that answers, lead to a Cluster whose agent has checked in.
+// TestFleetAnswers checks that FleetAnswers turns requests alone into a Cluster whose agent has checked in.
 func TestFleetAnswers(t *testing.T) {
 	s := scene()
 	agentInitiated(&s)

@@ -11,19 +11,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// relation is what a Fleet Cluster is to a CAPI Cluster.
+// relation says whose a Fleet Cluster is, as seen from a CAPI Cluster.
 type relation int
 
 const (
-	foreign  relation = iota // Somebody else's.
-	own                      // The Cluster's.
-	handed                   // Somebody hands it over.
-	heirloom                 // A dead namesake's that stayed: handed over, its agent deployed anew.
-	orphan                   // A dead namesake's that has an owner, and has to go first.
+	foreign  relation = iota // It belongs to another client.
+	own                      // It belongs to the Cluster.
+	handed                   // Its maker hands it over.
+	heirloom                 // A deleted namesake's: handed over, and its agent is deployed again.
+	orphan                   // A deleted namesake's that has an owner, and must go first.
 )
 
-// relationOf returns what a Fleet Cluster is to a Cluster. UIDs decide; names only where
-// no UID is known, and then not for what was there before the Cluster.
+// relationOf returns the relation of a Fleet Cluster to a Cluster. UIDs decide. Names decide only if no UID is known,
+// and not for a Fleet Cluster that is older than the Cluster.
 func (s *State) relationOf(in settings, fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) relation {
 	owners, origins := clusterOwners(fleet), originUIDs(fleet)
 	from := fleet.Annotations[importedFrom]
@@ -33,7 +33,7 @@ func (s *State) relationOf(in settings, fleet *fleetv1.Cluster, cluster *cluster
 			return foreign
 		}
 		return own
-	case s.existsOf(fleet.Namespace, origins): // Another Cluster's, whatever else it says.
+	case s.existsOf(fleet.Namespace, origins): // It is another Cluster's, whatever its annotations say.
 		return foreign
 	case fleet.Annotations[adopt] == "true":
 		// Handed over, but not from under another Cluster that it was made from.
@@ -60,8 +60,8 @@ func (s *State) relationOf(in settings, fleet *fleetv1.Cluster, cluster *cluster
 	return own
 }
 
-// isRightful: of several Clusters that exist and own a Fleet Cluster, one has it: that
-// which it was made from, or else that with the smallest UID.
+// isRightful reports whether the Cluster has the Fleet Cluster if several existing Clusters own it. The Cluster
+// that it was made from has it, or else the one with the smallest UID.
 func (s *State) isRightful(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
 	var living []metav1.OwnerReference
 	for _, owner := range clusterOwners(fleet) {
@@ -80,7 +80,7 @@ func (s *State) isRightful(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) b
 	return living[made].UID == cluster.UID
 }
 
-// fleetClusterOf returns the Fleet Cluster that is the Cluster's already, or nil.
+// fleetClusterOf returns the Fleet Cluster that already belongs to the Cluster, or nil.
 func (s *State) fleetClusterOf(in settings, cluster *clusterv1.Cluster) *fleetv1.Cluster {
 	if known := s.preferred(in, cluster, s.hasOrigin(cluster)); known != nil {
 		return known
@@ -89,15 +89,15 @@ func (s *State) fleetClusterOf(in settings, cluster *clusterv1.Cluster) *fleetv1
 		return s.preferred(in, cluster, s.isOwn(in, cluster))
 	}
 	pinned := s.FleetClusters[fleetKey(cluster)]
-	// What is handed over is not the Cluster's before it was taken.
+	// A Fleet Cluster that is handed over does not belong to the Cluster before Muster claims it.
 	if pinned != nil && s.relationOf(in, pinned, cluster) == own {
 		return pinned
 	}
 	return nil
 }
 
-// preferred returns, of the living Fleet Clusters of a kind in the Cluster's namespace,
-// the one it is pinned to, or else the one of the expected name, or else the oldest.
+// preferred returns one of the matching Fleet Clusters in the Cluster's namespace that are not being deleted: the
+// one that the Cluster is pinned to, or else the one with the expected name, or else the oldest.
 func (s *State) preferred(in settings, cluster *clusterv1.Cluster, is func(*fleetv1.Cluster) bool) *fleetv1.Cluster {
 	var found []*fleetv1.Cluster
 	for key, fleet := range s.FleetClusters {
@@ -128,14 +128,14 @@ func (s *State) preferred(in settings, cluster *clusterv1.Cluster, is func(*flee
 	})
 }
 
-// hasOrigin: the Fleet Cluster names the Cluster's UID, and no other has more right to it.
+// hasOrigin matches Fleet Clusters that name the Cluster's UID, unless another Cluster has more right to them.
 func (s *State) hasOrigin(cluster *clusterv1.Cluster) func(*fleetv1.Cluster) bool {
 	return func(fleet *fleetv1.Cluster) bool {
 		return slices.Contains(originUIDs(fleet), cluster.UID) && s.isRightful(fleet, cluster)
 	}
 }
 
-// isOwn: by its UID, or where none is known by its name.
+// isOwn matches Fleet Clusters that belong to the Cluster by UID or, if no UID is known, by name.
 func (s *State) isOwn(in settings, cluster *clusterv1.Cluster) func(*fleetv1.Cluster) bool {
 	return func(fleet *fleetv1.Cluster) bool { return s.relationOf(in, fleet, cluster) == own }
 }
@@ -147,8 +147,8 @@ func clusterOwners(object client.Object) []metav1.OwnerReference {
 	})
 }
 
-// originUIDs returns the UIDs of the Clusters that a Fleet Cluster was made from: its
-// owners', or where it has none the one that was noted.
+// originUIDs returns the UIDs of the Clusters that a Fleet Cluster was made from: those of its owners, or if it has
+// none, the one in its annotation.
 func originUIDs(fleet *fleetv1.Cluster) []types.UID {
 	var uids []types.UID
 	for _, owner := range clusterOwners(fleet) {
@@ -160,7 +160,7 @@ func originUIDs(fleet *fleetv1.Cluster) []types.UID {
 	return uids
 }
 
-// existsOf: one of the UIDs is that of a Cluster that exists in the namespace.
+// existsOf reports whether one of the UIDs belongs to an existing Cluster in the namespace.
 func (s *State) existsOf(namespace string, uids []types.UID) bool {
 	for key, cluster := range s.Clusters {
 		if key.Namespace == namespace && slices.Contains(uids, cluster.UID) {
@@ -170,8 +170,8 @@ func (s *State) existsOf(namespace string, uids []types.UID) bool {
 	return false
 }
 
-// isOfLiving: the Cluster that a Fleet Cluster was made from exists. A namesake made
-// anew is another one.
+// isOfLiving reports whether the Cluster that a Fleet Cluster was made from exists. A new Cluster of the same name
+// is another one.
 func (s *State) isOfLiving(in settings, fleet *fleetv1.Cluster) bool {
 	for key, cluster := range s.Clusters {
 		if key.Namespace == fleet.Namespace && (s.hasOrigin(cluster)(fleet) || s.isOwn(in, cluster)(fleet)) {
@@ -181,8 +181,7 @@ func (s *State) isOfLiving(in settings, fleet *fleetv1.Cluster) bool {
 	return false
 }
 
-// claim writes on a Fleet Cluster whose it is now, even where nothing else of it may
-// be changed.
+// claim writes on a Fleet Cluster whose it is now, even if Muster may change nothing else of it.
 func (in settings) claim(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) {
 	for _, note := range []string{adopt, released} {
 		delete(fleet.Annotations, note)
@@ -193,7 +192,7 @@ func (in settings) claim(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) {
 	fleet.ManagedFields = append(fleet.ManagedFields, metav1.ManagedFieldsEntry{Manager: manager})
 }
 
-// noteOrigin notes the Cluster's UID where no owner reference tells it.
+// noteOrigin records the Cluster's UID if no owner reference has it.
 func noteOrigin(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) {
 	uid := string(cluster.UID)
 	if isOwner(fleet, cluster.UID) {

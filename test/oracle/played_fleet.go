@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Where no Fleet runs, somebody has to play it. What follows is what it would do, which who
-// plays it writes down, and who only wishes for the end of it can have done to a state.
+// If no Fleet runs, a test must play it. The functions below return what Fleet would write. A driver writes that to
+// the API server, and a test that needs only the result applies it to a state.
 
 // Agent returns Fleet's own Bundle with the agent of a Fleet Cluster.
 func Agent(fleet *fleetv1.Cluster) *fleetv1.Bundle {
@@ -23,7 +23,7 @@ func Agent(fleet *fleetv1.Cluster) *fleetv1.Bundle {
 	return bundle
 }
 
-// Credential returns what Fleet leaves for a registration of a Fleet Cluster.
+// Credential returns the Secret that Fleet leaves for a registration of a Fleet Cluster.
 func Credential(of *fleetv1.ClusterRegistration, fleet *fleetv1.Cluster, token string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: CredentialName(of)},
@@ -34,9 +34,8 @@ func Credential(of *fleetv1.ClusterRegistration, fleet *fleetv1.Cluster, token s
 	}
 }
 
-// FleetAnswers has Fleet do what it does with all Fleet Clusters that there are, until nobody
-// asks for more: namespaces, agents, and credentials. The agents of Clusters whose manifest is
-// there then call.
+// FleetAnswers plays Fleet for all Fleet Clusters until nothing is left to do: it adds namespaces, agents and
+// credentials. Then the agents of Clusters with a manifest check in.
 func FleetAnswers(in State, token func(*fleetv1.Cluster) string) State {
 	s := Converge(in)
 	for _, fleet := range s.FleetClusters {

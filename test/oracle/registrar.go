@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// convergeRegistrar is what the registrar makes, where it runs.
+// convergeRegistrar computes what the registrar makes, if it runs.
 func (s *State) convergeRegistrar(in settings) {
 	if !s.AgentInitiated.Registrar {
 		return
@@ -30,7 +30,7 @@ func (s *State) convergeManifest(in settings, cluster *clusterv1.Cluster) {
 	fleet := s.fleetClusterOf(in, cluster)
 	switch {
 	case !selected && fleet != nil && isKnown(cluster, fleet):
-		// Kept as it is. A credential without a Fleet Cluster is none.
+		// It stays as it is. A credential without a Fleet Cluster is useless.
 	case !selected || !s.isAgentInitiated(in, cluster, fleet):
 		s.takeBack(cluster, fleet)
 	default:
@@ -38,8 +38,8 @@ func (s *State) convergeManifest(in settings, cluster *clusterv1.Cluster) {
 	}
 }
 
-// takeBack leaves what was issued where Fleet itself is to install the agent, as long as it
-// works: until that one is registered, so that a cluster that cannot be reached keeps its agent.
+// takeBack is for Clusters whose agent Fleet installs. An issued credential stays while its registration exists, so
+// that a cluster that Fleet cannot reach keeps its agent.
 func (s *State) takeBack(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	if retained := s.AgentInitiated.Records[cluster.UID]; retained.Token != "" && s.isRegistered(retained.Registration) {
 		return
@@ -51,10 +51,10 @@ func (s *State) takeBack(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 			return // It waits for Fleet.
 		}
 	}
-	s.AgentInitiated.Rotated[cluster.UID] = s.AgentInitiated.Records[cluster.UID].Rotation // What was not followed to its end is a wish again.
+	s.AgentInitiated.Rotated[cluster.UID] = s.AgentInitiated.Records[cluster.UID].Rotation // An unfinished rotation is pending again.
 }
 
-// empty leaves a Secret without a manifest where what was issued works no more.
+// empty removes the manifest from the Secret if the issued credential no longer works.
 func (s *State) empty(cluster *clusterv1.Cluster) {
 	retained := s.AgentInitiated.Records[cluster.UID]
 	if retained.Token == "" {
@@ -75,10 +75,10 @@ func (s *State) isRegistered(uid types.UID) bool {
 	return false
 }
 
-// handOut registers a Cluster, and once that is granted writes its manifest.
+// handOut registers a Cluster, and writes its manifest once Fleet has granted the registration.
 func (s *State) handOut(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	if retained := s.AgentInitiated.Records[cluster.UID]; fleet != nil && fleet.Spec.KubeConfigSecret != "" && retained.Token != "" && s.isRegistered(retained.Registration) {
-		return // Its Fleet Cluster may not be patched: what was issued works on.
+		return // Muster may not patch its Fleet Cluster; the issued credential still works.
 	}
 	reasons := s.hindrances(fleet)
 	if len(reasons) == 0 {
@@ -87,8 +87,8 @@ func (s *State) handOut(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	s.reportManifest(cluster, fleet, reasons...)
 }
 
-// advance does what comes next for a Cluster whose agent is to register itself, and returns the reasons of
-// which its condition has one.
+// advance takes the next step for a Cluster whose agent registers itself, and returns the reasons that its
+// condition may have.
 func (s *State) advance(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []string {
 	current, earlier := s.current(fleet)
 	asked := cluster.Annotations[rotate]
@@ -98,7 +98,7 @@ func (s *State) advance(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []st
 	switch {
 	case current == nil && !rotates && s.AgentInitiated.CheckedIn[fleet.UID] && s.isRegisteredByOthers(fleet):
 		s.empty(cluster)
-		return []string{"AlreadyRegistered"} // That takes nothing more.
+		return []string{"AlreadyRegistered"} // Nothing else is needed.
 	case current != nil && !current.Status.Granted && !rotates, s.AgentInitiated.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))] == nil:
 		return []string{"WaitingForFleet"}
 	case isTaken && (current == nil || rotates):
@@ -111,7 +111,7 @@ func (s *State) advance(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []st
 		return []string{"WaitingForFleet"}
 	}
 	token := s.tokenOf(cluster, fleet, current)
-	if token == "" { // For some minutes nobody can tell.
+	if token == "" { // For some minutes the registrar cannot know which.
 		return []string{"CredentialLost", "WaitingForFleet"}
 	}
 	s.AgentInitiated.Records[cluster.UID] = Record{current.UID, token, s.AgentInitiated.Rotated[cluster.UID]}
@@ -119,14 +119,14 @@ func (s *State) advance(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []st
 		return []string{"SecretConflict"}
 	}
 	s.AgentInitiated.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))] = s.manifest(cluster, fleet, current, token)
-	for _, key := range earlier { // What was registered earlier is revoked.
+	for _, key := range earlier { // Earlier registrations are revoked.
 		delete(s.AgentInitiated.Registrations, key)
 	}
 	return []string{"ManifestReady"}
 }
 
-// hindrances are the reasons for which nobody can be registered now. Which of several is reported
-// first, nothing says.
+// hindrances returns the reasons why no agent can register now. The contract does not say which of several is
+// reported first.
 func (s *State) hindrances(fleet *fleetv1.Cluster) []string {
 	var reasons []string
 	if fleet == nil || !fleet.DeletionTimestamp.IsZero() || fleet.Status.Namespace == "" || fleet.Spec.KubeConfigSecret != "" {
@@ -140,7 +140,8 @@ func (s *State) hindrances(fleet *fleetv1.Cluster) []string {
 	return reasons
 }
 
-// isRegisteredByOthers: somebody else has a credential of the Fleet Cluster.
+// isRegisteredByOthers reports whether a registration that Muster did not make has a credential of the Fleet
+// Cluster.
 func (s *State) isRegisteredByOthers(fleet *fleetv1.Cluster) bool {
 	_, others := s.registrationsOf(fleet)
 	return slices.ContainsFunc(others, func(key Key) bool {
@@ -149,13 +150,13 @@ func (s *State) isRegisteredByOthers(fleet *fleetv1.Cluster) bool {
 	})
 }
 
-// current returns Muster's own registration of the clientID that a Fleet Cluster has, the
-// last one, and what was registered earlier: by Muster, and by whomever under another clientID.
+// current returns Muster's last registration with the clientID of a Fleet Cluster, and the earlier ones: Muster's
+// own, and those of other clients with another clientID.
 func (s *State) current(fleet *fleetv1.Cluster) (current *fleetv1.ClusterRegistration, earlier []Key) {
 	ours, others := s.registrationsOf(fleet)
 	isOfIts := func(key Key) bool { return s.AgentInitiated.Registrations[key].Spec.ClientID == fleet.Spec.ClientID }
 	isGranted := func(key Key) bool { return s.AgentInitiated.Registrations[key].Status.Granted }
-	// What waits to be granted is the last.
+	// A registration that waits for its grant is the last.
 	last := slices.IndexFunc(ours, func(key Key) bool { return isOfIts(key) && !isGranted(key) })
 	if last < 0 {
 		last = slices.IndexFunc(ours, isOfIts)
@@ -168,8 +169,8 @@ func (s *State) current(fleet *fleetv1.Cluster) (current *fleetv1.ClusterRegistr
 	return current, append(ours, others...)
 }
 
-// register makes a registration that is yet to get a name. It goes with the Fleet Cluster, no
-// token leads to it, and it says nothing of labels.
+// register makes a registration that has no name yet. Its owner is the Fleet Cluster. It belongs to no registration
+// token, and has no labels for the cluster.
 func (s *State) register(fleet *fleetv1.Cluster) {
 	asked := &fleetv1.ClusterRegistration{}
 	asked.Namespace, asked.Labels = fleet.Namespace, map[string]string{managedBy: "muster"}
@@ -178,8 +179,8 @@ func (s *State) register(fleet *fleetv1.Cluster) {
 	s.AgentInitiated.Registrations[Key{Namespace: fleet.Namespace, Name: "new of " + fleet.Name}] = asked
 }
 
-// tokenOf returns the credential of a registration: as it was issued, or as Fleet has left
-// it, if it is for this Fleet Cluster.
+// tokenOf returns the credential of a registration: the issued one, or the one that Fleet has left, if that is for
+// this Fleet Cluster.
 func (s *State) tokenOf(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, current *fleetv1.ClusterRegistration) string {
 	if retained := s.AgentInitiated.Records[cluster.UID]; retained.Token != "" && retained.Registration == current.UID {
 		return retained.Token
@@ -195,7 +196,7 @@ func (s *State) tokenOf(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, curr
 func (s *State) manifest(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, current *fleetv1.ClusterRegistration, token string) *corev1.Secret {
 	secret := &corev1.Secret{Type: manifestType}
 	secret.Namespace, secret.Name = cluster.Namespace, cluster.Name+"-fleet-agent"
-	secret.Labels = map[string]string{managedBy: "muster", clusterv1.ClusterNameLabel: cluster.Name} // clusterctl move goes by the latter.
+	secret.Labels = map[string]string{managedBy: "muster", clusterv1.ClusterNameLabel: cluster.Name} // For clusterctl move.
 	secret.Annotations = map[string]string{registered: string(current.UID)}
 	secret.OwnerReferences = settings{owners: true}.ownersOf(cluster)
 	secret.Data = map[string][]byte{
@@ -204,8 +205,8 @@ func (s *State) manifest(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, cur
 	return secret
 }
 
-// reportManifest is the registrar's word on a Cluster: any of the reasons. Of an inherited Fleet
-// Cluster, whoever called before the manifest was there may be the earlier Cluster's agent.
+// reportManifest writes the registrar's condition with any of the reasons. If the Fleet Cluster is inherited, an
+// agent that checked in before the manifest existed may be the earlier Cluster's.
 func (s *State) reportManifest(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, reasons ...string) {
 	status := metav1.ConditionFalse
 	if reasons[0] == "ManifestReady" {

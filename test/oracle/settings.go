@@ -12,10 +12,10 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// settings are what a FleetAddonConfig asks for. What it does not mention, and all of
-// it if there is none, has its default; off is always explicit.
+// settings are what a FleetAddonConfig asks for. A field that it does not mention has its default, and so have all
+// fields without a FleetAddonConfig. Disabling is always explicit.
 type settings struct {
-	// missing: there is none.
+	// missing means that there is no FleetAddonConfig.
 	missing bool
 
 	enabled, classGroup, patch, owners, hostNetwork bool
@@ -26,7 +26,7 @@ type settings struct {
 	deletesDeselected                               bool
 	exclude                                         []string
 
-	// agentInitiated has the agents of those Clusters call that the selector matches.
+	// agentInitiated means that agents register themselves on the Clusters that agentSelector matches.
 	agentInitiated bool
 	agentSelector  labels.Selector
 
@@ -62,7 +62,7 @@ func settingsOf(config *addonsv1.FleetAddonConfig) settings {
 	}
 }
 
-// secretive is where a kubeadm control plane, the only one in the runs, may carry secrets.
+// secretive lists the fields of a kubeadm control plane, the only kind in the runs, that may carry secrets.
 var secretive = func() []string {
 	pointers := []string{
 		"files", "users", "ignition", "bootCommands", "preKubeadmCommands", "postKubeadmCommands",
@@ -76,8 +76,8 @@ var secretive = func() []string {
 	return pointers
 }()
 
-// parse returns a selector; a missing one matches everything, as an empty one does. No run has
-// one that is invalid: admission refuses it.
+// parse returns a selector; a missing one matches everything, like an empty one. No run has an invalid selector,
+// because admission refuses it.
 func parse(selector *metav1.LabelSelector) labels.Selector {
 	parsed, err := metav1.LabelSelectorAsSelector(cmp.Or(selector, &metav1.LabelSelector{}))
 	if err != nil {
@@ -91,7 +91,7 @@ func (in settings) nameOf(cluster *clusterv1.Cluster) string {
 	return fleetName(in.prefix + cluster.Name + in.suffix)
 }
 
-// selects: both selectors match. The Cluster's selector may name the class labels.
+// selects reports whether both selectors match. The Cluster's selector may name the class labels.
 func (in settings) selects(cluster *clusterv1.Cluster, namespace *corev1.Namespace) bool {
 	if !in.enabled {
 		return false

@@ -42,17 +42,16 @@ type State struct {
 	FleetClusters map[Key]*fleetv1.Cluster
 	Groups        map[Key]*fleetv1.ClusterGroup
 	Mappings      map[Key]*fleetv1.BundleNamespaceMapping
-	// FleetNamespaces are those that Fleet keeps for Fleet Clusters, by name: for which, its
-	// annotations say.
+	// FleetNamespaces are the namespaces that Fleet keeps for Fleet Clusters, by name, with the Fleet Cluster in
+	// their annotations.
 	FleetNamespaces map[string]Key
 
-	// AgentInitiated is what there is for Clusters whose agents register themselves.
+	// AgentInitiated is the part about Clusters whose agents register themselves.
 	AgentInitiated AgentInitiated
-	// Helm is what there is of HelmChartProxies.
+	// Helm is the part about HelmChartProxies.
 	Helm Helm
 
-	// GarbageRemains means that the garbage collector is stopped: what had owners and has
-	// none any more is there.
+	// GarbageRemains means that the garbage collector is stopped: objects whose owners are all gone still exist.
 	GarbageRemains bool
 }
 
@@ -89,7 +88,7 @@ func copyMap[K comparable, V interface{ DeepCopy() V }](from map[K]V) map[K]V {
 	return to
 }
 
-// Keys that Muster writes or heeds.
+// Keys that Muster writes or reads.
 const (
 	domain            = "fleet.addons.cluster.x-k8s.io"
 	classLabel        = "clusterclass-name." + domain
@@ -109,12 +108,11 @@ const (
 	importedCondition = "FleetImported"
 	bundlesCondition  = "FleetBundlesReady"
 
-	// Others is the domain of the labels and annotations that others put on Fleet
-	// objects. They stay.
+	// Others is the domain of the labels and annotations that other clients put on Fleet objects. They stay.
 	Others = "others.example/"
 )
 
-// isOurs: Muster or CAAPF made the object, or its maker handed it over.
+// isOurs reports whether Muster or CAAPF made the object, or its maker handed it over.
 func isOurs(object client.Object) bool {
 	return object.GetLabels()[managedBy] == "muster" || object.GetAnnotations()[adopt] == "true" || isManager(object)
 }
@@ -129,12 +127,12 @@ func isClaimed(cluster *clusterv1.Cluster) bool {
 	return cluster.Annotations[ownedBy] != "" && isDNSLabel(cluster.Annotations[pinnedName])
 }
 
-// isKnown: the Cluster is or was imported. Other Clusters are none of our business.
+// isKnown reports whether the Cluster is or was imported. Muster ignores other Clusters.
 func isKnown(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 	return isClaimed(cluster) || fleet != nil && isOurs(fleet)
 }
 
-// classOf returns the class that a Cluster's topology names; no namespace is the Cluster's own.
+// classOf returns the class that a Cluster's topology names. Without a namespace, it is in the Cluster's own.
 func classOf(cluster *clusterv1.Cluster) Key {
 	class := Key{Namespace: cluster.Spec.Topology.ClassRef.Namespace, Name: cluster.Spec.Topology.ClassRef.Name}
 	if class.Name == "" {
@@ -165,8 +163,8 @@ func set(object map[string]string, key, value string) map[string]string {
 	return object
 }
 
-// copied returns what may be copied to a Fleet object: nothing that steers Fleet or
-// Rancher, that speaks of the original, or that is our own note. The last map wins.
+// copied returns the keys that may be copied to a Fleet object: none that steer Fleet or Rancher, describe the
+// original, or are our own. The last map wins.
 func copied(sources ...map[string]string) map[string]string {
 	result := map[string]string{}
 	for _, source := range sources {
@@ -181,8 +179,8 @@ func copied(sources ...map[string]string) map[string]string {
 	return result
 }
 
-// othersIn returns what others put there, which stays. Keys of ours that we do not want
-// go, whoever wrote them; so does the one that handed the object over.
+// othersIn returns the keys that other clients put there, which stay. Unwanted keys of ours go, whichever client
+// wrote them, and so does the key that handed the object over.
 func othersIn(have map[string]string) map[string]string {
 	result := map[string]string{}
 	for key, value := range have {

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// use means that something in a namespace uses a class of another namespace.
+// use means that an object in a namespace uses a class of another namespace.
 type use struct {
 	namespace string
 	class     Key
@@ -20,22 +20,21 @@ func (u use) group() Key {
 }
 func (u use) mapping() Key { return Key{Namespace: u.class.Namespace, Name: u.namespace} }
 
-// crosses: the class is one of another namespace.
+// crosses reports whether the class is in another namespace.
 func (u use) crosses() bool {
 	return u.class.Name != "" && u.class.Namespace != "" && u.class.Namespace != u.namespace
 }
 
-// isMaker: a Cluster that is claimed, selected now and lives unpaused has things made
-// for it. Nothing else that anybody can write does.
+// isMaker reports whether Muster makes objects for a Cluster: it must be claimed, selected now, not deleted and not
+// paused. Nothing else that a user can write has this effect.
 func (s *State) isMaker(in settings, cluster *clusterv1.Cluster) bool {
 	return isClaimed(cluster) && cluster.DeletionTimestamp.IsZero() && !isPaused(cluster) &&
 		in.selects(cluster, s.Namespaces[cluster.Namespace])
 }
 
-// users returns for whom groups and mappings are made, and for whom those that are
-// there are kept: for Clusters that are retained, going or yet to be claimed, and for
-// the classes that Fleet Clusters of ours still carry, as long as their Clusters exist
-// or were moved away.
+// users returns the makers, for which Muster makes groups and mappings, and the retainers, for which it keeps
+// existing ones. Retainers are Clusters that are retained, being deleted or not claimed yet, and the classes that
+// our Fleet Clusters still carry, as long as their Clusters exist or were moved.
 func (s *State) users(in settings) (makers, retainers map[use]bool) {
 	makers, retainers = map[use]bool{}, map[use]bool{}
 	for _, cluster := range s.Clusters {
@@ -59,8 +58,8 @@ func (s *State) users(in settings) (makers, retainers map[use]bool) {
 	return makers, retainers
 }
 
-// convergeTargets makes the groups and mappings of makers, keeps byte for byte those of
-// retainers, deletes those of ours that nobody uses, and leaves other people's alone.
+// convergeTargets makes the groups and mappings of makers, keeps the ones of retainers byte for byte, deletes our
+// unused ones, and does not touch those of other clients.
 func (s *State) convergeTargets(in settings) {
 	groups, mappings := map[Key]bool{}, map[Key]bool{}
 	makers, retainers := s.users(in)
@@ -69,7 +68,7 @@ func (s *State) convergeTargets(in settings) {
 	}
 	for u := range retainers {
 		groups[u.group()] = true
-		// A mapping that is being retired is not revived.
+		// A mapping that is being retired stays retired.
 		mappings[u.mapping()] = isLive(s.Mappings[u.mapping()])
 	}
 	for u := range makers {
@@ -82,13 +81,13 @@ func (s *State) convergeTargets(in settings) {
 			continue // There is no place for it, and no bundle to map.
 		}
 		mappings[mapping] = true
-		// A retired one is as good as deleted.
+		// A retired one counts as deleted.
 		if old := s.Mappings[mapping]; old == nil || isOurs(old) && (in.patch || old.BundleSelector == nil && old.NamespaceSelector == nil) {
 			s.writeMapping(mapping)
 		}
 	}
 	maps.DeleteFunc(s.Groups, func(key Key, group *fleetv1.ClusterGroup) bool {
-		// A class's own group goes with its class; without an owner reference it stays.
+		// A class's own group goes with its class. Without an owner reference it stays.
 		return !groups[key] && isOurs(group) && s.Classes[key] == nil &&
 			(isOfAnotherNamespace(group) || len(group.OwnerReferences) > 0)
 	})
@@ -101,8 +100,8 @@ func isLive(mapping *fleetv1.BundleNamespaceMapping) bool {
 	return mapping != nil && mapping.BundleSelector != nil && mapping.NamespaceSelector != nil
 }
 
-// convergeClassGroups makes the group of each class. It goes with its class, through
-// its owner reference; without one it stays.
+// convergeClassGroups makes the group of each class. The group goes with its class through its owner reference;
+// without one it stays.
 func (s *State) convergeClassGroups(in settings) {
 	for key, class := range s.Classes {
 		if old := s.Groups[key]; !class.DeletionTimestamp.IsZero() || old != nil && !(isOurs(old) && in.classPatch) {
@@ -130,8 +129,7 @@ func (s *State) writeGroup(key, class Key, owners []metav1.OwnerReference) {
 	s.Groups[key] = group
 }
 
-// writeMapping lets every bundle a user made reach the namespace, and none of those
-// that Fleet makes for its own agents.
+// writeMapping lets all bundles that users made reach the namespace, and no bundle that Fleet makes for its agents.
 func (s *State) writeMapping(key Key) {
 	mapping := &fleetv1.BundleNamespaceMapping{}
 	if old := s.Mappings[key]; old != nil {
@@ -147,15 +145,15 @@ func (s *State) writeMapping(key Key) {
 	s.Mappings[key] = mapping
 }
 
-// isOfAnotherNamespace tells a group beside Clusters from the group of a class.
+// isOfAnotherNamespace reports whether a group is for Clusters of a class in another namespace.
 func isOfAnotherNamespace(group client.Object) bool {
 	namespace := group.GetLabels()[classNsLabel]
 	return namespace != "" && namespace != group.GetNamespace()
 }
 
-// convergeNamespaces annotates the Namespaces of Clusters for Rancher: for the same that
-// other things are made for, and for the same it is kept. An annotation that somebody
-// else made stays as it is.
+// convergeNamespaces annotates for Rancher each Namespace with a Cluster that Muster makes objects for. The annotation
+// stays while a Cluster is claimed or selected, or a Fleet Cluster of ours has a living Cluster. An annotation of
+// another client stays as it is.
 func (s *State) convergeNamespaces(in settings) {
 	made, retained := map[string]bool{}, map[string]bool{}
 	for _, cluster := range s.Clusters {

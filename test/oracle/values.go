@@ -11,8 +11,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// templateValues returns what bundles read as ${ .ClusterValues }: the Cluster, what
-// it refers to, and the variables of its topology; false if a reference leads nowhere.
+// templateValues returns what bundles read as ${ .ClusterValues }: the Cluster, the objects that it refers to, and
+// the variables of its topology; false if a reference cannot be resolved.
 func (s *State) templateValues(in settings, cluster *clusterv1.Cluster) (map[string]any, bool) {
 	object := plain(cluster)
 	object["apiVersion"], object["kind"] = "cluster.x-k8s.io/v1beta2", "Cluster"
@@ -38,7 +38,7 @@ func (s *State) templateValues(in settings, cluster *clusterv1.Cluster) (map[str
 	return values, true
 }
 
-// lasting drops what changes without the user changing anything.
+// lasting drops fields that change without a change by the user.
 func lasting(object map[string]any) map[string]any {
 	delete(object, "status")
 	metadata := object["metadata"].(map[string]any)
@@ -49,11 +49,11 @@ func lasting(object map[string]any) map[string]any {
 	return object
 }
 
-// wholeCopies are annotations that hold the object they are on once more.
+// wholeCopies matches annotations that hold a copy of their own object.
 var wholeCopies = regexp.MustCompile(
 	`^([^/]+/(last-applied-configuration|last-applied|conversion-data)|kapp\.k14s\.io/original.*|objectset\.rio\.cattle\.io/applied)$`)
 
-// withoutCopies drops them from the object's metadata and from any within it.
+// withoutCopies drops these annotations from the object's metadata and from all metadata within it.
 func withoutCopies(node any) {
 	switch typed := node.(type) {
 	case map[string]any:
@@ -68,8 +68,8 @@ func withoutCopies(node any) {
 	}
 }
 
-// leaveOut removes what the pointers name. A variable under Variables goes from all lists of
-// the topology as well, overrides included.
+// leaveOut removes the fields that the pointers name. It also removes a variable under Variables from all lists of
+// the topology, including overrides.
 func leaveOut(values map[string]any, pointers []string) {
 	for _, pointer := range pointers {
 		path := strings.Split(pointer, "/")[1:]
@@ -84,7 +84,7 @@ func leaveOut(values map[string]any, pointers []string) {
 	}
 }
 
-// leaveOutVariable removes a variable, or what is in it, from the lists of a topology.
+// leaveOutVariable removes a variable, or a part of it, from the lists of a topology.
 func leaveOutVariable(node any, path []string) {
 	switch typed := node.(type) {
 	case map[string]any:
@@ -118,7 +118,7 @@ func withoutVariable(items []any, path []string) []any {
 	return retained
 }
 
-// exclude removes what the segments of a JSON pointer lead to; * is every key or item.
+// exclude removes the fields that the segments of a JSON pointer lead to; * is every key or item.
 func exclude(node any, path []string) {
 	switch typed := node.(type) {
 	case map[string]any:
@@ -141,7 +141,7 @@ func exclude(node any, path []string) {
 	}
 }
 
-// plain returns a value as its JSON reads.
+// plain returns a value as JSON decodes it.
 func plain(value any) map[string]any {
 	var result map[string]any
 	data, err := json.Marshal(value)
@@ -174,7 +174,7 @@ func labelValue(name string) string {
 	return shortened(name, name)
 }
 
-// shortened cuts a name and distinguishes it by the hash of what it was.
+// shortened cuts a name, and adds a hash of the full name.
 func shortened(readable, full string) string {
 	sum := sha256.Sum256([]byte(full))
 	return strings.TrimRight(readable[:min(len(readable), 54)], "-._") + "-" + hex.EncodeToString(sum[:])[:8]

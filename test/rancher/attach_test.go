@@ -48,12 +48,12 @@ func willReport(g Gomega, cluster *clusterv1.Cluster, state string, messages ...
 	}).Should(Succeed())
 }
 
-// quiet waits until the syncer has written nothing for a while, as far as objects of this path go.
+// quiet waits for three seconds in which the syncer writes no object with this path.
 func quiet(g Gomega, path string) {
 	g.Eventually(func() []string { return requests(g, time.Now().Add(-3*time.Second), path) }).WithPolling(time.Second).Should(BeEmpty())
 }
 
-// managers returns who manages fields of an object.
+// managers returns the managers of an object's fields.
 func managers(object client.Object) (names []string) {
 	for _, entry := range object.GetManagedFields() {
 		names = append(names, entry.Manager)
@@ -61,7 +61,7 @@ func managers(object client.Object) (names []string) {
 	return names
 }
 
-// isDetached expects that nothing of ours is left on a Fleet Cluster of Rancher's.
+// isDetached expects a Fleet Cluster of Rancher's to have nothing of ours left.
 func isDetached(g Gomega, fleet *fleetv1.Cluster) {
 	g.Expect(managers(fleet)).NotTo(ContainElement(manager))
 	g.Expect(fleet.Labels).NotTo(HaveKey(originLabel))
@@ -70,8 +70,8 @@ func isDetached(g Gomega, fleet *fleetv1.Cluster) {
 	}
 }
 
-// Each state in which a Cluster waits names what it waits for, and no Fleet Cluster is made in any; then what
-// bundles are targeted and rendered by is on Rancher's.
+// While a Cluster waits, its condition names the reason, and the syncer makes no Fleet Cluster. In the end
+// Rancher's Fleet Cluster has everything that bundles are targeted and rendered by.
 func TestWaitsThenAttaches(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -109,7 +109,7 @@ func TestWaitsThenAttaches(t *testing.T) {
 	g.Expect(fleet.Finalizers).To(HaveEach(HavePrefix("fleet.cattle.io/")), "Fleet's own")
 	g.Expect(fleet.OwnerReferences).To(HaveLen(1))
 
-	// Fleet's word on the cluster is on the Cluster.
+	// The Cluster shows the state that Fleet reports.
 	before := d.fleet(g)
 	reported := before.DeepCopy()
 	reported.Status.Agent.LastSeen = metav1.Now()
@@ -118,8 +118,8 @@ func TestWaitsThenAttaches(t *testing.T) {
 	g.Expect(seen.own(namespace)).To(BeEmpty())
 }
 
-// Rancher applies a hundred times, and so does Muster look: neither causes the other to write. Then each changes what
-// is its own, and what is the other's stays.
+// Rancher applies and the syncer reconciles a hundred times each, and neither makes the other write. Then each
+// changes its own fields, and the other's fields stay.
 func TestSideBySide(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -132,7 +132,7 @@ func TestSideBySide(t *testing.T) {
 	for i := range 100 {
 		d.applies(g)
 		patch(g, d.management, fmt.Sprintf(`{"spec":{"description":"%d"},"metadata":{"labels":{"touched":"%d"}}}`, i, i))
-		// It is reconciled, for its Namespace has changed, and its Cluster has in nothing that is copied.
+		// The syncer reconciles the Cluster because its Namespace has changed, but no field that it copies has.
 		patch(g, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, fmt.Sprintf(`{"metadata":{"labels":{"touched":"%d"}}}`, i))
 	}
 	quiet(g, namespace)
@@ -140,17 +140,17 @@ func TestSideBySide(t *testing.T) {
 	g.Expect(seen.changes(d.key())-changes).To(BeZero(), "changes of Rancher's Fleet Cluster")
 	t.Logf("version %s before, %s after", version, d.fleet(g).ResourceVersion)
 
-	// Rancher changes its own...
+	// Rancher changes its own labels...
 	d.labels["region"] = "eu"
 	d.applies(g)
-	// ...and a user the Cluster's.
+	// ...and a user changes the Cluster.
 	patch(g, cluster, `{"metadata":{"labels":{"shape":"round"},"annotations":{"note":"x"}}}`)
 	g.Eventually(func(g Gomega) {
 		fleet := d.fleet(g)
 		g.Expect(fleet.Labels).To(And(HaveKeyWithValue("region", "eu"), HaveKeyWithValue("shape", "round"), HaveKeyWithValue(originLabel, namespace)))
 		g.Expect(fleet.Annotations).To(HaveKeyWithValue("note", "x"))
 	}).Should(Succeed())
-	// A label that Turtles has copied as well is Rancher's, and stays so.
+	// A label that Turtles has also copied belongs to Rancher, and stays Rancher's.
 	patch(g, cluster, `{"metadata":{"labels":{"env":"dev","shape":null}}}`)
 	willReport(g, cluster, "True Attached", "metadata.labels.env")
 	fleet := d.fleet(g)
@@ -165,8 +165,9 @@ func TestSideBySide(t *testing.T) {
 	g.Expect(seen.own(namespace)).To(BeEmpty())
 }
 
-// Two namespaces have a class of the same name; a third uses that of the first. Each has a group in the workspace,
-// through which Fleet deploys to its Clusters only; and the last user takes it away.
+// Two namespaces have a class of the same name, and a third uses the class of the first. Each class has a group in
+// the workspace, and Fleet deploys through it only to the Clusters of that class. The group goes with its last
+// user.
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -208,7 +209,7 @@ func TestGroups(t *testing.T) {
 			g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: workspace, Name: group}, &fleetv1.ClusterGroup{})).To(Succeed())
 		}
 	}
-	// What people change is put back, and so is what they delete.
+	// The syncer reverts changes, and makes the group again if a user deletes it.
 	group := &fleetv1.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: groups[0]}}
 	patch(g, group, `{"spec":{"selector":{"matchLabels":{"`+originLabel+`":null}}}}`)
 	g.Eventually(func(g Gomega) {

@@ -17,7 +17,7 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// attachedCluster returns a Cluster that is attached.
+// attachedCluster returns a Cluster whose attachment has finished.
 func attachedCluster(g Gomega, namespace, workspace, name string) *downstream {
 	d := imports(g, newCluster(g, namespace, name, "std", "", marked()), workspace)
 	willReport(g, d.cluster, "True Attached")
@@ -36,7 +36,7 @@ func isGone(object client.Object) func() bool {
 	}
 }
 
-// goes plays Turtles and Rancher, which let go of an object that somebody has deleted.
+// goes plays Turtles and Rancher: they remove their finalizers from an object that a user deletes.
 func goes(g Gomega, object client.Object) {
 	g.Expect(client.IgnoreNotFound(admin.Delete(ctx, object))).To(Succeed())
 	released := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
@@ -48,8 +48,8 @@ func annotate(g Gomega, object client.Object, key, value string) {
 	patch(g, object, fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, key, value))
 }
 
-// A Cluster that nobody imports into Rancher is imported as without Rancher; "false" on it takes precedence over
-// its Namespace.
+// A Cluster that is not imported into Rancher is imported as without Rancher. A "false" on the Cluster takes
+// precedence over its Namespace.
 func TestNotRanchers(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -64,8 +64,8 @@ func TestNotRanchers(t *testing.T) {
 	g.Expect(seen.own(marking)).To(ConsistOf("Fleet Cluster out", "Bundle fleet-agent-out"))
 }
 
-// An externally managed Cluster is imported as without Rancher, and the annotation may be flipped either way at any time.
-// A second agent comes with neither.
+// An externally managed Cluster is imported as without Rancher. A user may change the annotation either way at any
+// time, and a second agent never appears.
 func TestExternallyManaged(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -73,8 +73,8 @@ func TestExternallyManaged(t *testing.T) {
 	own := newCluster(g, namespace, "own", "", "", marked())
 	theirs := turtlesImports(g, own, map[string]string{externallyManaged: "true"})
 	willReport(g, own, "True Imported")
-	// Turtles takes the annotation off, as it does with use-caapf off. Rancher makes a Fleet Cluster of its own: that
-	// is said, and ours stays as it is.
+	// Turtles removes the annotation, as it does with use-caapf off. Rancher makes its own Fleet Cluster. Ours
+	// stays as it is, and the condition reports the other one.
 	annotate(g, theirs.management, externallyManaged, "null")
 	theirs.assignsWorkspace(g, workspace)
 	theirs.provisions(g)
@@ -84,12 +84,12 @@ func TestExternallyManaged(t *testing.T) {
 	willReport(g, own, "True DoubleImport", "own", theirs.key().String(), "docs/rancher.md")
 	isDetached(g, theirs.fleet(g))
 	uid := ownFleetCluster(g, own).UID
-	// A person gives up ours, and Rancher's is labelled.
+	// A user deletes ours, and the syncer labels Rancher's.
 	g.Expect(admin.Delete(ctx, ownFleetCluster(g, own))).To(Succeed())
 	willReport(g, own, "True Attached", theirs.key().String())
 	g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(own), &fleetv1.Cluster{})).To(Satisfy(apierrors.IsNotFound))
 
-	// The other way: ours comes only when Rancher's is gone.
+	// The other way: the syncer makes our Fleet Cluster only when Rancher's is gone.
 	annotate(g, theirs.management, externallyManaged, `"true"`)
 	willReport(g, own, "False WaitingForRancher", theirs.key().String(), "externally managed")
 	g.Consistently(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(own), &fleetv1.Cluster{}) }).Should(Satisfy(apierrors.IsNotFound))
@@ -101,8 +101,8 @@ func TestExternallyManaged(t *testing.T) {
 	g.Expect(ownFleetCluster(g, own).UID).NotTo(Equal(uid))
 }
 
-// A person deletes the management Cluster: Rancher takes its Fleet Cluster away, and not before that is gone
-// the Cluster is imported. Where Turtles imports it again, it waits for that.
+// A user deletes the management Cluster, and Rancher removes its Fleet Cluster. Only then is the Cluster imported
+// without Rancher. If Turtles will import it again, the Cluster waits for Turtles.
 func TestManagementClusterDeleted(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -123,14 +123,16 @@ func TestManagementClusterDeleted(t *testing.T) {
 			willReport(g, imports(g, d.cluster, workspace).cluster, "True Attached")
 			continue
 		}
-		// The garbage collector takes it, for its owner is gone. Until then nothing of ours is made.
+		// The garbage collector deletes Rancher's Fleet Cluster, because its owner is gone. Until then the syncer
+		// makes none.
 		willReport(g, d.cluster, "True Imported")
 		g.Expect(isGone(d.fleetCluster())()).To(BeTrue())
 		g.Expect(ownFleetCluster(g, d.cluster).CreationTimestamp.Time).NotTo(BeZero())
 	}
 }
 
-// While a Fleet Cluster of Rancher's is there that nobody manages any more, its agent may run.
+// A Fleet Cluster of Rancher's that was left behind may still have a running agent, so the syncer makes none of its
+// own.
 func TestLeftBehindFleetCluster(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -148,8 +150,9 @@ func TestLeftBehindFleetCluster(t *testing.T) {
 	willReport(g, d.cluster, "True Imported")
 }
 
-// The CAPI Cluster is deleted, while the syncer runs and while it does not: what was put onto Rancher's Fleet Cluster goes,
-// the Fleet Cluster stays Rancher's to delete, and nothing waits for us.
+// A user deletes the CAPI Cluster, once while the syncer runs and once while it is stopped. The syncer removes its
+// data from Rancher's Fleet Cluster and leaves the deletion to Rancher; nothing of ours blocks the deletion of the
+// CAPI Cluster.
 func TestClusterDeleted(t *testing.T) {
 	g := NewWithT(t)
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
@@ -171,7 +174,8 @@ func TestClusterDeleted(t *testing.T) {
 	g.Expect(seen.own(namespace)).To(BeEmpty())
 }
 
-// RKE2 and K3s of Rancher's own: the CAPI Cluster has the name and the namespace of the Fleet Cluster.
+// RKE2 and K3s clusters that Rancher provisions: the CAPI Cluster has the same name and namespace as the Fleet
+// Cluster.
 func TestProvisionedByRancher(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -189,7 +193,7 @@ func TestProvisionedByRancher(t *testing.T) {
 		d.applies(g)
 	}
 	quiet(g, workspace)
-	// Rancher makes the CAPI Cluster anew, which the webhook lets through, and its successor is attached.
+	// Rancher makes the CAPI Cluster again. The webhook allows it, and the syncer attaches the new one.
 	goes(g, d.cluster)
 	anew := fixture.Cluster(workspace, "edge", "", "")
 	anew.OwnerReferences = d.cluster.OwnerReferences
@@ -229,7 +233,7 @@ spec: {rancher: {mode: %q}}`, mode))).To(Succeed())
 	g.Expect(managers(auto.fleet(g))).To(ContainElement(manager))
 	g.Expect(seen.own(namespace)).NotTo(ContainElement("Fleet Cluster auto"))
 
-	// Deselected: Keep keeps what is there, Delete gives it up.
+	// Deselected: with Keep our data stays, with Delete the syncer removes it.
 	g.Expect(env.Apply(ctx, `{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config}, spec: {cluster: {selector: {matchLabels: {in: "x"}}}}}`)).To(Succeed())
 	willReport(g, auto.cluster, "True Deselected")
 	g.Expect(managers(auto.fleet(g))).To(ContainElement(manager))
@@ -237,7 +241,7 @@ spec: {rancher: {mode: %q}}`, mode))).To(Succeed())
 	g.Eventually(func(g Gomega) { isDetached(g, auto.fleet(g)) }).Should(Succeed())
 }
 
-// Rancher's CRDs go and come back while the syncer runs.
+// Rancher's CRDs are removed and installed again while the syncer runs.
 func TestRancherGoesAndComes(t *testing.T) {
 	g := NewWithT(t)
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)

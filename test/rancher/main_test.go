@@ -1,9 +1,9 @@
-// Package rancher runs Muster beside Rancher: the shipped manifests, the syncer and the webhook on a real API
-// server, with Fleet's own controllers. Cluster API, Turtles and Rancher are played (player_test.go): of
-// Rancher there are two CRDs, and how it writes its Fleet Clusters, which is wrangler's own apply.
+// Package rancher tests Muster with Rancher: the shipped manifests, the syncer and the webhook on a real API
+// server, with Fleet's own controllers. The tests play Cluster API, Turtles and Rancher (player_test.go). From
+// Rancher come two CRDs, and the way it writes its Fleet Clusters: wrangler's own apply.
 //
-// Throughout, every Fleet Cluster and every Bundle of an agent is noted from the first event on
-// (witness_test.go): a second agent that was there for a moment fails a test, too.
+// A witness records every Fleet Cluster and every Bundle of an agent from the first event on (witness_test.go), so
+// a second agent fails a test even if it exists only for a moment.
 package rancher
 
 import (
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	SetDefaultEventuallyTimeout(patience)
 	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
 	SetDefaultConsistentlyDuration(2 * time.Second)
-	if err := flag.Set("test.parallel", "6"); err != nil { // They wait more than they compute.
+	if err := flag.Set("test.parallel", "6"); err != nil { // The tests wait more than they compute.
 		panic(err)
 	}
 	options := stack.Options{Profile: stack.API, Fleet: true, Muster: true}
@@ -55,15 +55,15 @@ func TestMain(m *testing.M) {
 	}, nothingRefused, func(*stack.Stack) error { seen.stop(); return nil }))
 }
 
-// nothingRefused fails if RBAC or a policy refused a request of Muster's. A tenant or a thief who uses an account
-// says so in the user agent.
+// nothingRefused fails if RBAC or a policy refused a request of Muster's. It ignores requests that a test makes
+// with Muster's account: their user agent is thiefAgent.
 func nothingRefused(s *stack.Stack) error {
 	return fixture.NothingRefused(s, "muster-system", []string{"muster-webhook", "muster-syncer"}, func(event stack.AuditEvent) bool {
 		return strings.Contains(event.UserAgent, thiefAgent)
 	})
 }
 
-// requests returns what the syncer has written since, to what the substring is in the path of.
+// requests returns the syncer's writes since a time, if a line about them contains the path.
 func requests(g Gomega, since time.Time, path string) (found []string) {
 	all, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", syncerProcess), Since: since})
 	g.Expect(err).NotTo(HaveOccurred())

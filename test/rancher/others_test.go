@@ -21,8 +21,8 @@ import (
 
 const successorFinalizer = "fleet.addons.cluster.x-k8s.io/turtles"
 
-// successorReconciles plays Turtles' successor of CAAPF: its finalizer, its labels, the mapping, and a patch that replaces all
-// template values. It does nothing where nothing differs.
+// successorReconciles plays the component of Turtles that succeeds CAAPF: it adds its finalizer and its labels, and
+// replaces all template values. It writes only if something differs.
 func successorReconciles(g Gomega, d *downstream) (wrote bool) {
 	fleet := d.fleet(g)
 	before := fleet.DeepCopy()
@@ -48,8 +48,8 @@ func successorReconciles(g Gomega, d *downstream) (wrote bool) {
 	return true
 }
 
-// Turtles' successor of CAAPF works on the same Fleet Cluster. It replaces all template values and owns them from
-// then on: the two come to rest, the condition says so, and its finalizer is its own to take off.
+// Turtles' successor of CAAPF works on the same Fleet Cluster. It replaces all template values and owns them
+// afterwards. Both stop writing, the condition reports it, and only the successor removes its finalizer.
 func TestSuccessor(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -60,7 +60,7 @@ func TestSuccessor(t *testing.T) {
 		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": workspace}},
 	}
 	g.Expect(admin.Create(ctx, mapping)).To(Succeed())
-	// The two write in turns until neither has anything to write.
+	// The two take turns until neither writes.
 	g.Eventually(func(g Gomega) {
 		wrote := successorReconciles(g, d)
 		quiet(g, d.key().String())
@@ -80,11 +80,12 @@ func TestSuccessor(t *testing.T) {
 	g.Expect(fleet.Finalizers).To(ContainElement(successorFinalizer))
 	g.Expect(fleet.Labels).To(And(HaveKeyWithValue(originLabel, namespace), HaveKeyWithValue("cluster-api.cattle.io/clusterclass-name", "std")))
 
-	// Its order of deletion: Rancher deletes the Fleet Cluster, the finalizer holds it, the mapping goes first.
+	// The successor's order of deletion: Rancher deletes the Fleet Cluster, the finalizer holds it, and the mapping
+	// goes first.
 	g.Expect(admin.Delete(ctx, fleet)).To(Succeed())
 	willReport(g, d.cluster, "False WaitingForRancher", d.key().String(), "to be deleted")
 	g.Expect(admin.Delete(ctx, mapping)).To(Succeed())
-	g.Eventually(func() error { // Fleet takes its own finalizer off meanwhile.
+	g.Eventually(func() error { // Fleet removes its own finalizer meanwhile.
 		fleet = d.fleet(g)
 		before := fleet.DeepCopy()
 		controllerutil.RemoveFinalizer(fleet, successorFinalizer)
@@ -98,8 +99,8 @@ func TestSuccessor(t *testing.T) {
 	g.Expect(seen.own(namespace)).To(BeEmpty())
 }
 
-// Labels that name another tenant's Cluster give nothing away, whoever may write them: neither labels nor template
-// values of that Cluster come onto a Fleet Cluster of the attacker's, and it is imported as it would be.
+// An attacker sets labels that name another tenant's Cluster. His Fleet Cluster gets neither labels nor template
+// values of that Cluster, and that Cluster is imported as usual.
 func TestForgedLabels(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -116,8 +117,8 @@ func TestForgedLabels(t *testing.T) {
 	willReport(g, attacker.cluster, "True Attached")
 	g.Expect(attacker.fleet(g).Labels).To(HaveKeyWithValue(originLabel, workspace))
 
-	// The victim is to be imported, and an attacker's provisioning Cluster names it; they chose the name of the management Cluster
-	// as well, so that Rancher makes a second provisioning Cluster of that.
+	// Turtles should import the victim, and an attacker's provisioning Cluster names it. The attacker also chose
+	// the name of the management Cluster, so that Rancher makes a second provisioning Cluster from it.
 	victim := newCluster(g, namespace, "victim", "", "", marked())
 	early := provisioned(g, workspace, "early", forged(victim))
 	early.becomesReady(g)
@@ -131,8 +132,8 @@ func TestForgedLabels(t *testing.T) {
 	willReport(g, early.cluster, "False WaitingForRancher", "2 name it")
 	willReport(g, victim, "False WaitingForRancher", "Turtles")
 
-	// Turtles imports it; then the owner of another Cluster that Turtles has imported relabels their management Cluster: who came
-	// first keeps it, and that other Cluster is Rancher's as before.
+	// Turtles imports the victim. Then the owner of another imported Cluster relabels his management Cluster to
+	// name the victim. The first one keeps the victim, and the other Cluster still counts as Rancher's.
 	other := attachedCluster(g, namespace, workspace, "other")
 	d := imports(g, victim, workspace)
 	willReport(g, victim, "True Attached", d.key().String())
@@ -145,7 +146,7 @@ func TestForgedLabels(t *testing.T) {
 	}).Should(Succeed())
 	willReport(g, victim, "True Attached", d.key().String())
 
-	// Of two that name it before it is attached, neither gets it.
+	// If two management Clusters name a Cluster before it is attached, neither gets it.
 	late := markedCluster(g, namespace, "late")
 	one, two := turtlesImports(g, late, nil), turtlesImports(g, late, nil)
 	for _, claim := range []*downstream{one, two} {
@@ -159,7 +160,7 @@ func TestForgedLabels(t *testing.T) {
 	willReport(g, again, "False WaitingForRancher", one.management.GetName(), two.management.GetName(), ownerLabel)
 	g.Expect(seen.own(namespace)).To(ConsistOf("Bundle fleet-agent-plain", "Fleet Cluster plain"))
 
-	// A Fleet Cluster that says that it is attached holds nobody's import up.
+	// A Fleet Cluster that claims to be attached does not block another Cluster's import.
 	mark := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "mark", Labels: map[string]string{clusterNameLabel: "c-aaaaa"}}}
 	g.Expect(admin.Create(ctx, mark)).To(Succeed())
 	fresh := fixture.Cluster(namespace, "fresh", "", "")
@@ -173,7 +174,7 @@ func TestForgedLabels(t *testing.T) {
 	willReport(g, fresh, "True Imported")
 }
 
-// markedCluster plays a user whose Cluster refers to nothing.
+// markedCluster creates a Cluster that refers to no other objects, as a user does.
 func markedCluster(g Gomega, namespace, name string) *clusterv1.Cluster {
 	cluster := fixture.Cluster(namespace, name, "", "")
 	cluster.Labels = marked()
@@ -182,7 +183,7 @@ func markedCluster(g Gomega, namespace, name string) *clusterv1.Cluster {
 	return cluster
 }
 
-// With a token of the syncer's, somebody may write onto Rancher's Fleet Cluster what the syncer writes there, and nothing else.
+// With the syncer's token, a thief may write to Rancher's Fleet Cluster only what the syncer writes there.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -220,7 +221,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// The installer leaves a Fleet that Rancher has installed alone.
+// The installer does not touch a Fleet that Rancher has installed.
 func TestInstaller(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(env.Apply(ctx, `

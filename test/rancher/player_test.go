@@ -21,8 +21,8 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// crds are CRDs with the names and scopes of Rancher's, and open schemas. Rancher's management Clusters have no
-// subresource status.
+// crds returns CRDs with the names and scopes of Rancher's, and open schemas. Rancher's management Clusters have no
+// status subresource.
 func crds() []byte {
 	crd := func(group, version, scope, subresources string) string {
 		return fmt.Sprintf(`
@@ -58,23 +58,23 @@ var (
 	crdKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 )
 
-// namespaced creates a Namespace with a name of its own.
+// newNamespace creates a Namespace with a unique name.
 func newNamespace(g Gomega, prefix string, labels map[string]string) string {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", prefix, counter.Add(1)), Labels: labels}}
 	g.Expect(admin.Create(ctx, namespace)).To(Succeed())
 	return namespace.Name
 }
 
-// downstream is a cluster as Rancher knows it: what Turtles and Rancher have made for a CAPI Cluster.
+// downstream is a cluster as Rancher knows it: the objects that Turtles and Rancher make for a CAPI Cluster.
 type downstream struct {
 	cluster                  *clusterv1.Cluster
 	workspace                string
 	management, provisioning *unstructured.Unstructured
-	// labels are what Rancher wants on the Fleet Cluster beside its own.
+	// labels are the labels that Rancher sets on the Fleet Cluster in addition to its own.
 	labels map[string]string
 }
 
-// newCluster plays a user and Cluster API: a Cluster whose control plane is initialized.
+// newCluster plays a user and Cluster API: it creates a Cluster whose control plane is initialized.
 func newCluster(g Gomega, namespace, name, class, classNamespace string, labels map[string]string) *clusterv1.Cluster {
 	cluster := fixture.Cluster(namespace, name, class, classNamespace)
 	cluster.Labels = labels
@@ -89,7 +89,7 @@ func newCluster(g Gomega, namespace, name, class, classNamespace string, labels 
 	return cluster
 }
 
-// marked are the labels of a Cluster that Turtles imports.
+// marked returns the labels of a Cluster that Turtles imports.
 func marked(more ...string) map[string]string {
 	labels := map[string]string{autoImport: "true"}
 	for i := 0; i < len(more); i += 2 {
@@ -107,8 +107,9 @@ func rancherObject(apiVersion, namespace, name string) *unstructured.Unstructure
 	return object
 }
 
-// turtlesImports plays Turtles: a management Cluster with a name that the API server generates, which names the
-// Cluster in its labels and has those that are not of Kubernetes' or Rancher's domains; and finalizers.
+// turtlesImports plays Turtles: it creates a management Cluster with finalizers and a name that the API server
+// generates. The management Cluster names the Cluster in its labels, and has the Cluster's labels except those of
+// Kubernetes' and Rancher's domains.
 func turtlesImports(g Gomega, cluster *clusterv1.Cluster, annotations map[string]string) *downstream {
 	d := &downstream{cluster: cluster, management: rancherObject("management.cattle.io/v3", "", "")}
 	d.management.SetGenerateName("c-")
@@ -155,13 +156,13 @@ func (d *downstream) status(g Gomega, status map[string]any) {
 	g.Expect(admin.Status().Patch(ctx, d.provisioning, client.MergeFrom(before))).To(Succeed())
 }
 
-// becomesReady plays Rancher's agent, which runs on the cluster.
+// becomesReady plays Rancher's agent on the cluster.
 func (d *downstream) becomesReady(g Gomega) {
 	patch(g, d.management, `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
 	d.status(g, map[string]any{"clientSecretName": d.provisioning.GetName() + "-kubeconfig"})
 }
 
-// fleetCluster is the Fleet Cluster that Rancher wants.
+// fleetCluster returns the Fleet Cluster that Rancher wants.
 func (d *downstream) fleetCluster() *fleetv1.Cluster {
 	labels := map[string]string{clusterNameLabel: d.management.GetName(), "management.cattle.io/cluster-display-name": d.cluster.Name}
 	maps.Copy(labels, d.labels)
@@ -196,7 +197,7 @@ func (d *downstream) fleet(g Gomega) *fleetv1.Cluster {
 	return fleet
 }
 
-// imports plays all of that.
+// imports plays the whole import.
 func imports(g Gomega, cluster *clusterv1.Cluster, workspace string) *downstream {
 	d := turtlesImports(g, cluster, nil)
 	d.assignsWorkspace(g, workspace)
@@ -206,8 +207,8 @@ func imports(g Gomega, cluster *clusterv1.Cluster, workspace string) *downstream
 	return d
 }
 
-// provisioned plays Rancher's own RKE2: a person makes a provisioning Cluster, and Rancher from that a management
-// Cluster with its labels, and a CAPI Cluster that it owns.
+// provisioned plays Rancher's own RKE2: a user creates a provisioning Cluster, and Rancher makes from it a
+// management Cluster with its labels, and a CAPI Cluster that it owns.
 func provisioned(g Gomega, workspace, name string, labels map[string]string) *downstream {
 	d := &downstream{workspace: workspace, provisioning: rancherObject("provisioning.cattle.io/v1", workspace, name)}
 	d.provisioning.SetLabels(labels)

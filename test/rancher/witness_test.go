@@ -17,14 +17,15 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// witness notes every Fleet Cluster and every Bundle of an agent that there ever was.
+// witness records every Fleet Cluster and every Bundle of an agent that ever existed.
 type witness struct {
 	stop context.CancelFunc
 
 	mu sync.Mutex
-	// fleetClusters holds those without Rancher's label at some event; agents the Bundles that deploy an agent.
+	// fleetClusters holds the Fleet Clusters that an event showed without Rancher's label; agents holds the Bundles
+	// that deploy an agent.
 	fleetClusters, agents map[types.NamespacedName]bool
-	// events counts the events of each Fleet Cluster in which more than its status has changed.
+	// events counts, for each Fleet Cluster, the events that changed more than its status.
 	events map[types.NamespacedName]int
 }
 
@@ -59,7 +60,7 @@ func newWitness(s *stack.Stack) (*witness, error) {
 		}
 	}
 	watching, stop := context.WithCancel(ctx)
-	w.stop = stop // An API server does not end while somebody watches.
+	w.stop = stop // The API server does not stop while a watch is open.
 	go func() { _ = watched.Start(watching) }()
 	watched.WaitForCacheSync(ctx)
 	return w, nil
@@ -92,7 +93,8 @@ func (w *witness) changed(before, after any) {
 	w.events[client.ObjectKeyFromObject(old)]++
 }
 
-// own returns what there ever was in a namespace: Fleet Clusters that are not Rancher's, and Bundles of agents.
+// own returns the objects that ever existed in a namespace: Fleet Clusters that are not Rancher's, and Bundles of
+// agents.
 func (w *witness) own(namespace string) (found []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

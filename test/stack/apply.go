@@ -25,7 +25,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-// Apply applies every object of a YAML stream on the server's side.
+// Apply applies every object of a YAML stream with server-side apply.
 func (s *Stack) Apply(ctx context.Context, yaml string) error {
 	objects, err := decode([]byte(yaml))
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Stack) apply(ctx context.Context, object *unstructured.Unstructured) er
 	return nil
 }
 
-// decode reads a stream of YAML documents. Empty ones are left out.
+// decode reads a stream of YAML documents, and skips empty ones.
 func decode(content []byte) ([]*unstructured.Unstructured, error) {
 	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
 	var objects []*unstructured.Unstructured
@@ -75,14 +75,13 @@ func decode(content []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// typed reads an object into its Go type.
+// typed converts an object into its Go type.
 func typed[T any](object *unstructured.Unstructured) (*T, error) {
 	into := new(T)
 	return into, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, into)
 }
 
-// installCRDs applies the CRDs of every system before anything that uses them
-// starts, and waits until they are served.
+// installCRDs applies the CRDs of all systems before their users start, and waits until the API server serves them.
 func (s *Stack) installCRDs(ctx context.Context) error {
 	begin := time.Now()
 	names := []string{"cert-manager"}
@@ -116,8 +115,8 @@ func (s *Stack) installCRDs(ctx context.Context) error {
 	return nil
 }
 
-// convergeConversion returns who converts between a CRD's versions: its provider's manager, or
-// nobody where no manager runs; then objects of another version are taken as they are.
+// convergeConversion sets how a CRD converts between its versions: through its provider's manager, or not at all if
+// no manager runs. In that case the API server takes objects of other versions as they are.
 func (s *Stack) convergeConversion(provider string, crd *unstructured.Unstructured) error {
 	_, found, _ := unstructured.NestedMap(crd.Object, "spec", "conversion", "webhook")
 	switch {
@@ -130,7 +129,7 @@ func (s *Stack) convergeConversion(provider string, crd *unstructured.Unstructur
 	}
 }
 
-// ApplyCRDs applies the CRDs of a stream of YAML documents, and waits until they are served.
+// ApplyCRDs applies the CRDs in a stream of YAML documents, and waits until the API server serves them.
 func (s *Stack) ApplyCRDs(ctx context.Context, content []byte) error {
 	crds, err := decode(content)
 	if err != nil {
@@ -151,8 +150,8 @@ func (s *Stack) applyCRDs(ctx context.Context, crds []*unstructured.Unstructured
 	return s.waitServed(ctx, crds)
 }
 
-// waitServed waits until the kinds of these CRDs are in the API server's discovery, where
-// they are a moment after the CRDs are established: until then clients know no such kind.
+// waitServed waits until the kinds of these CRDs are in the API server's discovery, which is a moment after the
+// CRDs are established. Until then clients do not know the kinds.
 func (s *Stack) waitServed(ctx context.Context, crds []*unstructured.Unstructured) error {
 	var kinds []schema.GroupVersionKind
 	for _, object := range crds {

@@ -22,12 +22,12 @@ type AuditEvent struct {
 	Subresource string
 	Namespace   string
 	Name        string
-	// URI tells what the other fields do not, such as dryRun and fieldManager.
+	// URI holds what the other fields do not, such as dryRun and fieldManager.
 	URI  string
 	Code int
-	// Reason is why authorization refused, or allowed by which binding.
+	// Reason says why authorization refused the request, or which binding allowed it.
 	Reason string
-	// Received is when the request arrived, Completed when it was answered.
+	// Received is the time when the request arrived; Completed is the time of the answer.
 	Received  time.Time
 	Completed time.Time
 }
@@ -47,11 +47,11 @@ type AuditFilter struct {
 	User string
 	// Since and Until bound the time a request was received.
 	Since, Until time.Time
-	// Where is any further condition.
+	// Where is any other condition.
 	Where func(AuditEvent) bool
 }
 
-// ServiceAccount is the user name of a ServiceAccount.
+// ServiceAccount returns the user name of a ServiceAccount.
 func ServiceAccount(namespace, name string) string {
 	return "system:serviceaccount:" + namespace + ":" + name
 }
@@ -68,8 +68,8 @@ func (f AuditFilter) matches(event AuditEvent) bool {
 	return f.Where == nil || f.Where(event)
 }
 
-// AuditLog returns the selected requests in the order they were answered. A request
-// is in the log before its answer is sent; watches appear when they end.
+// AuditLog returns the selected requests in the order of their answers. The log has a request before the API server
+// sends the answer; it has a watch when the watch ends.
 func (s *Stack) AuditLog(filter AuditFilter) ([]AuditEvent, error) {
 	return s.auditLog("", filter)
 }
@@ -84,11 +84,11 @@ type AuditTail struct {
 	next int64
 }
 
-// AuditTail begins at the present end of the log.
+// AuditTail begins at the current end of the log.
 func (s *Stack) AuditTail() (*AuditTail, error) {
 	tail := &AuditTail{path: (&controlPlane{dir: s.planeDir("")}).auditLog()}
 	content, err := os.ReadFile(tail.path)
-	// What follows the last line end is being written.
+	// The API server is still writing the text after the last line end.
 	tail.next = int64(bytes.LastIndexByte(content, '\n') + 1)
 	return tail, err
 }
@@ -107,8 +107,7 @@ func (t *AuditTail) Read(filter AuditFilter) (events []AuditEvent, err error) {
 	for {
 		line, err := reader.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			// What has no line end yet is still being written, or was when the API
-			// server was killed.
+			// A line without an end is still being written, or was when the API server was killed.
 			return events, nil
 		}
 		if err != nil {
@@ -132,7 +131,7 @@ func (t *AuditTail) Read(filter AuditFilter) (events []AuditEvent, err error) {
 	}
 }
 
-// rawAuditEvent is the part of an audit.k8s.io/v1 Event that is of use here.
+// rawAuditEvent is the part of an audit.k8s.io/v1 Event that the tests use.
 type rawAuditEvent struct {
 	Verb       string `json:"verb"`
 	RequestURI string `json:"requestURI"`

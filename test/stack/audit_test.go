@@ -13,8 +13,8 @@ const auditLines = `{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Meta
 {"verb":"get","requestURI":"/readyz","user":{"username":"admin"},"responseStatus":{"code":200},"requestReceivedTimestamp":"2026-01-02T03:04:06Z","stageTimestamp":"2026-01-02T03:04:06Z"}
 {"verb":"get","requestURI":"/half`
 
-// The log is read line by line and filtered; a tail reads every line once, one that is being
-// written when it is whole.
+// The log is read line by line and filtered. A tail reads every line once; it reads an unfinished line when the
+// line is complete.
 func TestAuditLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	write := func(text string) {

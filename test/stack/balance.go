@@ -17,9 +17,8 @@ type servedPort struct {
 	port                  int
 }
 
-// hostPort returns where a Deployment's port is reached on this host: at its process,
-// or, if there are several, at a balancer in front of them. One process needs none,
-// and a measurement should not pay for it.
+// hostPort returns the port on this host for a port of a Deployment: its process, or with several processes a
+// balancer in front of them. A single process needs no balancer, and a measurement should not pay for one.
 func (s *Stack) hostPort(ctx context.Context, deployment *appsv1.Deployment, port int) (int, error) {
 	var replicas []*workload
 	for _, w := range s.workloads {
@@ -75,15 +74,14 @@ func (s *Stack) balancer(served servedPort) (*balancer.Balancer, error) {
 	return s.balancers[served], nil
 }
 
-// ReadyReplicas returns how many replicas of a Deployment its Service connects to,
-// 0 if there is no balancer in front of it.
+// ReadyReplicas returns the number of replicas that a Deployment's Service connects to, 0 if there is no balancer
+// in front of it.
 func (s *Stack) ReadyReplicas(deployment string) int {
 	return s.balanced(deployment, (*balancer.Balancer).Ready)
 }
 
-// CutConnections ends every connection through the Service of a Deployment with
-// several replicas, so that the next request needs a new one. It returns how many
-// there were.
+// CutConnections ends every connection through the Service of a Deployment with several replicas, so that the next
+// request needs a new connection. It returns the number of connections.
 func (s *Stack) CutConnections(deployment string) int {
 	return s.balanced(deployment, (*balancer.Balancer).Cut)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// chooseCAPIPorts chooses where the webhooks of Cluster API's managers listen, before the
-// CRDs are applied: those name the conversion webhooks.
+// chooseCAPIPorts chooses the ports of the webhooks of Cluster API's managers. The CRDs name the conversion
+// webhooks, so the ports are chosen before the CRDs are applied.
 func (s *Stack) chooseCAPIPorts() (err error) {
 	s.capi = map[string]int{}
 	for _, provider := range parts.CAPIProviders {
@@ -28,8 +28,8 @@ func (s *Stack) chooseCAPIPorts() (err error) {
 	return nil
 }
 
-// loopbackClient is how the API server reaches a manager's webhook: by URL, as
-// there is no Service network here.
+// loopbackClient returns the client configuration by which the API server reaches a manager's webhook. It uses a
+// URL, because there is no Service network.
 func (s *Stack) loopbackClient(provider, path string) map[string]any {
 	return map[string]any{
 		"url":      fmt.Sprintf("https://127.0.0.1:%d%s", s.capi[provider], path),
@@ -37,9 +37,9 @@ func (s *Stack) loopbackClient(provider, path string) map[string]any {
 	}
 }
 
-// capiSpecs are Cluster API's core, kubeadm and in-memory infrastructure managers.
+// capiSpecs returns Cluster API's core, kubeadm and in-memory infrastructure managers.
 func (s *Stack) capiSpecs() ([]process.Spec, error) {
-	// As a mounted TLS Secret looks.
+	// The files are named as in a mounted TLS Secret.
 	if err := s.hub.pki.Issue("capi-webhooks/tls", "webhook"); err != nil {
 		return nil, err
 	}
@@ -79,9 +79,8 @@ func (s *Stack) capiSpecs() ([]process.Spec, error) {
 	return specs, nil
 }
 
-// installCAPIWebhooks applies the webhook configurations of the running managers.
-// Their names are those of a real installation: the API server calls mutating
-// webhooks in the order of names.
+// installCAPIWebhooks applies the webhook configurations of the running managers. Their names are the same as in a
+// real installation, because the API server calls mutating webhooks in the order of names.
 func (s *Stack) installCAPIWebhooks(ctx context.Context) error {
 	begin := time.Now()
 	for _, provider := range parts.CAPIProviders {
@@ -131,7 +130,7 @@ func (s *Stack) loopbackWebhooks(provider string, configuration *unstructured.Un
 	return unstructured.SetNestedSlice(configuration.Object, webhooks, "webhooks")
 }
 
-// certManagerSpecs is cert-manager: controllers and CA injector in one process.
+// certManagerSpecs returns cert-manager: controllers and CA injector in one process.
 func (s *Stack) certManagerSpecs() ([]process.Spec, error) {
 	if s.options.WithoutCertManager {
 		return nil, nil

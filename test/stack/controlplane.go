@@ -21,17 +21,17 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// auditPolicy records every request once, when it is complete: it is how requests
-// are counted and how forbidden ones are found.
+// auditPolicy records every request once, when it is complete. Tests count requests in this log, and find forbidden
+// ones.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseStarted]
 rules: [{level: Metadata}]
 `
 
-// controlPlane is an API server and what it needs.
+// controlPlane is an API server with its etcd and its files.
 type controlPlane struct {
-	// prefix tells the processes of several control planes apart.
+	// prefix distinguishes the processes of several control planes.
 	prefix string
 	dir    string
 	port   int
@@ -89,7 +89,7 @@ func (s *Stack) startControlPlane(ctx context.Context, prefix string) (*controlP
 			"--service-account-issuer=https://kubernetes.default.svc",
 			"--service-account-key-file=" + c.pki.Path("apiserver.key"), "--service-account-signing-key-file=" + c.pki.Path("apiserver.key"),
 			"--audit-policy-file=" + filepath.Join(c.dir, "audit-policy.yaml"),
-			// One file, never rotated: counting needs all of it.
+			// One file that is never rotated: counting needs the whole log.
 			"--audit-log-path=" + c.auditLog(), "--audit-log-maxsize=100000",
 			"--allow-privileged",
 		},
@@ -105,7 +105,7 @@ func (s *Stack) planeDir(prefix string) string { return filepath.Join(s.dir, pre
 
 func (c *controlPlane) auditLog() string { return filepath.Join(c.dir, "audit.log") }
 
-// prepare writes the files the processes read and makes the administrator's client.
+// prepare writes the files that the processes read, and makes the administrator's client.
 func (c *controlPlane) prepare() error {
 	var err error
 	if c.pki, err = pki.New(filepath.Join(c.dir, "pki")); err != nil {
@@ -127,7 +127,7 @@ func (c *controlPlane) prepare() error {
 	return os.WriteFile(filepath.Join(c.dir, "audit-policy.yaml"), []byte(auditPolicy), 0o600)
 }
 
-// userConfig makes a kubeconfig for a user of these groups.
+// userConfig makes a kubeconfig for a user in these groups.
 func (c *controlPlane) userConfig(user string, groups ...string) (*clientcmdapi.Config, error) {
 	file := strings.ReplaceAll(user, ":", "-")
 	if err := c.pki.Issue(file, user, groups...); err != nil {
@@ -140,8 +140,8 @@ func (c *controlPlane) userConfig(user string, groups ...string) (*clientcmdapi.
 	return pki.Kubeconfig(c.server, c.pki.CA(), auth), nil
 }
 
-// userKubeconfig writes a kubeconfig for a user and returns its path. Every part
-// is a user of its own, so that the audit log says who did what.
+// userKubeconfig writes a kubeconfig for a user and returns its path. Every part has a user of its own, so that the
+// audit log shows which part sent a request.
 func (c *controlPlane) userKubeconfig(user string, groups ...string) (string, error) {
 	config, err := c.userConfig(user, groups...)
 	if err != nil {
@@ -151,7 +151,7 @@ func (c *controlPlane) userKubeconfig(user string, groups ...string) (string, er
 	return path, pki.WriteKubeconfig(path, config)
 }
 
-// restConfig configures a client without limits of its own.
+// restConfig returns a client configuration without client-side limits.
 func restConfig(kubeconfig *clientcmdapi.Config) (*rest.Config, error) {
 	config, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
 	if err != nil {
@@ -169,21 +169,20 @@ func (c *controlPlane) ready(ctx context.Context) error {
 	return nil
 }
 
-// baseControllers are those without which ServiceAccounts, garbage collection and
-// namespace deletion do not work.
+// baseControllers are needed for ServiceAccounts, garbage collection and the deletion of namespaces.
 var baseControllers = []string{
 	"garbage-collector-controller", "namespace-controller", "serviceaccount-controller", "serviceaccount-token-controller",
 	"root-ca-certificate-publisher-controller", "clusterrole-aggregation-controller",
 }
 
-// workloadControllers make Pods of what users write, and taint and untaint nodes.
+// workloadControllers make Pods for the objects that users write, and taint and untaint nodes.
 var workloadControllers = []string{
 	"deployment-controller", "replicaset-controller", "daemonset-controller", "job-controller",
 	"node-lifecycle-controller", "taint-eviction-controller",
 }
 
-// controllerManagerSpec is the process that runs these controllers. There may be several
-// of them, for controllers of their own.
+// controllerManagerSpec returns the process that runs these controllers. There may be several such processes, each
+// with other controllers.
 func (s *Stack) controllerManagerSpec(c *controlPlane, name string, controllers []string) (process.Spec, error) {
 	kubeconfig, err := c.userKubeconfig("system:kube-controller-manager")
 	return process.Spec{
@@ -193,7 +192,7 @@ func (s *Stack) controllerManagerSpec(c *controlPlane, name string, controllers 
 			"--controllers=" + strings.Join(controllers, ","),
 			"--service-account-private-key-file=" + c.pki.Path("apiserver.key"), "--root-ca-file=" + c.pki.Path("ca.crt"),
 		},
-		// It serves nothing; that its controllers work is seen in their objects.
+		// It has no readiness endpoint, but its controllers create these objects.
 		Ready: func(ctx context.Context) error {
 			_, account := c.client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
 			_, root := c.client.CoreV1().ConfigMaps("default").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
@@ -202,7 +201,7 @@ func (s *Stack) controllerManagerSpec(c *controlPlane, name string, controllers 
 	}, err
 }
 
-// workloadSpecs builds what runs where Pods do. It returns the process that runs these controllers, and the
+// workloadSpecs builds the programs that Pods need. It returns the process that runs these controllers, and the
 // scheduler, which binds Pods to nodes.
 func (s *Stack) workloadSpecs(ctx context.Context, c *controlPlane, name string, controllers []string) ([]process.Spec, error) {
 	manager, err := s.controllerManagerSpec(c, name, controllers)
@@ -221,9 +220,9 @@ func (s *Stack) workloadSpecs(ctx context.Context, c *controlPlane, name string,
 
 const downstreamPrefix = "downstream-"
 
-// StartDownstream starts a second API server as a cluster to deploy to and returns
-// an administrator's kubeconfig of it, with everything embedded: it can be the
-// `value` of a Cluster's kubeconfig Secret. Started already, it is returned as it is.
+// StartDownstream starts a second API server as a cluster to deploy to, or returns the one that runs already. It
+// returns an administrator's kubeconfig with everything embedded, which fits the `value` of a Cluster's kubeconfig
+// Secret.
 func (s *Stack) StartDownstream(ctx context.Context) ([]byte, error) {
 	if s.remote != nil {
 		var kubeconfig []byte
@@ -250,7 +249,7 @@ func (s *Stack) StartDownstream(ctx context.Context) ([]byte, error) {
 	return clientcmd.Write(*s.downstream.admin)
 }
 
-// DownstreamKubeconfig is the path of the downstream administrator's kubeconfig.
+// DownstreamKubeconfig returns the path of the downstream administrator's kubeconfig.
 func (s *Stack) DownstreamKubeconfig() string { return filepath.Join(s.dir, "downstream.kubeconfig") }
 
 // DownstreamAuditLog is AuditLog for the downstream.

@@ -24,16 +24,16 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// State is what a supervised stack leaves on disk for the commands that come later.
+// State is what a supervised stack writes to disk for later commands.
 type State struct {
-	// Supervisor is the process that holds the stack.
+	// Supervisor is the PID of the process that holds the stack.
 	Supervisor int       `json:"supervisor"`
 	Since      time.Time `json:"since"`
-	// Ready means that the stack has come up whole.
+	// Ready means that the whole stack has started.
 	Ready   bool    `json:"ready"`
 	Profile Profile `json:"profile"`
 	Muster  bool    `json:"muster"`
-	// Socket is where the supervisor takes orders.
+	// Socket is the path at which the supervisor takes orders.
 	Socket    string           `json:"socket"`
 	Tools     *parts.Tools     `json:"tools"`
 	Processes []process.Status `json:"processes"`
@@ -41,8 +41,8 @@ type State struct {
 
 func statePath(dir string) string { return filepath.Join(dir, "state.json") }
 
-// ReadState returns what a stack in this directory left, or an error that
-// errors.Is os.ErrNotExist if there is none.
+// ReadState returns the state of the stack in this directory, or an error that errors.Is os.ErrNotExist if there is
+// none.
 func ReadState(dir string) (*State, error) {
 	content, err := os.ReadFile(statePath(dir))
 	if err != nil {
@@ -55,10 +55,10 @@ func ReadState(dir string) (*State, error) {
 // SupervisorAlive reports whether the supervisor still runs.
 func (s *State) SupervisorAlive() bool { return process.Runs(s.Supervisor, "") }
 
-// Supervise brings a stack up in options.Dir and holds it until ctx ends, keeping
-// state.json true and taking orders. It is what runs behind `make up`.
+// Supervise starts a stack in options.Dir and holds it until ctx ends. Meanwhile it keeps state.json up to date and
+// takes orders. `make up` runs it.
 func Supervise(ctx context.Context, options Options) error {
-	// Not in the directory itself: its path may be too long for a socket.
+	// The socket is not in that directory, whose path may be too long for a socket.
 	sockets, err := os.MkdirTemp("", "muster-stack-socket-")
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func Supervise(ctx context.Context, options Options) error {
 		mu.Lock()
 		defer mu.Unlock()
 		state.Tools, state.Processes = s.tools, s.Processes()
-		// A full disk shows itself soon enough elsewhere.
+		// A full disk shows soon enough elsewhere.
 		if content, err := json.MarshalIndent(state, "", "  "); err == nil {
 			_ = files.WriteAtomically(statePath(s.dir), content)
 		}
@@ -93,13 +93,12 @@ func Supervise(ctx context.Context, options Options) error {
 	return s.Down()
 }
 
-// linkKubectl puts the kubectl that was built with the parts, and its plugin, at a path to
-// remember.
+// linkKubectl links the kubectl that was built with the parts, and its plugin, to a short path.
 func linkKubectl(s *Stack) error {
 	for _, name := range []string{"kubectl", "kubectl-muster"} {
 		program := s.Program(name)
 		if program == "" {
-			continue // It was not built: the stack runs without Muster.
+			continue // The stack runs without Muster, so it was not built.
 		}
 		if err := files.SwapLink(program, filepath.Join(s.dir, "bin", name)); err != nil {
 			return err
@@ -108,7 +107,7 @@ func linkKubectl(s *Stack) error {
 	return nil
 }
 
-// orders is what a supervisor serves to later commands.
+// orders are the commands that a supervisor executes for later programs.
 type orders struct {
 	ctx   context.Context
 	stack *Stack
@@ -129,7 +128,7 @@ func (s *Stack) takeOrders(ctx context.Context, socket string) error {
 	return nil
 }
 
-// Do does something by its name, with an argument.
+// Do executes an order by its name, with an argument.
 func (o orders) Do(order [2]string, reply *[]byte) (err error) {
 	switch order[0] {
 	case "start-dead":
@@ -163,8 +162,8 @@ func (r *remote) do(order, argument string, reply *[]byte) error {
 	return supervisor.Call("Stack.Do", [2]string{order, argument}, reply)
 }
 
-// Attach returns a stack that a supervisor holds, such as the one of `make up` in .dev. It can
-// use the API server, and give the orders that Do knows.
+// Attach returns a stack that a supervisor holds, such as the one of `make up` in .dev. The caller can use the API
+// server, and give the orders that Do knows.
 func Attach(dir string) (*Stack, error) {
 	state, err := ReadState(dir)
 	if err != nil {
@@ -190,8 +189,8 @@ func DevDir() (string, error) {
 	return filepath.Join(root, ".dev"), err
 }
 
-// LockDir keeps two commands from bringing the stack of a directory up or down at the
-// same time. The lock lies outside of the directory, which they remove.
+// LockDir prevents two commands from starting or stopping the stack of a directory at the same time. The lock is
+// outside the directory, because they remove the directory.
 func LockDir(dir string, waiting func()) (unlock func(), err error) {
 	name := fmt.Sprintf("dir-%x", sha256.Sum256([]byte(dir)))
 	return files.Lock(filepath.Join(ports.Dir(), name), waiting)
@@ -199,14 +198,13 @@ func LockDir(dir string, waiting func()) (unlock func(), err error) {
 
 func supervisorLog(dir string) string { return filepath.Join(dir, "logs", "supervisor.log") }
 
-// SpawnSupervisor starts `<this program> supervise <args>` apart from the calling
-// terminal and returns when the stack is ready, copying the progress to out. If ctx
-// ends before, the supervisor is told to stop.
+// SpawnSupervisor starts `<this program> supervise <args>` independently of the calling terminal, copies its
+// progress to out, and returns when the stack is ready. If ctx ends before, it tells the supervisor to stop.
 func SpawnSupervisor(ctx context.Context, dir string, out io.Writer, args ...string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	// A copy that stays: `go run` removes its program when it ends.
+	// A copy, because `go run` removes its program when it ends.
 	program := filepath.Join(dir, "bin", "stack")
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -251,7 +249,7 @@ func SpawnSupervisor(ctx context.Context, dir string, out io.Writer, args ...str
 	}
 }
 
-// Follow copies what a stack's supervisor logs from now on until stop is called.
+// Follow copies the log of a stack's supervisor from now on, until the caller calls stop.
 func Follow(dir string, out io.Writer) (stop func()) {
 	log, err := os.Open(supervisorLog(dir))
 	if err != nil {
@@ -274,8 +272,8 @@ func Follow(dir string, out io.Writer) (stop func()) {
 	return func() { close(done); <-stopped; _ = log.Close() }
 }
 
-// TearDown stops the supervised stack of a directory and makes sure that no process
-// of it is left. It returns how many there were. Logs stay, the data goes.
+// TearDown stops the supervised stack of a directory and makes sure that none of its processes is left. It returns
+// the number of processes. It keeps the logs and removes the data.
 func TearDown(dir string) (int, error) {
 	state, err := ReadState(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -303,7 +301,7 @@ func TearDown(dir string) (int, error) {
 		if !p.Alive() {
 			continue
 		}
-		// They die with their supervisor; this is for one that was just dying.
+		// Processes die with their supervisor; this is for a supervisor that was just dying.
 		_ = syscall.Kill(p.PID, syscall.SIGKILL)
 		if err := waitGone(p.PID, process.StopGrace); err != nil {
 			return stopped, fmt.Errorf("%s: %w", p.Name, err)

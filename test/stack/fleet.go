@@ -16,8 +16,8 @@ const (
 	fleetVersion   = "v0.16.0"
 )
 
-// configureFleet writes what Fleet's chart would: without the URL of the API server
-// Fleet cannot import a cluster.
+// configureFleet writes the configuration that Fleet's chart would write. Without the URL of the API server, Fleet
+// cannot import a cluster.
 func (s *Stack) configureFleet(ctx context.Context, bootstrap map[string]string) error {
 	config, err := json.Marshal(map[string]any{
 		"agentImage":                      "rancher/fleet-agent:" + fleetVersion,
@@ -41,8 +41,8 @@ func (s *Stack) configureFleet(ctx context.Context, bootstrap map[string]string)
 `, fleetNamespace, config))
 }
 
-// fleetEnv is the environment of Fleet's controllers. Each wants it whole: the election
-// settings even without election.
+// fleetEnv returns the environment of Fleet's controllers. Each controller requires all of it, even the election
+// settings if it does not elect a leader.
 func (s *Stack) fleetEnv(more ...string) ([]string, error) {
 	kubeconfig, err := s.hub.userKubeconfig("fleet-controller", "system:masters")
 	env := []string{"HOME=" + s.dir, "TMPDIR=" + s.dir, "KUBECONFIG=" + kubeconfig, "NAMESPACE=" + fleetNamespace}
@@ -56,11 +56,11 @@ func (s *Stack) fleetEnv(more ...string) ([]string, error) {
 	return append(env, more...), err
 }
 
-// FleetController is the process that makes BundleDeployments of Bundles.
+// FleetController is the process that makes BundleDeployments from Bundles.
 const FleetController = "fleet-controller"
 
-// StartFleetController starts that process on a stack of the profile API that has parts.Fleet among its Parts. Nobody
-// gives Fleet Clusters namespaces, nor agents.
+// StartFleetController starts that process on a stack of the profile API that has parts.Fleet among its Parts.
+// Fleet Clusters get neither namespaces nor agents there.
 func (s *Stack) StartFleetController(ctx context.Context) error {
 	if _, err := s.process(FleetController); err == nil {
 		return s.Start(ctx, FleetController)

@@ -11,13 +11,12 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// LocalNamespace is where Fleet keeps the management cluster as one of its own.
+// LocalNamespace is the namespace in which Fleet keeps the management cluster as one of its own.
 const LocalNamespace = "fleet-local"
 
-// fleetInstallation is what Fleet's chart has beside the programs: its Deployment, whose
-// tolerations Fleet gives to its jobs and its local agent, the account with which it
-// manages the local cluster, and the hosts that it knows. Muster's own Deployments do not
-// tolerate the node: they run as processes already.
+// fleetInstallation holds the objects of Fleet's chart besides its programs: its Deployment, whose tolerations
+// Fleet copies to its jobs and its local agent; the account with which it manages the local cluster; and the hosts
+// that it knows. Muster's own Deployments do not tolerate the node, because they run as processes already.
 const fleetInstallation = `
 apiVersion: apps/v1
 kind: Deployment
@@ -47,9 +46,8 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-
 subjects: [{kind: ServiceAccount, namespace: cattle-fleet-system, name: fleet-controller-bootstrap}]
 `
 
-// StartGitOps lets Fleet deploy from Git, also to the management cluster itself: it gets
-// a node, the scheduler and the controllers that make Pods, and Fleet its gitjob and a
-// local agent.
+// StartGitOps lets Fleet deploy from Git, also to the management cluster itself. The cluster gets a node, the
+// scheduler and the controllers that make Pods; Fleet gets its gitjob and a local agent.
 func (s *Stack) StartGitOps(ctx context.Context) error {
 	if _, err := s.process("fleet-gitjob"); err == nil {
 		return nil
@@ -78,7 +76,7 @@ func (s *Stack) StartGitOps(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	// Fleet's controllers follow their configuration, but for what a flag has switched off.
+	// Fleet's controllers reload their configuration, but not the settings of flags.
 	if err := s.configureFleet(ctx, map[string]string{"namespace": LocalNamespace, "agentNamespace": "cattle-fleet-local-system"}); err != nil {
 		return err
 	}
@@ -97,8 +95,7 @@ func (s *Stack) StartGitOps(ctx context.Context) error {
 	return s.run(ctx, management)
 }
 
-// StartRegistry runs an OCI registry at an address of this host, with this certificate, for
-// those who know the password.
+// StartRegistry runs an OCI registry at an address of this host, with this certificate. Clients need the password.
 func (s *Stack) StartRegistry(ctx context.Context, address, certificate, key, user, password string) error {
 	tools, err := parts.Build(ctx, s.tools.Root, []parts.Module{parts.Registry}, s.options.Progress)
 	if err != nil {

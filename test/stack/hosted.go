@@ -17,16 +17,16 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// hostedCluster is a cluster of the host provider: a control plane with controllers and
-// scheduler, and nodes that are played.
+// hostedCluster is a cluster of the host provider: a control plane with controllers and scheduler, and played
+// nodes.
 type hostedCluster struct {
 	plane *controlPlane
-	// nodes are how each node is ended.
+	// nodes holds the function that ends each node.
 	nodes map[string]func()
 }
 
-// StartHostProvider installs a provider of Cluster API whose clusters are processes of
-// this host, and plays it until the stack goes down. HostClusterClass is a class of it.
+// StartHostProvider installs a provider of Cluster API whose clusters are processes on this host, and plays it
+// until the stack stops. HostClusterClass returns a class for it.
 func (s *Stack) StartHostProvider(ctx context.Context) error {
 	if s.remote != nil {
 		return s.remote.do("start-host-provider", "", nil)
@@ -43,8 +43,8 @@ func (s *Stack) StartHostProvider(ctx context.Context) error {
 	return s.playHostProvider(ctx, hosts{s})
 }
 
-// ShareHosts is StartHostProvider for a second management cluster: a cluster that moves
-// from one to the other goes on, as it would on machines. All are kept by the first.
+// ShareHosts is StartHostProvider for a second management cluster. A cluster that moves from one to the other
+// continues, as it would on machines. The first stack keeps all clusters.
 func (s *Stack) ShareHosts(ctx context.Context, first *Stack) error {
 	return s.playHostProvider(ctx, hosts{first})
 }
@@ -78,8 +78,7 @@ func (s *Stack) HostClusterClass(namespace, name string) string {
 	return hostprovider.ClusterClass(namespace, name)
 }
 
-// HostedKubeconfig is the path of the administrator's kubeconfig of a cluster that the
-// host provider runs.
+// HostedKubeconfig returns the path of the administrator's kubeconfig for a cluster that the host provider runs.
 func (s *Stack) HostedKubeconfig(namespace, name string) string {
 	return filepath.Join(s.dir, "hosted", namespace+"."+name+".kubeconfig")
 }

@@ -21,9 +21,8 @@ import (
 // InMemoryClass is the name of the ClusterClass of the in-memory provider.
 const InMemoryClass = "in-memory"
 
-// InMemoryClusterClass returns the in-memory provider's own ClusterClass and the
-// templates it refers to, in this namespace, under another name if one is given.
-// The delays by which the provider imitates slow machines are taken out.
+// InMemoryClusterClass returns the in-memory provider's own ClusterClass and its templates in this namespace, under
+// another name if one is given. It removes the delays with which the provider imitates slow machines.
 func (s *Stack) InMemoryClusterClass(namespace string, name ...string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(s.tools.Manifests, parts.InMemoryClassFile))
 	if err != nil {
@@ -70,7 +69,7 @@ type TopologyCluster struct {
 	Name      string
 	// Class defaults to the in-memory one.
 	Class string
-	// ClassNamespace is left out of the reference when empty.
+	// ClassNamespace is left out of the reference if it is empty.
 	ClassNamespace string
 	// PodCIDR defaults to 192.168.0.0/16.
 	PodCIDR     string
@@ -81,7 +80,7 @@ type TopologyCluster struct {
 	Workers       int
 }
 
-// YAML is the Cluster's manifest.
+// YAML returns the Cluster's manifest.
 func (c TopologyCluster) YAML() string {
 	classRef := map[string]any{"name": InMemoryClass}
 	if c.Class != "" {
@@ -126,8 +125,8 @@ func (c TopologyCluster) YAML() string {
 	return string(document)
 }
 
-// WaitForClusterClass waits until Cluster API has looked at a ClusterClass; before,
-// it refuses Clusters of it.
+// WaitForClusterClass waits until Cluster API has reconciled a ClusterClass. Before that, Cluster API refuses
+// Clusters of the class.
 func (s *Stack) WaitForClusterClass(ctx context.Context, namespace, name string) error {
 	return s.waitForCAPI(ctx, "ClusterClass", namespace, name, 2*time.Minute, func(object *unstructured.Unstructured) error {
 		conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
@@ -142,8 +141,7 @@ func (s *Stack) WaitForClusterClass(ctx context.Context, namespace, name string)
 	})
 }
 
-// WaitForControlPlane waits until Cluster API says that a Cluster's control plane is
-// initialized.
+// WaitForControlPlane waits until Cluster API reports a Cluster's control plane as initialized.
 func (s *Stack) WaitForControlPlane(ctx context.Context, namespace, name string) error {
 	return s.waitForCAPI(ctx, "Cluster", namespace, name, 4*time.Minute, func(object *unstructured.Unstructured) error {
 		initialized, _, _ := unstructured.NestedBool(object.Object, "status", "initialization", "controlPlaneInitialized")

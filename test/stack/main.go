@@ -9,11 +9,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// Main is the TestMain of a package whose tests share one stack. It brings the stack up,
-// lets the package prepare what its tests need, runs them, lets it check what they have
-// left, and takes the stack down. If anything failed, the end of the logs of Muster's
-// processes is printed. MUSTER_TEST_DIR says where the stack's files are to be kept. The
-// result is for os.Exit.
+// Main is the TestMain of a package whose tests share one stack. It starts the stack, lets the package prepare it,
+// runs the tests, runs the checks, and stops the stack. If anything fails, it prints the end of the logs of
+// Muster's processes. MUSTER_TEST_DIR names the directory for the stack's files. The result is for os.Exit.
 func Main(tests interface{ Run() int }, options Options, prepare func(*Stack) error, checks ...func(*Stack) error) (code int) {
 	log.SetLogger(logr.Discard())
 	fail := func(err error) {

@@ -24,12 +24,12 @@ type workload struct {
 	name       string
 	dir        string
 	ports      map[int]int
-	// server is where it finds the API server.
+	// server is the address at which the process reaches the API server.
 	server string
-	// ready is its readiness probe, nil if it has none; timing is how a kubelet uses it.
+	// ready is the readiness probe, nil if there is none; timing is how a kubelet runs it.
 	ready  func(context.Context) error
 	timing pod.ProbeTiming
-	// stopFollowing ends the upkeep of token and volumes of the previous start.
+	// stopFollowing stops the updates of token and volumes of the previous start.
 	stopFollowing context.CancelFunc
 }
 
@@ -41,8 +41,7 @@ func (s *Stack) startMuster(ctx context.Context) error {
 	return s.runShipped(ctx, s.shipped)
 }
 
-// runShipped runs the Deployments among these objects, and leads the API server to the
-// webhooks among them.
+// runShipped runs the Deployments among these objects, and routes the API server to the webhooks among them.
 func (s *Stack) runShipped(ctx context.Context, objects []*unstructured.Unstructured) (err error) {
 	for _, object := range objects {
 		if object.GetKind() != "Deployment" {
@@ -60,8 +59,7 @@ func (s *Stack) runShipped(ctx context.Context, objects []*unstructured.Unstruct
 	return s.route(ctx, objects)
 }
 
-// applyMuster applies Muster's manifests. When Muster runs already, its processes see the
-// change after a Restart.
+// applyMuster applies Muster's manifests. Processes that run already see the change after a Restart.
 func (s *Stack) applyMuster(ctx context.Context) (err error) {
 	manifests := s.options.Manifests
 	if manifests == "" {
@@ -100,8 +98,8 @@ func (s *Stack) StartHelm(ctx context.Context) error {
 	return s.StartComponent(ctx, "helm-read-secrets")
 }
 
-// StartComponent applies an optional part of Muster, a kustomization under manifests/, runs the
-// Deployments in it, and leads its webhooks to Muster's.
+// StartComponent applies an optional part of Muster, a kustomization under manifests/, runs its Deployments, and
+// routes its webhooks to their processes.
 func (s *Stack) StartComponent(ctx context.Context, name string) error {
 	objects, err := s.applyKustomization(ctx, filepath.Join(s.tools.Root, "manifests", name))
 	if err != nil {
@@ -129,10 +127,9 @@ func (s *Stack) Reload(ctx context.Context) error {
 	return s.route(ctx, s.shipped)
 }
 
-// UseMuster applies the manifests of another revision of Muster with kubectl, and leads the
-// API server to what they describe. Each process is what it was until it is started the next
-// time; from then on it is the program of this name. Without manifests and binaries the
-// revision is that of the work tree.
+// UseMuster applies the manifests of another revision of Muster with kubectl, and routes the API server to the
+// webhooks in them. A process keeps its program until its next start; then it runs the program of that name in
+// binaries. Without manifests and binaries, UseMuster goes back to the work tree.
 func (s *Stack) UseMuster(ctx context.Context, manifests string, binaries map[string]string) error {
 	if binaries == nil {
 		if err := s.tools.BuildMuster(ctx, s.options.Progress); err != nil {
@@ -146,7 +143,7 @@ func (s *Stack) UseMuster(ctx context.Context, manifests string, binaries map[st
 	return s.route(ctx, s.shipped)
 }
 
-// adopted are the kinds that say what runs and how the API server finds it.
+// adopted are the kinds that define the processes and how the API server finds them.
 var adopted = []schema.GroupVersionKind{
 	{Group: "apps", Version: "v1", Kind: "Deployment"},
 	{Version: "v1", Kind: "Service"},
@@ -154,9 +151,8 @@ var adopted = []schema.GroupVersionKind{
 	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration"},
 }
 
-// Adopt runs the Deployments of Muster that a user installed into a namespace, and leads the API
-// server to their webhooks, as the nodes and the Service network of a cluster would. It returns the
-// names of the processes.
+// Adopt runs the Deployments of Muster that a user installed into a namespace, and routes the API server to their
+// webhooks, as the nodes and the Service network of a cluster would. It returns the names of the processes.
 func (s *Stack) Adopt(ctx context.Context, namespace string) ([]string, error) {
 	if err := s.tools.BuildMuster(ctx, s.options.Progress); err != nil {
 		return nil, err
@@ -165,7 +161,7 @@ func (s *Stack) Adopt(ctx context.Context, namespace string) ([]string, error) {
 	return s.AdoptPart(ctx, namespace)
 }
 
-// AdoptPart does the same with the Deployments of one of Options.Parts, beside Muster.
+// AdoptPart does the same for the Deployments of one of Options.Parts, in addition to Muster.
 func (s *Stack) AdoptPart(ctx context.Context, namespace string) ([]string, error) {
 	var names []string
 	var installed []*unstructured.Unstructured
@@ -210,13 +206,12 @@ func isIn(object *unstructured.Unstructured, namespace string) (bool, error) {
 	return object.GetNamespace() == namespace, err
 }
 
-// Route leads the API server to the webhooks of the adopted Deployments once more, after a
-// user has applied their manifests again.
+// Route routes the API server to the webhooks of the adopted Deployments again, after a user has applied their
+// manifests again.
 func (s *Stack) Route(ctx context.Context) error { return s.route(ctx, s.shipped) }
 
-// StartReplica runs one more replica of a Deployment of Muster, on ports of its own,
-// and returns the name of its process. A Service that selects it is balanced from then
-// on over all replicas that are ready.
+// StartReplica runs one more replica of a Deployment of Muster, on ports of its own, and returns the name of its
+// process. From then on, a Service that selects the Deployment balances over all ready replicas.
 func (s *Stack) StartReplica(ctx context.Context, deployment string) (string, error) {
 	count, namespace := 0, ""
 	for _, w := range s.workloads {
@@ -249,11 +244,11 @@ func (s *Stack) startReplica(ctx context.Context, namespace, deployment string, 
 	s.mu.Lock()
 	s.workloads = append(s.workloads, w)
 	s.mu.Unlock()
-	// It reads the Deployment back on every start, as a new pod would.
+	// The process reads the Deployment again at every start, as a new pod would.
 	return w.name, s.run(ctx, process.Spec{Name: w.name, Prepare: w.prepare})
 }
 
-// prepare makes everything a kubelet would, and says what to run.
+// prepare makes everything that a kubelet would make, and sets what the process runs.
 func (w *workload) prepare(ctx context.Context, spec *process.Spec) error {
 	if w.stopFollowing != nil {
 		w.stopFollowing()
@@ -292,8 +287,7 @@ func (w *workload) prepare(ctx context.Context, spec *process.Spec) error {
 	if w.deployment == "muster-helm" { // Repositories are on this host.
 		spec.Args = append(spec.Args, "--denied-networks=169.254.0.0/16")
 	}
-	// In a pod the client finds its identity at a fixed path; on a host this variable
-	// leads it there.
+	// In a pod the client finds its identity at a fixed path. On a host this variable names the path.
 	spec.Env = append([]string{"KUBECONFIG=" + identity.Kubeconfig()}, plan.Env...)
 	if plan.Tmp != "" {
 		spec.Env = append(spec.Env, "TMPDIR="+plan.Tmp)
@@ -305,7 +299,7 @@ func (w *workload) prepare(ctx context.Context, spec *process.Spec) error {
 	return nil
 }
 
-// leasePorts gives each declared port the same number on the host if it is free.
+// leasePorts gives each declared port the same number on the host if that is free.
 func (w *workload) leasePorts(deployment *appsv1.Deployment) error {
 	container, err := pod.OnlyContainer(deployment)
 	if err != nil {
@@ -322,8 +316,8 @@ func (w *workload) leasePorts(deployment *appsv1.Deployment) error {
 	return nil
 }
 
-// binary finds the program of a container: a part by the Deployment's name; one of Muster's by its
-// command, or, when the image decides, by the last word of the Deployment's name.
+// binary returns the program of a container: for a part by the Deployment's name; for Muster by the command or, if
+// the image decides, by the last word of the Deployment's name.
 func (s *Stack) binary(deployment, command string) (string, error) {
 	if part := s.tools.Bin(deployment); part != "" {
 		return part, nil

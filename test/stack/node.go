@@ -17,11 +17,11 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// DefaultAgentNamespace is where Fleet's agent lives unless configured otherwise.
+// DefaultAgentNamespace is the namespace of Fleet's agent unless configured otherwise.
 const DefaultAgentNamespace = "fleet-addon-agent"
 
-// StartAgent gives the downstream a node, if it has none, and waits until the agent runs there
-// that Fleet, or its user, has deployed into this namespace.
+// StartAgent gives the downstream a node, if it has none, and waits until the agent in this namespace runs there.
+// Fleet or its user must have deployed the agent.
 func (s *Stack) StartAgent(ctx context.Context, namespace string) error {
 	if s.remote != nil {
 		return s.remote.do("start-agent", namespace, nil)
@@ -48,8 +48,8 @@ func (s *Stack) StartAgent(ctx context.Context, namespace string) error {
 	})
 }
 
-// StartNode gives the management cluster a node, the scheduler and the controllers that make
-// Pods. The taint keeps Muster's own Deployments off it, which run as processes already.
+// StartNode gives the management cluster a node, the scheduler and the controllers that make Pods. The taint keeps
+// Muster's own Deployments off the node, because they run as processes already.
 func (s *Stack) StartNode(ctx context.Context, taint corev1.Taint) error {
 	return s.startNode(ctx, s.hub, taint)
 }
@@ -63,7 +63,7 @@ func (s *Stack) startNode(ctx context.Context, c *controlPlane, taints ...corev1
 		return err
 	}
 	const name = "node"
-	// It has a network: its cluster is nothing that begins.
+	// The node has a network already, because its cluster is not a new one.
 	if err := files.WriteAtomically(filepath.Join(s.nodeDir(c, name), "root", "etc", "cni", "net.d", "10-host.conflist"), []byte("{}")); err != nil {
 		return err
 	}
@@ -76,10 +76,9 @@ func (s *Stack) nodeDir(c *controlPlane, name string) string {
 	return filepath.Join(s.dir, "nodes", c.prefix+name)
 }
 
-// playNode adds a node to a control plane. It is played until it is ended or the stack goes
-// down.
+// playNode adds a node to a control plane. The node runs until the caller ends it or the stack stops.
 func (s *Stack) playNode(c *controlPlane, machine hostprovider.Machine) (end func(), err error) {
-	// The audit log tells its requests from those of others; its rights are no subject here.
+	// The audit log needs a user of its own; the node's permissions are not under test.
 	user, err := c.userConfig("system:node:"+machine.Name, "system:nodes", "system:masters")
 	if err != nil {
 		return nil, err
@@ -106,7 +105,7 @@ func (s *Stack) playNode(c *controlPlane, machine hostprovider.Machine) (end fun
 	return func() { stop(); <-done }, nil
 }
 
-// nodeHost runs the processes of a node with those of the stack.
+// nodeHost runs the processes of a node in the stack.
 type nodeHost struct {
 	*Stack
 	prefix string
@@ -126,8 +125,8 @@ func (h nodeHost) Drop(p *process.Process) {
 
 func (h nodeHost) Port(preferred int) (int, error) { return h.leases.Port(preferred) }
 
-// images are those that nodes know. What is a program here is run as it is; what would
-// change this host, or is not built, is played by a shell.
+// images returns the images that nodes know. Real programs run if they were built. A shell plays programs that
+// would change this host or are not built.
 func (s *Stack) images() kubelet.Images {
 	shell := func(script string) []string { return []string{"/bin/sh", "-c", script, "sh"} }
 	waits := shell("exec sleep infinity")
@@ -139,24 +138,24 @@ func (s *Stack) images() kubelet.Images {
 		},
 		"rancher/fleet":         s.fleetImage(),
 		"registry.k8s.io/pause": {Programs: map[string][]string{"": waits}},
-		// Its configuration is copied as it is, its plugin and its daemon are not here.
+		// The CNI's configuration is copied as it is; its plugin and its daemon are played.
 		"ghcr.io/flannel-io/flannel":            {Programs: map[string][]string{"cp": {"cp"}, "flanneld": waits}},
 		"ghcr.io/flannel-io/flannel-cni-plugin": {Programs: map[string][]string{"cp": shell("exit 0")}},
-		// A cloud provider's controller manager, as far as nodes wait for it.
+		// A cloud provider's controller manager that removes its taint from nodes.
 		"registry.example.com/cloud-controller-manager": {Programs: map[string][]string{"": shell(
 			"until " + s.tools.Bin("kubectl") + " taint nodes --all node.cloudprovider.kubernetes.io/uninitialized-; do sleep 1; done; exec sleep infinity")}},
 	}
 }
 
-// fleetImage is the image of Fleet's controllers, and of their jobs.
+// fleetImage returns the image of Fleet's controllers and their jobs.
 func (s *Stack) fleetImage() kubelet.Image {
 	return kubelet.Image{
 		Programs: map[string][]string{
 			"fleet": {s.tools.Bin("fleetcli")},
-			// Where gitjob listens is an argument, and here every Pod has ports of its own.
+			// An argument sets where gitjob listens, and here every Pod has ports of its own.
 			"fleetcontroller": {"/bin/sh", "-c",
 				`[ "$1" != gitjob ] || set -- "$@" --listen="$PLAYED_GITJOB_LISTEN"; exec ` + s.tools.Bin("fleetcontroller") + ` "$@"`, "sh"},
-			// Its entrypoint runs what the arguments say.
+			// Its entrypoint runs the program that the arguments name.
 			"": {"/bin/sh", "-c", `program=$1; shift; [ "$program" = fleet ] && exec ` + s.tools.Bin("fleetcli") + ` "$@"; exit 127`, "sh"},
 		},
 		Env: map[string]string{

@@ -23,7 +23,7 @@ const (
 	Full Profile = "full"
 )
 
-// Build builds what a profile runs.
+// Build builds the programs of a profile.
 func Build(ctx context.Context, profile Profile, progress io.Writer, more ...parts.Module) (*parts.Tools, error) {
 	root, err := RepoRoot()
 	if err != nil {
@@ -48,19 +48,18 @@ func RepoRoot() (string, error) {
 	return "", errors.Join(err, errors.New("the working directory is in no work tree of Muster"))
 }
 
-// Options say what a stack consists of.
+// Options define a stack.
 type Options struct {
 	// Profile defaults to API.
 	Profile Profile
-	// Dir holds everything the stack writes. Empty means a temporary directory that
-	// Down removes.
+	// Dir holds all files of the stack. Empty means a temporary directory that Down removes.
 	Dir string
-	// WithoutCertManager leaves cert-manager's process out; its CRDs are there anyway.
+	// WithoutCertManager leaves out cert-manager's process; its CRDs are still installed.
 	WithoutCertManager bool
-	// WithoutFleet leaves out what Fleet's charts install, its CRDs and its controllers. Its
-	// programs are built, for a node to run (StartNode).
+	// WithoutFleet leaves out what Fleet's charts install: its CRDs and its controllers. Its programs are still
+	// built, for a node to run (StartNode).
 	WithoutFleet bool
-	// CheckIn is how often Fleet's agents check in, such as 5s; 15m if empty, as with Fleet's chart.
+	// CheckIn is the interval at which Fleet's agents check in, such as 5s; 15m if empty, as in Fleet's chart.
 	CheckIn string
 	// Fleet runs Fleet's controllers in profile API, too.
 	Fleet bool
@@ -68,29 +67,27 @@ type Options struct {
 	Muster bool
 	// Manifests is the kustomization to apply for Muster; manifests/default if empty.
 	Manifests string
-	// Binaries names the programs to run for Muster by the name of their command,
-	// instead of those built from cmd/. If nil, the folder that MUSTER_PROGRAMS names
-	// may hold them.
+	// Binaries maps the names of Muster's commands to the programs to run instead of those built from cmd/. If it
+	// is nil, the folder in MUSTER_PROGRAMS may hold programs.
 	Binaries map[string]string
-	// Front, if set, returns the address at which one of Muster's processes is to find
-	// the API server: for what a test puts between the two.
+	// Front, if set, returns the address at which one of Muster's processes reaches the API server. A test may put
+	// a proxy there.
 	Front func(process string, server APIServer) (address string, err error)
-	// Progress is where to say what happens; nil means nowhere.
+	// Progress receives progress messages; nil means no output.
 	Progress io.Writer
-	// Parts are built beside those of the profile, for Deployments to run (AdoptPart).
+	// Parts are built in addition to the profile's programs, for Deployments to run (AdoptPart).
 	Parts []parts.Module
-	// Tools are what an earlier Build returned; nil means build now.
+	// Tools are the result of an earlier Build; nil means build now.
 	Tools *parts.Tools
 
-	// changed is called when the list of processes has changed.
+	// changed is called when the list of processes changes.
 	changed func(*Stack)
 }
 
-// APIServer is how to reach an API server, and what is needed to pass for it.
+// APIServer says how to reach an API server, and holds the certificate with which a proxy can stand in for it.
 type APIServer struct {
 	URL string
-	// CAFile holds the certificate authority of the certificate it serves, which is in
-	// the other two.
+	// CAFile holds the certificate authority. CertFile and KeyFile hold the serving certificate.
 	CAFile, CertFile, KeyFile string
 }
 
@@ -121,8 +118,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, os.MkdirAll(o.Dir, 0o755)
 }
 
-// programsVariable names a folder with programs of Muster, such as those of its images, which
-// run in place of those that are built from cmd/.
+// programsVariable names a folder with programs of Muster, such as the ones from its images. They replace the
+// programs that are built from cmd/.
 const programsVariable = "MUSTER_PROGRAMS"
 
 // programsIn returns the programs of a folder by the names of their commands.

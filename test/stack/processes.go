@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// defaultReadyTimeout fits a loaded machine with few cores.
+// defaultReadyTimeout is long enough for a loaded machine with few cores.
 const defaultReadyTimeout = 2 * time.Minute
 
 // run adds a process to the stack, starts it and waits until it is ready.
@@ -22,8 +22,8 @@ func (s *Stack) run(ctx context.Context, spec process.Spec) error {
 	return s.startProcess(ctx, s.add(spec))
 }
 
-// runAll starts all processes first and then waits for each: most of a start is
-// waiting for others.
+// runAll starts all processes first and then waits for each, because most processes wait for others when they
+// start.
 func (s *Stack) runAll(ctx context.Context, specs []process.Spec) error {
 	begin := time.Now()
 	started := make([]*process.Process, 0, len(specs))
@@ -44,7 +44,7 @@ func (s *Stack) runAll(ctx context.Context, specs []process.Spec) error {
 	return nil
 }
 
-// add makes a process known to the stack.
+// add adds a process to the stack.
 func (s *Stack) add(spec process.Spec) *process.Process {
 	if spec.Timeout == 0 {
 		spec.Timeout = defaultReadyTimeout
@@ -62,7 +62,7 @@ func (s *Stack) add(spec process.Spec) *process.Process {
 	return p
 }
 
-// drop makes the stack forget a process that has ended.
+// drop removes a process that has ended from the stack.
 func (s *Stack) drop(p *process.Process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,8 +115,7 @@ func (s *Stack) end(name string, signal syscall.Signal) error {
 	return p.SignalAndWait(signal)
 }
 
-// Signal sends any signal to a process without waiting; SIGSTOP and SIGCONT freeze
-// and thaw one.
+// Signal sends a signal to a process without waiting; SIGSTOP freezes a process, and SIGCONT continues it.
 func (s *Stack) Signal(name string, signal syscall.Signal) error {
 	for _, status := range s.Processes() {
 		if status.Name == name && status.Running {
@@ -126,8 +125,8 @@ func (s *Stack) Signal(name string, signal syscall.Signal) error {
 	return fmt.Errorf("%s is not running", name)
 }
 
-// Respawn starts a process that has ended once more as it was, and does not wait for
-// it: what a kubelet does with a container, which needs no API server.
+// Respawn starts a process that has ended again with the same spec, and does not wait for it. A kubelet does the
+// same with a container, and needs no API server for it.
 func (s *Stack) Respawn(name string) error {
 	p, err := s.process(name)
 	if err != nil {
@@ -162,7 +161,7 @@ func (s *Stack) StartDead(ctx context.Context) error {
 	return nil
 }
 
-// Processes lists the processes of the stack in the order they were started.
+// Processes lists the processes of the stack in the order of their first start.
 func (s *Stack) Processes() []process.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,10 +172,10 @@ func (s *Stack) Processes() []process.Status {
 	return list
 }
 
-// LogPath returns the file a process logs to.
+// LogPath returns the path of a process's log.
 func (s *Stack) LogPath(name string) string { return filepath.Join(s.dir, "logs", name+".log") }
 
-// LogTail returns the end of the log of a process, for messages.
+// LogTail returns the end of a process's log, for messages.
 func (s *Stack) LogTail(name string) string {
 	return process.New(process.Spec{}, s.LogPath(name)).Tail()
 }

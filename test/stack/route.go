@@ -27,7 +27,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-// webhookConfiguration is what both kinds of webhook configurations share.
+// webhookConfiguration holds the fields that both kinds of webhook configurations share.
 type webhookConfiguration struct {
 	Webhooks []struct {
 		Name         string                                      `json:"name"`
@@ -35,9 +35,9 @@ type webhookConfiguration struct {
 	} `json:"webhooks"`
 }
 
-// route lets the API server reach the webhooks of these objects by the names that ship.
-// A Service of type ExternalName is resolved by the API server itself, without a
-// Service network, and it still verifies the certificate for <service>.<namespace>.svc.
+// route lets the API server reach the webhooks of these objects under their shipped names. The API server itself
+// resolves a Service of type ExternalName, without a Service network, and still verifies the certificate for
+// <service>.<namespace>.svc.
 func (s *Stack) route(ctx context.Context, objects []*unstructured.Unstructured) error {
 	for _, object := range objects {
 		if !strings.HasSuffix(object.GetKind(), "WebhookConfiguration") {
@@ -101,7 +101,7 @@ func (s *Stack) routeService(ctx context.Context, reference *admissionregistrati
 		if err != nil {
 			return 0, fmt.Errorf("service %s/%s: %w", reference.Namespace, reference.Name, err)
 		}
-		// The port has no name that ships: applying the manifests again adds the shipped ports back.
+		// No shipped port has this name, so applying the manifests again adds the shipped ports back.
 		patch := fmt.Sprintf(`{"spec":{"type":"ExternalName","externalName":"127.0.0.1","clusterIP":null,"clusterIPs":null,
 			"ports":[{"name":"on-this-host","port":%d,"protocol":"TCP"}]}}`, port)
 		_, err = s.hub.client.CoreV1().Services(reference.Namespace).Patch(ctx, reference.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -110,8 +110,7 @@ func (s *Stack) routeService(ctx context.Context, reference *admissionregistrati
 	return 0, fmt.Errorf("its Service %s/%s is not among the manifests", reference.Namespace, reference.Name)
 }
 
-// portBehind follows a Service's port to the Deployment it selects and from there
-// to the port the process got on this host.
+// portBehind returns the port on this host for a Service's port, through the Deployment that the Service selects.
 func (s *Stack) portBehind(ctx context.Context, service *corev1.Service, asked int32) (int, error) {
 	selector := labels.SelectorFromSet(service.Spec.Selector)
 	for _, object := range s.shipped {
@@ -147,8 +146,7 @@ func (s *Stack) portBehind(ctx context.Context, service *corev1.Service, asked i
 	return 0, fmt.Errorf("it has no port %d that leads to a Deployment of the manifests", asked)
 }
 
-// dialWebhooks does what the API server will: connect, and verify the name with the
-// injected CA.
+// dialWebhooks connects like the API server, and verifies the name with the injected CA.
 func dialWebhooks(ctx context.Context, object *unstructured.Unstructured) error {
 	configuration, err := typed[webhookConfiguration](object)
 	if err != nil {
@@ -166,7 +164,7 @@ func dialWebhooks(ctx context.Context, object *unstructured.Unstructured) error 
 	return nil
 }
 
-// handshake connects to a server of this host, and verifies its certificate.
+// handshake connects to a server on this host, and verifies its certificate.
 func handshake(ctx context.Context, port int, ca []byte, name string) error {
 	roots, err := cert.NewPoolFromBytes(ca)
 	if err != nil {

@@ -1,20 +1,17 @@
-// Package stack runs the systems Muster stands between as host processes on
-// loopback: etcd, kube-apiserver, kube-controller-manager, cert-manager, Cluster
-// API with its in-memory infrastructure, Fleet, and Muster itself. No container
-// runtime, no cluster and no installed tool but Go is needed.
+// Package stack runs Muster and the systems around it as host processes on loopback: etcd, kube-apiserver,
+// kube-controller-manager, cert-manager, Cluster API with its in-memory infrastructure, Fleet, and Muster itself.
+// It needs no container runtime, no cluster and no installed tool but Go.
 //
-// It owns processes, ports, certificates and files. It knows nothing about what
-// Muster does: Muster's own processes are started from the Deployments that its
-// shipped manifests created, with the arguments, environment, ServiceAccount and
-// Secret mounts that those give them.
+// It owns processes, ports, certificates and files. It does not know what Muster does: it starts Muster's processes
+// from the Deployments that the shipped manifests created, with their arguments, environment, ServiceAccount and
+// Secret mounts.
 //
-// Packages below know one thing each and nothing of the whole: parts builds the programs,
-// process runs one, pod plays the kubelet, balancer a Service, pki the certificate
-// authority, ports keeps stacks apart.
+// Each package below this one knows one thing, and none knows the whole: parts builds the programs, process runs
+// one, pod plays the kubelet, balancer a Service, pki the certificate authority, and ports keeps stacks apart.
 //
-// The same code serves `make up`, the demo and Go tests. A stack of a test lives
-// in a temporary directory on ports chosen at run time and dies with the test; the
-// stack of `make up` lives in .dev, held by a supervisor process.
+// `make up`, the demo and Go tests use the same code. The stack of a test is in a temporary directory, uses ports
+// that it chooses at run time, and dies with the test. The stack of `make up` is in .dev, and a supervisor process
+// holds it.
 package stack
 
 import (
@@ -57,17 +54,17 @@ type Stack struct {
 	dir     string
 	tools   *parts.Tools
 	leases  *ports.Leases
-	// remove means that the directory is the stack's own to remove.
+	// remove means that the stack made its directory and must remove it.
 	remove bool
 	begin  time.Time
 
 	hub        *controlPlane
 	downstream *controlPlane
 	client     client.Client
-	// capi are the ports where Cluster API's managers serve webhooks.
+	// capi holds the webhook ports of Cluster API's managers.
 	capi map[string]int
 
-	// ctx ends when the stack goes down; background work hangs on it.
+	// ctx ends when the stack stops, and background work ends with it.
 	ctx    context.Context
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
@@ -77,17 +74,17 @@ type Stack struct {
 	workloads []*workload
 	// balancers are in front of Deployments with several replicas.
 	balancers map[servedPort]*balancer.Balancer
-	// hosted are the clusters of the host provider, nil until it plays.
+	// hosted are the clusters of the host provider, nil until it starts.
 	hosted map[types.NamespacedName]*hostedCluster
-	// shipped are the objects of Muster's manifests as they ship.
+	// shipped are the objects of Muster's manifests, as they ship.
 	shipped []*unstructured.Unstructured
 
 	// remote is set on a stack that another process holds.
 	remote *remote
 }
 
-// Up builds what is needed and starts a stack; it returns when everything is ready.
-// Call Down when done. The processes die with the calling process in any case.
+// Up builds the programs, starts a stack, and returns when everything is ready. Callers must call Down at the end.
+// The processes die with the calling process in any case.
 func Up(ctx context.Context, options Options) (*Stack, error) {
 	temporary := options.Dir == ""
 	options, err := options.withDefaults()
@@ -112,12 +109,13 @@ func Up(ctx context.Context, options Options) (*Stack, error) {
 	s := &Stack{options: options, dir: options.Dir, tools: tools, leases: ports.New(), remove: temporary, begin: time.Now()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.startAll(ctx); err != nil {
-		// The directory stays: its logs say what went wrong.
+		// The directory stays, because its logs say what went wrong.
 		s.remove = false
 		return nil, errors.Join(err, s.Down())
 	}
 	if options.Profile == Full {
-		// What runs where Pods do is needed later. If this fails, workloadSpecs builds it again, and says why.
+		// Later tests may need the programs that run Pods. If this build fails, workloadSpecs tries again and
+		// reports the error.
 		s.wait.Go(func() { _, _ = parts.Build(s.ctx, tools.Root, parts.Nodes, options.Progress) })
 	}
 	return s, nil
@@ -159,7 +157,7 @@ func (s *Stack) startAll(ctx context.Context) error {
 	return nil
 }
 
-// startControllers starts everything that works on the API server, at once.
+// startControllers starts all clients of the API server at once.
 func (s *Stack) startControllers(ctx context.Context) error {
 	manager, err := s.controllerManagerSpec(s.hub, "kube-controller-manager", baseControllers)
 	if err != nil {
@@ -196,7 +194,7 @@ func (s *Stack) Down() error {
 		return errors.New("this stack is held by a supervisor: stop it with `stack down`")
 	}
 	s.cancel()
-	// What works in the background might start something again.
+	// Background work might start a process again.
 	s.wait.Wait()
 	s.mu.Lock()
 	processes := slices.Clone(s.processes)
@@ -211,8 +209,7 @@ func (s *Stack) Down() error {
 	return err
 }
 
-// stopInLayers ends clients before the API servers they would complain about, and
-// those before their etcd.
+// stopInLayers stops clients before the API servers that they would miss, and API servers before their etcd.
 func stopInLayers(processes []*process.Process) error {
 	layer := func(p *process.Process) int {
 		switch {
@@ -237,11 +234,11 @@ func stopInLayers(processes []*process.Process) error {
 	return errors.Join(problems...)
 }
 
-// Dir is where the stack keeps its files.
+// Dir returns the directory of the stack's files.
 func (s *Stack) Dir() string { return s.dir }
 
-// EtcdURL is where etcd answers. Its one stream of events outlives the API server, and has the changes of all kinds
-// in their order.
+// EtcdURL returns etcd's address. Its single stream of events outlives the API server, and has the changes of all
+// kinds in order.
 func (s *Stack) EtcdURL() string { return s.hub.etcd }
 
 // RESTConfig returns the administrator's configuration, without client-side limits.
@@ -253,8 +250,7 @@ func (s *Stack) RESTConfig() (*rest.Config, error) {
 	return restConfig(kubeconfig)
 }
 
-// newClient returns a client for objects of any kind, and for the types of Cluster API and of
-// Kubernetes' core.
+// newClient returns a client for objects of any kind, with the types of Cluster API and of Kubernetes' core.
 func newClient(config *rest.Config) (client.Client, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)); err != nil {
@@ -265,17 +261,15 @@ func newClient(config *rest.Config) (client.Client, error) {
 	return client.New(config, client.Options{Scheme: scheme})
 }
 
-// Program is where a program is that was built for the stack: kubectl, say, or one of
-// Muster's.
+// Program returns the path of a program that was built for the stack, such as kubectl or one of Muster's.
 func (s *Stack) Program(name string) string { return s.tools.Bin(name) }
 
-// Kubectl runs kubectl as the administrator and returns what it printed. An error
-// holds what it printed as errors.
+// Kubectl runs kubectl as the administrator and returns its standard output. An error contains its standard error.
 func (s *Stack) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return s.kubectl(ctx, s.Kubeconfig, "", args...)
 }
 
-// KubectlInput is Kubectl with something to read on standard input.
+// KubectlInput is Kubectl with a standard input.
 func (s *Stack) KubectlInput(ctx context.Context, input string, args ...string) (string, error) {
 	return s.kubectl(ctx, s.Kubeconfig, input, args...)
 }
@@ -297,7 +291,7 @@ func (s *Stack) say(format string, args ...any) {
 	fmt.Fprintf(s.options.Progress, "%6s  %s\n", time.Since(s.begin).Round(100*time.Millisecond), fmt.Sprintf(format, args...))
 }
 
-// lease gives out a port, and the address with it.
+// lease reserves a port, and returns its address, too.
 func (s *Stack) lease() (port int, address string, err error) {
 	port, err = s.leases.Port(0)
 	return port, fmt.Sprintf("127.0.0.1:%d", port), err

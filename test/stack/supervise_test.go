@@ -15,7 +15,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// TestMain plays the supervisor when a test spawns this program as one.
+// TestMain plays the supervisor when a test starts this program as one.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "supervise" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// supervised brings a stack up as `make up` does.
+// supervised starts a stack as `make up` does.
 func supervised(t *testing.T) (dir string, state *State) {
 	t.Helper()
 	dir = t.TempDir()
@@ -62,7 +62,7 @@ func TestASupervisedStackOutlivesItsStarterAndLeavesNothing(t *testing.T) {
 	if err := waitGone(dead, 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	// The supervisor notices a moment later that its process has ended.
+	// The supervisor notices the end of its process a moment later.
 	if err := poll.Until(t.Context(), "another kube-controller-manager", time.Minute, func(context.Context) error {
 		if err := s.StartDead(t.Context()); err != nil {
 			return err

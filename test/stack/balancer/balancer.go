@@ -1,4 +1,4 @@
-// Package balancer stands for a Service in front of several replicas.
+// Package balancer plays a Service in front of several replicas.
 package balancer
 
 import (
@@ -15,17 +15,16 @@ import (
 )
 
 const (
-	// checkInterval is how often a balancer looks whether its processes live.
+	// checkInterval is how often a balancer checks that its processes run.
 	checkInterval = 100 * time.Millisecond
-	// departure is how long a process that has ended is still connected to: a kubelet
-	// sees it within a second, and those who route to it learn of it from there.
+	// departure is how long the balancer still connects to a process that has ended: a kubelet notices within a
+	// second, and the routers learn of it from the kubelet.
 	departure = time.Second
 	dialTime  = time.Second
 )
 
-// Balancer is a Service with endpoints: it hands each connection to one of the
-// replicas that are ready, and never tries another one. A connection that was made
-// stays where it is. Without a ready replica connections are refused.
+// Balancer is a Service with endpoints: it hands each connection to one of the ready replicas, and never tries
+// another one. A connection stays with its replica. Without a ready replica, clients cannot connect.
 type Balancer struct {
 	port int
 
@@ -46,15 +45,15 @@ type Endpoint struct {
 	ready bool // the balancer's mutex guards it
 }
 
-// Port is where it listens.
+// Port returns the port that the balancer listens on.
 func (b *Balancer) Port() int { return b.port }
 
-// New returns a balancer that is yet to have a replica.
+// New returns a balancer without replicas.
 func New(port int) *Balancer {
 	return &Balancer{port: port, connections: map[net.Conn]struct{}{}}
 }
 
-// Add puts a replica behind the balancer, unless it is there, and follows it until ctx ends.
+// Add adds a replica to the balancer, unless it is there already, and follows it until ctx ends.
 func (b *Balancer) Add(ctx context.Context, wait *sync.WaitGroup, e *Endpoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,7 +82,7 @@ func (b *Balancer) follow(ctx context.Context, e *Endpoint) {
 			if now.Sub(died) >= departure {
 				b.set(e, false)
 			}
-		case !died.IsZero(): // A new container is not ready before it says so.
+		case !died.IsZero(): // A new container is not ready until its probe succeeds.
 			died, failures = time.Time{}, 0
 			b.set(e, false)
 		case now.After(next):
@@ -105,7 +104,7 @@ func (b *Balancer) follow(ctx context.Context, e *Endpoint) {
 	}
 }
 
-// set reports whether a replica is ready. The balancer listens as long as one is.
+// set sets the readiness of a replica. The balancer listens while a replica is ready.
 func (b *Balancer) set(e *Endpoint, ready bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,7 +113,7 @@ func (b *Balancer) set(e *Endpoint, ready bool) {
 	case some && b.listener == nil:
 		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", b.port))
 		if err != nil {
-			e.ready = false // Tried again at the next probe.
+			e.ready = false // The next probe tries again.
 			return
 		}
 		b.listener = listener
@@ -151,7 +150,7 @@ func (b *Balancer) accept(listener net.Listener) {
 	}
 }
 
-// serve connects a client with a replica until one of them hangs up.
+// serve connects a client with a replica until one of them closes the connection.
 func (b *Balancer) serve(client net.Conn) {
 	defer reset(client)
 	b.mu.Lock()
@@ -181,11 +180,11 @@ func (b *Balancer) serve(client net.Conn) {
 			done <- struct{}{}
 		}()
 	}
-	// Neither side of TLS speaks on after the other has hung up.
+	// With TLS, neither side sends anything after the other has closed.
 	<-done
 }
 
-// reset ends a connection the way a dead process's kernel does.
+// reset ends a connection as the kernel of a dead process does.
 func reset(connection net.Conn) {
 	if tcp, ok := connection.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
@@ -193,7 +192,7 @@ func reset(connection net.Conn) {
 	_ = connection.Close()
 }
 
-// Cut ends every connection, and returns how many there were.
+// Cut ends every connection, and returns the number of connections.
 func (b *Balancer) Cut() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

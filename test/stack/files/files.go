@@ -1,4 +1,4 @@
-// Package files does to files what must happen whole or not at all, or to one at a time.
+// Package files writes files and links atomically, and locks files.
 package files
 
 import (
@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// WriteAtomically replaces a file so that no reader sees half of it.
+// WriteAtomically replaces a file so that no reader sees a part of it.
 func WriteAtomically(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -19,7 +19,7 @@ func WriteAtomically(path string, content []byte) error {
 	return os.Rename(part, path)
 }
 
-// SwapLink points a link elsewhere in one step.
+// SwapLink changes the target of a link in one step.
 func SwapLink(target, link string) error {
 	temporary := link + "_tmp"
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -31,7 +31,7 @@ func SwapLink(target, link string) error {
 	return os.Rename(temporary, link)
 }
 
-// Exists reports whether there is something at path.
+// Exists reports whether path exists.
 func Exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, os.ErrNotExist)

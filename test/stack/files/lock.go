@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Lock waits for the lock of a file; waiting is called once if it has to wait.
-// The kernel frees the lock when the holder dies, so none is ever stale.
+// Lock waits for the lock of a file, and calls waiting once if it must wait. The kernel frees the lock when the
+// holder dies, so no lock is ever stale.
 func Lock(path string, waiting func()) (unlock func(), err error) {
 	unlock, err = TryLock(path)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
@@ -19,7 +19,7 @@ func Lock(path string, waiting func()) (unlock func(), err error) {
 	return unlock, err
 }
 
-// TryLock returns EWOULDBLOCK if the lock is taken.
+// TryLock returns EWOULDBLOCK if another process holds the lock.
 func TryLock(path string) (unlock func(), err error) {
 	return lock(path, syscall.LOCK_EX|syscall.LOCK_NB)
 }

@@ -22,7 +22,7 @@ type Server struct {
 	server *http.Server
 }
 
-// New starts a server. Its repositories are in dir, and anybody may push.
+// New starts a server. Its repositories are in dir, and every client may push.
 func New(dir string) (*Server, error) {
 	git, err := exec.LookPath("git")
 	if err != nil {
@@ -41,12 +41,12 @@ func New(dir string) (*Server, error) {
 	return s, nil
 }
 
-// Close stops it.
+// Close stops the server.
 func (s *Server) Close() error { return s.server.Close() }
 
 // Repository is a repository of a server and a clone of it.
 type Repository struct {
-	// URL is where it is served.
+	// URL is the address of the repository.
 	URL    string
 	server *Server
 	clone  string
@@ -68,7 +68,7 @@ func (s *Server) Create(ctx context.Context, name string) (*Repository, error) {
 	return r, s.run(ctx, s.dir, "clone", r.URL, r.clone)
 }
 
-// Push commits files with this content, and pushes. Empty content removes a file.
+// Push commits files with this content, and pushes the commit. Empty content removes a file.
 func (r *Repository) Push(ctx context.Context, message string, files map[string]string) error {
 	for name, content := range files {
 		path := filepath.Join(r.clone, filepath.FromSlash(name))
@@ -95,7 +95,7 @@ func (r *Repository) Push(ctx context.Context, message string, files map[string]
 	return nil
 }
 
-// run runs git as nobody in particular, whatever this host's settings are.
+// run runs git with a neutral identity, and ignores this host's settings.
 func (s *Server) run(ctx context.Context, dir string, args ...string) error {
 	cmd := exec.CommandContext(ctx, s.git, args...)
 	cmd.Dir = dir

@@ -17,7 +17,7 @@ const (
 	bootstrap    = "bootstrap" + domain
 )
 
-// The kinds that objects of the provider have. All but the last have templates.
+// The kinds of the provider. All but the last have templates.
 var (
 	clusterKind      = schema.GroupVersionKind{Group: infra, Version: version, Kind: "HostCluster"}
 	machineKind      = schema.GroupVersionKind{Group: infra, Version: version, Kind: "HostMachine"}
@@ -25,7 +25,7 @@ var (
 	configKind       = schema.GroupVersionKind{Group: bootstrap, Version: version, Kind: "HostConfig"}
 )
 
-// CRDs are the provider's kinds and their templates, with the labels of the contract.
+// CRDs returns the provider's kinds and their templates, with the labels of the contract.
 func CRDs() []*unstructured.Unstructured {
 	var crds []*unstructured.Unstructured
 	for _, kind := range []schema.GroupVersionKind{clusterKind, machineKind, controlPlaneKind, configKind} {
@@ -57,8 +57,8 @@ func crd(group, kind string) *unstructured.Unstructured {
 	}}
 }
 
-// Role lets Muster read what Clusters of the provider refer to, as its operations page
-// tells the users of other providers.
+// Role lets Muster read the objects that the provider's Clusters refer to, as the operations page tells users of
+// other providers.
 const Role = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -70,9 +70,8 @@ rules:
 - {apiGroups: [infrastructure.cluster.x-k8s.io], resources: [hostclusters], verbs: [get, list, watch]}
 `
 
-// ClusterClass returns a class of the provider and the templates it refers to. Its
-// workers have the taints of a node that kubeadm has joined in a cluster with an external
-// cloud provider.
+// ClusterClass returns a class of the provider and the templates that it refers to. Its workers have the taints of
+// a node that kubeadm has joined in a cluster with an external cloud provider.
 func ClusterClass(namespace, name string) string {
 	return fmt.Sprintf(`
 apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
@@ -118,7 +117,7 @@ spec:
 `, namespace, name)
 }
 
-// isTrue is a condition that holds.
+// isTrue returns a condition with status True.
 func isTrue(kind string, now metav1.Time) map[string]any {
 	return map[string]any{"type": kind, "status": "True", "reason": kind, "lastTransitionTime": now.UTC().Format("2006-01-02T15:04:05Z")}
 }

@@ -1,10 +1,9 @@
-// Package hostprovider is a provider of Cluster API for tests: infrastructure, bootstrap
-// and control plane of a cluster are processes of this host. Its kinds keep to the
-// contract and have templates, so that Cluster API's own controllers make a Cluster of a
-// ClusterClass from them, down to the worker's Machine and its Node.
+// Package hostprovider is a provider of Cluster API for tests: the infrastructure, bootstrap and control plane of a
+// cluster are processes on this host. Its kinds follow the contract and have templates, so that Cluster API's own
+// controllers make a Cluster of a ClusterClass from them, down to the worker's Machine and its Node.
 //
-// It plays what a provider does to its objects, and knows nothing of the processes; Hosts
-// does.
+// It plays what a provider does to its objects. It knows nothing of the processes, which are behind the interface
+// Hosts.
 package hostprovider
 
 import (
@@ -24,27 +23,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// clusterLabel is on everything that Cluster API makes for a Cluster.
+// clusterLabel is on every object that Cluster API makes for a Cluster.
 const clusterLabel = "cluster.x-k8s.io/cluster-name"
 
-// every is how often the provider looks at its objects.
+// every is how often the provider checks its objects.
 const every = 300 * time.Millisecond
 
-// ControlPlane is how a cluster is reached.
+// ControlPlane says how to reach a cluster.
 type ControlPlane struct {
 	Kubeconfig []byte
 	Host       string
 	Port       int
 }
 
-// Machine is a node to be.
+// Machine describes a node before it exists.
 type Machine struct {
 	Name, ProviderID string
 	Taints           []corev1.Taint
 }
 
-// Hosts makes what the objects of the provider stand for. What runs already is not started
-// again: a cluster that has moved to another management cluster goes on.
+// Hosts makes what the objects of the provider stand for. It does not start what runs already: a cluster that has
+// moved to another management cluster continues.
 type Hosts interface {
 	StartControlPlane(ctx context.Context, cluster types.NamespacedName) (*ControlPlane, error)
 	StopControlPlane(cluster types.NamespacedName) error
@@ -56,21 +55,20 @@ type Hosts interface {
 type Provider struct {
 	Client client.Client
 	Hosts  Hosts
-	// Say is told what cannot be done; it is tried again.
+	// Say reports a failure; the provider tries again.
 	Say func(format string, args ...any)
 
-	// paused are the Clusters that were paused when they were last seen. Until one is not,
-	// the provider leaves all of it alone. What goes meanwhile has been moved.
+	// paused holds the Clusters that were paused at the last check. Until a Cluster is not paused, the provider
+	// does not touch its objects. Objects that disappear meanwhile have been moved.
 	paused map[types.NamespacedName]bool
 
 	mu sync.Mutex
-	// planes and nodes are what has been started, by the object that asked for it.
+	// planes and nodes hold what the provider has started, by the object that asked for it.
 	planes map[types.NamespacedName]*plane
 	nodes  map[types.NamespacedName]types.NamespacedName
 }
 
-// plane is the control plane of a cluster: there, not possible, or, with neither, being
-// started.
+// plane is the control plane of a cluster: it runs, or it failed, or, with neither field set, it is starting.
 type plane struct {
 	cluster types.NamespacedName
 	is      *ControlPlane
@@ -86,7 +84,7 @@ func (p *Provider) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := p.checkPaused(ctx)
 		if err != nil {
-			// What is not known to be unpaused is left alone.
+			// The provider does not touch objects that may be paused.
 			p.say(ctx, err, &status)
 			continue
 		}
@@ -102,7 +100,7 @@ func (p *Provider) Run(ctx context.Context) {
 	}
 }
 
-// say tells what cannot be done, once, and waits until it is tried again.
+// say reports a failure once, and waits before the next attempt.
 func (p *Provider) say(ctx context.Context, err error, status *string) {
 	if err != nil && err.Error() != *status && ctx.Err() == nil {
 		*status = err.Error()
@@ -125,7 +123,7 @@ func (p *Provider) checkPaused(ctx context.Context) error {
 	return nil
 }
 
-// each looks at every object of a kind, and then at what is gone.
+// each checks every object of a kind, and then handles objects that have disappeared.
 func (p *Provider) each(ctx context.Context, kind schema.GroupVersionKind, check func(context.Context, *unstructured.Unstructured) error, after func(there map[types.NamespacedName]bool) error) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind)
@@ -151,14 +149,14 @@ func (p *Provider) cluster(ctx context.Context, object *unstructured.Unstructure
 	return p.set(ctx, object, "status", done("provisioned", object))
 }
 
-// config needs no data for the node to start. Nothing reads the Secret that it names.
+// config reports success without data, because the node needs none. Nothing reads the Secret that it names.
 func (p *Provider) config(ctx context.Context, object *unstructured.Unstructured) error {
 	status := done("dataSecretCreated", object)
 	status["dataSecretName"] = object.GetName()
 	return p.set(ctx, object, "status", status)
 }
 
-// done is the status of an object that is Ready, and initialized in this sense.
+// done returns the status of an object that is Ready and has the given field of its initialization set.
 func done(initialized string, object *unstructured.Unstructured) map[string]any {
 	return map[string]any{
 		"initialization": map[string]any{initialized: true},
@@ -282,7 +280,7 @@ func (p *Provider) writeKubeconfig(ctx context.Context, owner *unstructured.Unst
 	}))
 }
 
-// set writes what of a section differs.
+// set writes the fields of a section that differ.
 func (p *Provider) set(ctx context.Context, object *unstructured.Unstructured, section string, want map[string]any) error {
 	patch := client.MergeFrom(object.DeepCopy())
 	for key, value := range want {

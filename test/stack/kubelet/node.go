@@ -1,9 +1,9 @@
-// Package kubelet plays a node. It registers as a kubelet does, takes the Pods that the
-// scheduler has bound to it, runs what it knows of their images as processes of this host
-// with the Pods' own arguments, environment, tokens and mounts, and reports on them.
+// Package kubelet plays a node. It registers as a kubelet does, takes the Pods that the scheduler has bound to it,
+// and runs the programs of known images as processes on this host, with the Pods' own arguments, environment,
+// tokens and mounts. It reports the Pods' status.
 //
-// It is not ready, and starts only Pods in the host's network, until a CNI has written
-// its configuration below the directory that stands for the node's file system.
+// Until a CNI has written its configuration below the directory that stands for the node's file system, the node is
+// not ready and starts only Pods in the host's network.
 package kubelet
 
 import (
@@ -31,15 +31,15 @@ import (
 )
 
 const (
-	// syncEvery is how often the Pods of the node are looked at.
+	// syncEvery is how often the node checks its Pods.
 	syncEvery = 200 * time.Millisecond
-	// beatEvery is how often an unchanged node says that it lives.
+	// beatEvery is how often an unchanged node reports that it lives.
 	beatEvery = 10 * time.Second
 )
 
-// Host is who runs processes for a node.
+// Host runs processes for a node.
 type Host interface {
-	// Start starts a process, which is known until it is dropped.
+	// Start starts a process, which the host keeps until Drop.
 	Start(process.Spec) (*process.Process, error)
 	Drop(*process.Process)
 	// Port leases a port of this host, the preferred one if it is free.
@@ -50,15 +50,15 @@ type Host interface {
 type Node struct {
 	Name       string
 	ProviderID string
-	// Taints are those it registers with; the API server adds not-ready.
+	// Taints are the taints that the node registers with; the API server adds not-ready.
 	Taints []corev1.Taint
-	// Client is the kubelet's own; Server and CA are how its Pods find the API server.
+	// Client is the kubelet's own client. With Server and CA its Pods reach the API server.
 	Client kubernetes.Interface
 	Server string
 	CA     []byte
 	Images Images
 	Host   Host
-	// Dir holds its files, and below root its file system.
+	// Dir holds the node's files. Below root is its file system.
 	Dir string
 
 	pods  map[types.UID]*podRun
@@ -70,13 +70,13 @@ type Node struct {
 
 func (n *Node) root() string { return filepath.Join(n.Dir, "root") }
 
-// Run registers the node and plays it until ctx ends. No process is left then.
+// Run registers the node and plays it until ctx ends. No process is left when it returns.
 func (n *Node) Run(ctx context.Context) {
 	n.pods, n.ports = map[types.UID]*podRun{}, portMap{host: n.Host}
 	defer n.wait.Wait()
 	registered := false
 	for ctx.Err() == nil {
-		// What fails is tried again in the next round.
+		// The next round tries again after a failure.
 		if !registered {
 			registered = n.register(ctx) == nil
 		} else {
@@ -100,13 +100,13 @@ func (n *Node) register(ctx context.Context) error {
 	return client.IgnoreAlreadyExists(err)
 }
 
-// networkReady reports whether a CNI has been configured.
+// networkReady reports whether a CNI has written its configuration.
 func (n *Node) networkReady() bool {
 	found, err := filepath.Glob(filepath.Join(n.root(), "etc", "cni", "net.d", "*.conf*"))
 	return err == nil && len(found) > 0
 }
 
-// report writes the node's status when it has changed, and now and then as a sign of life.
+// report writes the node's status when it changes, and regularly as a sign of life.
 func (n *Node) report(ctx context.Context) error {
 	ready := n.networkReady()
 	if ready == n.ready && time.Since(n.beat) < beatEvery {
@@ -139,7 +139,7 @@ func (n *Node) report(ctx context.Context) error {
 	return nil
 }
 
-// nodeConditions are those that a kubelet reports. Cluster API looks at all of them.
+// nodeConditions returns the conditions that a kubelet reports. Cluster API checks all of them.
 func nodeConditions(ready bool) []corev1.NodeCondition {
 	last := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
 	if !ready {
@@ -154,7 +154,7 @@ func nodeConditions(ready bool) []corev1.NodeCondition {
 	}
 }
 
-// syncPods starts what is bound to the node, and ends what is not any more.
+// syncPods starts the Pods that are bound to the node, and ends the others.
 func (n *Node) syncPods(ctx context.Context) error {
 	bound, err := n.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", n.Name).String(),
@@ -193,7 +193,7 @@ func (n *Node) syncPods(ctx context.Context) error {
 	return nil
 }
 
-// forget takes a Pod that has ended off the API server.
+// forget deletes a Pod that has ended from the API server.
 func (n *Node) forget(ctx context.Context, pod *corev1.Pod) error {
 	err := n.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
@@ -211,7 +211,7 @@ func (n *Node) begin(ctx context.Context, pod *corev1.Pod) {
 	n.wait.Go(func() { run.play(ctx) })
 }
 
-// patchStatus writes the status of a Pod unless it is another one by now.
+// patchStatus writes the status of a Pod unless another Pod has its name now.
 func (n *Node) patchStatus(ctx context.Context, pod *corev1.Pod, status *corev1.PodStatus) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {
@@ -224,8 +224,8 @@ func (n *Node) patchStatus(ctx context.Context, pod *corev1.Pod, status *corev1.
 	return nil
 }
 
-// portMap moves ports of a network namespace to ports of this host, the same ones for
-// everything in it: two that listen on one port clash as they do on a node.
+// portMap moves ports of a network namespace to ports of this host, the same for every process in the namespace:
+// two processes that listen on one port clash as on a real node.
 type portMap struct {
 	host  Host
 	mu    sync.Mutex
@@ -252,16 +252,15 @@ func (m *portMap) move(ports []int) (map[int]int, error) {
 	return result, nil
 }
 
-// Image is what a node runs for a container image.
+// Image says what a node runs for a container image.
 type Image struct {
-	// Programs specifies what the image's programs are on this host, by their base names: a
-	// path and the arguments before the container's own. The one named "" runs where the
-	// container names none.
+	// Programs maps the base names of the image's programs to programs on this host: a path, and arguments that
+	// come before the container's own. The name "" stands for a container that names no program.
 	Programs map[string][]string
-	// Env is what its program takes for granted where the container does not set it. Ports
-	// in it are written out, so that they can be moved.
+	// Env holds variables that the program needs if the container does not set them. Ports in it are written out,
+	// so that they can be moved.
 	Env map[string]string
-	// Ports are those in Env.
+	// Ports are the ports in Env.
 	Ports []int
 }
 

@@ -22,8 +22,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// restartAfter is how long a container that has ended stays down, and a Pod that cannot
-// be started waits.
+// restartAfter is how long a container that has ended stays down, and how long a Pod that cannot be started waits.
 const restartAfter = time.Second
 
 // podRun is one Pod on the node.
@@ -32,7 +31,7 @@ type podRun struct {
 	pod   *corev1.Pod
 	dir   string
 	ports *portMap
-	// stop ends it; done is closed when nothing of it runs any more.
+	// stop ends the Pod; done is closed when none of its processes runs.
 	stop context.CancelFunc
 	done chan struct{}
 
@@ -41,7 +40,7 @@ type podRun struct {
 	containers []containerRun
 }
 
-// containerRun is what has become of a container.
+// containerRun is the state of a container.
 type containerRun struct {
 	state    corev1.ContainerState
 	ready    bool
@@ -85,8 +84,8 @@ func (r *podRun) play(ctx context.Context) {
 	}
 }
 
-// start runs the init containers and then the containers, each again and again if it has
-// to. An error means that something could not be started.
+// start runs the init containers and then the containers, and restarts them as the Pod requires. An error means
+// that something could not be started.
 func (r *podRun) start(ctx context.Context) error {
 	spec := &r.pod.Spec
 	r.all(ctx, waiting("ContainerCreating", ""))
@@ -125,8 +124,7 @@ func (r *podRun) start(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// keep runs a container as often as its Pod wants it. An error means that it could not be
-// started.
+// keep runs a container, and restarts it as its Pod requires. An error means that it could not be started.
 func (r *podRun) keep(ctx context.Context, i int) error {
 	policy := r.pod.Spec.RestartPolicy
 	for ctx.Err() == nil {
@@ -152,8 +150,8 @@ func (r *podRun) keep(ctx context.Context, i int) error {
 	return nil
 }
 
-// runToEnd runs a container. It returns how it ended, and apart from that what kept it
-// from running. It tells when it runs, and when it becomes ready or not any more.
+// runToEnd runs a container. It returns how the container ended, and separately the error that prevented it from
+// running. It reports when the container runs, and whenever its readiness changes.
 func (r *podRun) runToEnd(ctx context.Context, container *corev1.Container, report func(ready bool)) (exit, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -173,14 +171,14 @@ func (r *podRun) runToEnd(ctx context.Context, container *corev1.Container, repo
 		}
 	}
 	if exit = p.Wait(ctx); ctx.Err() != nil {
-		// What had to be killed has left its log.
+		// A process that had to be killed has left its log.
 		_ = p.SignalAndWait(syscall.SIGTERM)
 	}
 	return exit, nil
 }
 
-// prepare makes what a kubelet would make for a container, and keeps it up to date until
-// ctx ends. It returns what to run, and its readiness probe if it has one.
+// prepare makes what a kubelet would make for a container, and keeps it up to date until ctx ends. It returns the
+// process to run, and the container's readiness probe if it has one.
 func (r *podRun) prepare(ctx context.Context, container *corev1.Container) (process.Spec, func(context.Context) error, error) {
 	n := r.node
 	var none process.Spec
@@ -235,7 +233,7 @@ func (r *podRun) prepare(ctx context.Context, container *corev1.Container) (proc
 	return spec, plan.Ready.Check(), nil
 }
 
-// probe tells whenever readiness changes.
+// probe reports every change of readiness.
 func (r *podRun) probe(ctx context.Context, ready func(context.Context) error, report func(bool)) {
 	was := false
 	for ctx.Err() == nil {
@@ -250,7 +248,7 @@ func (r *podRun) probe(ctx context.Context, ready func(context.Context) error, r
 	}
 }
 
-// all says the same of all containers, of which none runs.
+// all sets the same state for all containers while none runs.
 func (r *podRun) all(ctx context.Context, state corev1.ContainerState) {
 	r.mu.Lock()
 	for i := range r.containers {
@@ -260,7 +258,7 @@ func (r *podRun) all(ctx context.Context, state corev1.ContainerState) {
 	r.report(ctx, corev1.PodPending)
 }
 
-// reportContainer notes what has become of a container, and reports on the Pod.
+// reportContainer records the state of a container, and reports the Pod.
 func (r *podRun) reportContainer(ctx context.Context, i int, change func(*containerRun)) {
 	r.mu.Lock()
 	change(&r.containers[i])
@@ -269,7 +267,7 @@ func (r *podRun) reportContainer(ctx context.Context, i int, change func(*contai
 	r.report(ctx, phase)
 }
 
-// phase is that of a Pod whose init containers have ended.
+// phase returns the phase of a Pod whose init containers have ended.
 func (r *podRun) phase() corev1.PodPhase {
 	over, failed := true, false
 	for _, c := range r.containers {
@@ -289,8 +287,7 @@ func (r *podRun) phase() corev1.PodPhase {
 	}
 }
 
-// report writes what has become of the Pod. A failure is no reason to stop it: what comes
-// next is reported again.
+// report writes the status of the Pod. It ignores a failure, because the next change is reported again.
 func (r *podRun) report(ctx context.Context, phase corev1.PodPhase) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -326,8 +323,8 @@ func (r *podRun) report(ctx context.Context, phase corev1.PodPhase) {
 	_ = r.node.patchStatus(ctx, r.pod, status)
 }
 
-// correct reports again where somebody else has changed what was reported, as a kubelet
-// does: while the node is not ready, its controller says so of all Pods on it.
+// correct writes the status again if another client has changed it, as a kubelet does: while the node is not ready,
+// the node controller sets all its Pods to not ready.
 func (r *podRun) correct(ctx context.Context, live *corev1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

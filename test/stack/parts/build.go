@@ -22,11 +22,11 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// Tools are the built programs and rendered manifests a stack runs from.
+// Tools are the built programs and rendered manifests that a stack uses.
 type Tools struct {
 	// Root is the work tree.
 	Root string
-	// Bins are the paths of programs by their names, also of those that are not built yet.
+	// Bins maps names of programs to their paths, including programs that are not built yet.
 	Bins map[string]string
 	// Manifests holds the CRDs and webhook configurations taken from the modules.
 	Manifests string
@@ -35,9 +35,8 @@ type Tools struct {
 // Bin returns the path of a built program.
 func (t *Tools) Bin(name string) string { return t.Bins[name] }
 
-// Build builds the programs of these modules, each once: results are kept under
-// .cache/parts by a key over everything that goes into them. It takes a file lock,
-// so that two builds beside each other do the work once.
+// Build builds the programs of these modules. It keeps the results under .cache/parts by a key over all inputs, so
+// it builds each program once. A file lock prevents two parallel builds from doing the same work.
 func Build(ctx context.Context, root string, modules []Module, progress io.Writer) (*Tools, error) {
 	unlock, err := files.Lock(filepath.Join(root, ".cache", "parts", "lock"), func() {
 		fmt.Fprintln(progress, "build: waiting for another build to finish")
@@ -73,8 +72,8 @@ func Build(ctx context.Context, root string, modules []Module, progress io.Write
 	return tools, nil
 }
 
-// BuildMuster builds Muster's own commands and adds them to the tools. It always
-// asks Go, which knows best whether anything changed.
+// BuildMuster builds Muster's own commands and adds them to the tools. It always calls Go, which knows best whether
+// anything has changed.
 func (t *Tools) BuildMuster(ctx context.Context, progress io.Writer) error {
 	bin := filepath.Join(t.Root, ".cache", "bin")
 	unlock, err := files.Lock(filepath.Join(bin, "lock"), func() {})
@@ -98,7 +97,7 @@ func (t *Tools) BuildMuster(ctx context.Context, progress io.Writer) error {
 	return nil
 }
 
-// moduleBuild is a module and where its programs are kept.
+// moduleBuild is a module with the place of its programs.
 type moduleBuild struct {
 	Module
 	source, home, bin string
@@ -116,12 +115,12 @@ func newModuleBuild(root string, module Module) (*moduleBuild, error) {
 	return b, err
 }
 
-// run builds the programs together, so that Go looks once at what they share, and links
-// one while it compiles for the next.
+// run builds the programs together, so that Go loads shared packages once, and links one program while it compiles
+// the next.
 func (b *moduleBuild) run(ctx context.Context, progress io.Writer) error {
 	begin := time.Now()
 	fmt.Fprintf(progress, "build: %s ...\n", b.name)
-	// Into another place first: an interrupted link must not look finished.
+	// It builds into another place first, because an interrupted link must not look finished.
 	part := b.bin + ".part"
 	flags := []string{"-ldflags=-s -w" + b.ldflags, "-o=" + part + "/"}
 	if b.patch != nil {
@@ -143,8 +142,8 @@ func (b *moduleBuild) run(ctx context.Context, progress io.Writer) error {
 	return os.Rename(part, b.bin)
 }
 
-// downloadAhead downloads what the modules after the first are compiled from: meanwhile
-// the first is compiled. What it cannot get, the build asks for again.
+// downloadAhead downloads the sources of the modules after the first, while the first is compiled. If a download
+// fails, the build tries it again.
 func downloadAhead(ctx context.Context, builds []*moduleBuild) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
@@ -156,10 +155,10 @@ func downloadAhead(ctx context.Context, builds []*moduleBuild) (stop func()) {
 	return func() { cancel(); wait.Wait() }
 }
 
-// reportEvery is how long a build goes on in silence.
+// reportEvery is how long a build runs without a message.
 const reportEvery = 10 * time.Second
 
-// goBuild runs `go build` and says now and then how far it is.
+// goBuild runs `go build` and reports its progress regularly.
 func goBuild(ctx context.Context, progress io.Writer, dir string, args ...string) error {
 	cmd := goCommand(ctx, dir, append([]string{"build", "-v", "-buildvcs=false"}, args...)...)
 	stderr, err := cmd.StderrPipe()
@@ -197,8 +196,8 @@ func runGo(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	return stdout, goError(cmd, err, stderr.String())
 }
 
-// goCommand is the go command in dir. A workspace or flags from outside would build
-// something else than what the module pins.
+// goCommand returns a go command in dir. It ignores a workspace or flags from outside, which would build something
+// other than the module pins.
 func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
@@ -206,8 +205,8 @@ func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// compilersGOGC lets the compiler collect its garbage a fourth as often as it would: a
-// sixth of the time that a build takes is saved so, at most 0.7 GiB used.
+// compilersGOGC makes the compiler collect its garbage a fourth as often. This saves a sixth of the build time, and
+// uses at most 0.7 GiB.
 const compilersGOGC = "400"
 
 func goError(cmd *exec.Cmd, err error, stderr string) error {
@@ -217,7 +216,7 @@ func goError(cmd *exec.Cmd, err error, stderr string) error {
 	return fmt.Errorf("%s in %s: %w\n%s", strings.Join(cmd.Args, " "), cmd.Dir, err, process.LastLines(stderr, 30))
 }
 
-// key is a digest of everything that decides what a module's programs are.
+// key returns a digest of everything that determines a module's programs.
 func (m Module) key(root string) (string, error) {
 	hash := sha256.New()
 	fmt.Fprintln(hash, m.ldflags, runtime.Version(), runtime.GOOS, runtime.GOARCH, m.programs)

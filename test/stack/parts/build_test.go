@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Go compiles a package once for each set of versions under it, and these are under most
-// of what the parts and Muster consist of.
+// Go compiles a package once for each set of versions below it, and the packages in this test are below most of the
+// parts and Muster.
 func TestPartsShareWithMuster(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
 	for pkg, modules := range map[string][]string{

@@ -19,15 +19,15 @@ import (
 // InMemoryClassFile is the manifest of the in-memory provider's ClusterClass.
 const InMemoryClassFile = "clusterclass-in-memory.yaml"
 
-// manifestsFormat changes when renderManifests writes something else.
+// manifestsFormat must change when renderManifests writes something else.
 const manifestsFormat = "2"
 
-// CAPIProvider is a Cluster API provider as its module lays it out.
+// CAPIProvider is a Cluster API provider with its place in its module.
 type CAPIProvider struct {
-	// Name is that of its process.
+	// Name is the name of its process.
 	Name string
-	// Prefix is what its own kustomization puts before names. Muster's webhooks are
-	// ordered against these names by the API server.
+	// Prefix is what its own kustomization puts before names. The API server orders Muster's webhooks among these
+	// names.
 	Prefix string
 	module string
 	folder string
@@ -38,7 +38,7 @@ const (
 	capiTestModule = "sigs.k8s.io/cluster-api/test"
 )
 
-// CAPIProviders are those that a stack runs.
+// CAPIProviders are the providers that a stack runs.
 var CAPIProviders = []CAPIProvider{
 	{"capi-core", "capi-", capiModule, "core"},
 	{"capi-bootstrap", "capi-kubeadm-bootstrap-", capiModule, "bootstrap/kubeadm"},
@@ -46,9 +46,8 @@ var CAPIProviders = []CAPIProvider{
 	{"capd", "capd-", capiTestModule, "infrastructure/docker"},
 }
 
-// manifest is a file of a stack's, and the files of a module it consists of. A folder is a
-// kustomization: those of Cluster API's providers add the contract labels and the conversion
-// stanza that the generated CRDs lack.
+// manifest is a file of a stack, made from files of a module. A folder is a kustomization: the kustomizations of
+// Cluster API's providers add the contract labels and the conversion stanza that the generated CRDs lack.
 type manifest struct{ file, module, from string }
 
 func manifests() []manifest {
@@ -65,8 +64,8 @@ func manifests() []manifest {
 	return all
 }
 
-// renderManifests copies the CRDs and webhook configurations out of the pinned
-// modules, once, so that starting a stack needs no Go command.
+// renderManifests copies the CRDs and webhook configurations out of the pinned modules once, so that starting a
+// stack needs no Go command.
 func renderManifests(ctx context.Context, tools *Tools, progress io.Writer) (string, error) {
 	hash := sha256.New()
 	fmt.Fprintln(hash, manifestsFormat)
@@ -129,8 +128,7 @@ func (m manifest) render(ctx context.Context, tools *Tools) ([]byte, error) {
 	return all, nil
 }
 
-// ModuleDir finds the source of a module that the module in a folder requires, downloading it
-// if need be.
+// ModuleDir returns the source of a module that the module in a folder requires, and downloads it if necessary.
 func ModuleDir(ctx context.Context, from, path string) (string, error) {
 	if _, err := runGo(ctx, from, "mod", "download", path); err != nil {
 		return "", err

@@ -1,5 +1,5 @@
-// Package parts builds what a stack runs: the programs that modules under test/parts pin,
-// Muster's own, and the CRDs and webhook configurations that come with them.
+// Package parts builds the programs of a stack: the ones that modules under test/parts pin, Muster's own, and the
+// CRDs and webhook configurations that come with them.
 package parts
 
 import (
@@ -12,12 +12,12 @@ import (
 	"strings"
 )
 
-// The version the Kubernetes binaries report. Built from modules they would say
-// v0.0.0-master, which clients refuse to parse.
+// The version that the Kubernetes binaries report. If Go builds them from modules, they report v0.0.0-master, which
+// clients refuse to parse.
 const kubernetesVersion = "v1.36.3"
 
-// Module is a set of programs that are built together from one of the modules under
-// test/parts, which pin them apart from Muster's own requirements.
+// Module is a set of programs that Go builds together from one of the modules under test/parts, which pin them
+// separately from Muster's own requirements.
 type Module struct {
 	name, dir string
 	ldflags   string
@@ -31,17 +31,17 @@ type program struct {
 	pkg  string
 }
 
-// builtName is what Go names it.
+// builtName returns the name that Go gives the program.
 func (p program) builtName() string { return path.Base(strings.TrimSuffix(p.pkg, "/v3")) }
 
-// CAAPHModule is the module of CAAPH, whose program is in its root.
+// CAAPHModule is the module of CAAPH. Its program is in the module's root.
 const CAAPHModule = "sigs.k8s.io/cluster-api-addon-provider-helm"
 
 const versionFlags = " -X k8s.io/component-base/version.gitVersion=" + kubernetesVersion +
 	" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" +
 	" -X k8s.io/client-go/pkg/version.gitVersion=" + kubernetesVersion
 
-// The modules. Scheduler and FleetAgent are only needed where Pods run, and built when the first does.
+// The modules. Scheduler and FleetAgent are needed only to run Pods, and are built before the first Pod.
 var (
 	Kube = Module{name: "kube", dir: "kube", ldflags: versionFlags, programs: []program{
 		{"etcd", "go.etcd.io/etcd/server/v3"},
@@ -63,36 +63,36 @@ var (
 	// Registry is an OCI registry, for charts.
 	Registry = Module{name: "registry", dir: "controllers", programs: []program{{"registry", "./registry"}}}
 	// CAAPH is cluster-api-addon-provider-helm, named after its Deployment. Only the test of the migration from
-	// it has it built.
+	// CAAPH builds it.
 	CAAPH = Module{name: "caaph", dir: "caaph", programs: []program{{"caaph-controller-manager", CAAPHModule}}}
 	CAPI  = Module{name: "capi", dir: "controllers", patch: &inMemoryListens, programs: []program{
 		{"capi-core", "sigs.k8s.io/cluster-api/core"},
 		{"capi-bootstrap", "sigs.k8s.io/cluster-api/bootstrap/kubeadm"},
 		{"capd", "sigs.k8s.io/cluster-api/test/infrastructure/docker"},
 	}}
-	// CAPIControlPlane is apart: Go names a program by the last element of its path, and two
-	// of Cluster API's share theirs.
+	// CAPIControlPlane is separate, because Go names a program by the last element of its path, and two of Cluster
+	// API's programs share it.
 	CAPIControlPlane = Module{name: "capi-controlplane", dir: "controllers", programs: []program{
 		{"capi-controlplane", "sigs.k8s.io/cluster-api/controlplane/kubeadm"},
 	}}
 )
 
-// Nodes are the modules of what runs where Pods do.
+// Nodes are the modules that are needed to run Pods.
 var Nodes = []Module{Scheduler, FleetAgent}
 
 var all = slices.Concat([]Module{Kube, CertManager, Fleet, Registry, CAAPH, CAPI, CAPIControlPlane}, Nodes)
 
-// patch replaces text in one file of a pinned module while it is compiled. It is
-// for what cannot be configured and would keep two stacks from one machine.
+// patch replaces text in one file of a pinned module while Go compiles it. It is for behavior that cannot be
+// configured and would prevent two stacks on one machine.
 type patch struct {
 	module string
 	file   string
-	// replace maps what must occur in the file to what takes its place.
+	// replace maps text that must occur in the file to its replacement.
 	replace map[string]string
 }
 
-// inMemoryListens binds the in-memory provider's servers to its own address (POD_IP),
-// which it only writes into kubeconfigs, instead of to all: ports are fixed.
+// inMemoryListens binds the in-memory provider's servers to the provider's own address (POD_IP) instead of to all
+// addresses, because their ports are fixed. The original only writes that address into kubeconfigs.
 var inMemoryListens = patch{
 	module: "sigs.k8s.io/cluster-api/test",
 	file:   "infrastructure/inmemory/pkg/server/mux.go",
@@ -102,8 +102,8 @@ var inMemoryListens = patch{
 	},
 }
 
-// apply copies a module of ours and the module to patch, patches that copy, and returns a
-// module file that builds with it in place of the original.
+// apply copies one of our modules and the module to patch, patches that copy, and returns a module file that uses
+// it in place of the original.
 func (p *patch) apply(ctx context.Context, dir, out string) (modfile string, err error) {
 	source, err := ModuleDir(ctx, dir, p.module)
 	if err != nil {

@@ -1,5 +1,4 @@
-// Package pki is the certificate authority of an API server, and the kubeconfigs that go
-// with it.
+// Package pki makes the certificate authority of an API server, and kubeconfigs for its clients.
 package pki
 
 import (
@@ -32,7 +31,7 @@ type PKI struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New makes a certificate authority.
+// New creates a certificate authority.
 func New(dir string) (*PKI, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -45,14 +44,14 @@ func New(dir string) (*PKI, error) {
 	return p, cert.WriteCert(p.Path("ca.crt"), p.CA())
 }
 
-// Path is where a file of it is.
+// Path returns the path of one of its files.
 func (p *PKI) Path(name string) string { return filepath.Join(p.dir, name) }
 
-// CA is the certificate of the authority.
+// CA returns the certificate of the authority.
 func (p *PKI) CA() []byte { return certificatePEM(p.cert.Raw) }
 
-// Issue writes a certificate for serving on loopback and for the user with this
-// name and these groups, as <file>.crt and <file>.key.
+// Issue writes a certificate as <file>.crt and <file>.key. It is valid for serving on loopback, and for the user
+// with this name and these groups.
 func (p *PKI) Issue(file, user string, groups ...string) error {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()),
@@ -75,7 +74,7 @@ func (p *PKI) Issue(file, user string, groups ...string) error {
 	return errors.Join(err, cert.WriteCert(p.Path(file+".crt"), certificatePEM(der)), keyutil.WriteKey(p.Path(file+".key"), keyPEM))
 }
 
-// User reads a client certificate that was issued.
+// User reads a client certificate that Issue has written.
 func (p *PKI) User(file string) (*clientcmdapi.AuthInfo, error) {
 	certificate, certErr := os.ReadFile(p.Path(file + ".crt"))
 	key, keyErr := os.ReadFile(p.Path(file + ".key"))
@@ -97,7 +96,7 @@ func Kubeconfig(server string, ca []byte, user *clientcmdapi.AuthInfo) *clientcm
 	return config
 }
 
-// WriteKubeconfig writes a kubeconfig that no reader sees half of.
+// WriteKubeconfig writes a kubeconfig atomically.
 func WriteKubeconfig(path string, config *clientcmdapi.Config) error {
 	content, err := clientcmd.Write(*config)
 	if err != nil {

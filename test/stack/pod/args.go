@@ -1,5 +1,5 @@
-// Package pod plays the kubelet for a pod that is a process of this host: it translates
-// the pod template of a Deployment, and keeps what the pod mounts up to date.
+// Package pod plays the kubelet for a pod that is a process on this host: it translates the pod template of a
+// Deployment, and keeps the mounted files up to date.
 package pod
 
 import (
@@ -24,8 +24,8 @@ import (
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-// rewriter translates what a container's own mount and network namespaces would
-// have kept apart: paths under mounts, and ports that are taken on this host.
+// rewriter replaces values that a container's own mount and network namespaces would isolate: paths under mounts,
+// and ports that are in use on this host.
 type rewriter struct {
 	mounts map[string]string
 	ports  map[int]int
@@ -63,8 +63,7 @@ func (r rewriter) value(value string) string {
 
 var reference = regexp.MustCompile(`\$\$|\$\([A-Za-z_][A-Za-z0-9_.-]*\)`)
 
-// expand resolves $(NAME) as the kubelet does: unknown names stay as written, and
-// $$ is a dollar.
+// expand resolves $(NAME) as the kubelet does: unknown names stay as written, and $$ becomes a dollar sign.
 func expand(text string, values map[string]string) string {
 	return reference.ReplaceAllStringFunc(text, func(found string) string {
 		if found == "$$" {
@@ -77,10 +76,10 @@ func expand(text string, values map[string]string) string {
 	})
 }
 
-// Identity is a ServiceAccount's token in a file, and a kubeconfig that reads it:
-// what a pod finds under /var/run/secrets/kubernetes.io.
+// Identity is a ServiceAccount's token in a file, and a kubeconfig that reads it. A pod has these under
+// /var/run/secrets/kubernetes.io.
 type Identity struct {
-	// Server is where the API server is found: its own URL, or what stands before it.
+	// Server is the URL of the API server, or of a proxy in front of it.
 	Server    string
 	Namespace string
 	Account   string
@@ -88,11 +87,11 @@ type Identity struct {
 	expires   time.Time
 }
 
-// Kubeconfig is the path of the kubeconfig.
+// Kubeconfig returns the path of the kubeconfig.
 func (i *Identity) Kubeconfig() string { return filepath.Join(i.Dir, "kubeconfig") }
 func (i *Identity) token() string      { return filepath.Join(i.Dir, "token") }
 
-// Write makes the kubeconfig, which trusts this CA, and a first token.
+// Write writes the kubeconfig, which trusts this CA, and a first token.
 func (i *Identity) Write(ctx context.Context, ca []byte, client kubernetes.Interface) error {
 	config := pki.Kubeconfig(i.Server, ca, &clientcmdapi.AuthInfo{TokenFile: i.token()})
 	if err := pki.WriteKubeconfig(i.Kubeconfig(), config); err != nil {
@@ -113,7 +112,7 @@ func (i *Identity) renew(ctx context.Context, client kubernetes.Interface) error
 	return files.WriteAtomically(i.token(), []byte(got.Status.Token))
 }
 
-// Follow renews the token when most of its life is over, as the kubelet does.
+// Follow renews the token when most of its lifetime is over, as the kubelet does.
 func (i *Identity) Follow(ctx context.Context, client kubernetes.Interface) {
 	for {
 		pause := time.Until(i.expires) * 8 / 10
@@ -122,12 +121,12 @@ func (i *Identity) Follow(ctx context.Context, client kubernetes.Interface) {
 			return
 		case <-time.After(max(pause, 5*time.Second)):
 		}
-		// A failure is tried again in the next round, sooner as the end comes nearer.
+		// The next round tries again after a failure, and comes sooner as the end is nearer.
 		_ = i.renew(ctx, client)
 	}
 }
 
-// Check returns the probe as a condition. Kubelets verify no certificates, either.
+// Check returns the probe as a condition. It verifies no certificate, like a kubelet.
 func (p *Probe) Check() func(context.Context) error {
 	client := &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},

@@ -14,10 +14,10 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Plan is what a Deployment's pod template asks of a host process.
+// Plan is a Deployment's pod template, translated for a host process.
 type Plan struct {
 	namespace string
-	// ServiceAccount is the name of the one it runs as.
+	// ServiceAccount is the name of the process's ServiceAccount.
 	ServiceAccount string
 	// Command is the base name of the program, empty if the image decides.
 	Command string
@@ -26,22 +26,22 @@ type Plan struct {
 	volumes []volumePlan
 	// Ready is the readiness probe, nil if there is none.
 	Ready *Probe
-	// Dir is its working directory and Tmp its /tmp, both empty if it says nothing of them.
+	// Dir is the working directory and Tmp replaces /tmp; both are empty if the template does not mention them.
 	Dir, Tmp string
-	// Token means that the ServiceAccount's token is mounted, into Place.Identity.
+	// Token means that the ServiceAccount's token is mounted, at Dirs.Identity.
 	Token bool
 }
 
-// tokenMount is where the API server's admission mounts the token of a ServiceAccount.
+// tokenMount is the path at which the API server's admission mounts the token of a ServiceAccount.
 const tokenMount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// volumePlan is a directory the kubelet would mount.
+// volumePlan is a directory that the kubelet would mount.
 type volumePlan struct {
 	name    string
 	hostDir string
-	// file means that it is a file instead.
+	// file means that it is a file and not a directory.
 	file bool
-	// kind is Secret, ConfigMap or empty; source is the name of one.
+	// kind is Secret, ConfigMap or empty; source is the name of the object.
 	kind, source string
 	optional     bool
 	items        []corev1.KeyToPath
@@ -56,25 +56,25 @@ type Probe struct {
 	Timing ProbeTiming
 }
 
-// ProbeTiming is how a kubelet probes.
+// ProbeTiming specifies when a kubelet probes.
 type ProbeTiming struct {
 	Period, Timeout time.Duration
-	// Failures in a row make a replica not ready; one success makes it ready.
+	// Failures is the number of failures in a row that make a replica not ready. One success makes it ready.
 	Failures int
 }
 
-// Dirs is where on the host a pod goes.
+// Dirs are the directories and ports of a pod on this host.
 type Dirs struct {
-	// Name is that of the pod.
+	// Name is the name of the pod.
 	Name string
 	// Dir holds the volumes.
 	Dir string
-	// Node is the name of its node, and Root the directory that stands for the node's
-	// file system. Empty: there is no node, and what needs one is refused.
+	// Node is the name of the pod's node, and Root the directory that stands for the node's file system. If they
+	// are empty, there is no node, and Translate refuses settings that need one.
 	Node, Root string
 	// Identity is the directory of its ServiceAccount's token.
 	Identity string
-	// Ports maps the ports the container declares to those it gets.
+	// Ports maps the ports that the container declares to ports of this host.
 	Ports map[int]int
 }
 
@@ -87,10 +87,9 @@ func New(deployment *appsv1.Deployment, dirs Dirs) (*Plan, error) {
 	return Translate(deployment.Namespace, &deployment.Spec.Template.Spec, container, dirs)
 }
 
-// Translate translates one container of a pod. What it cannot give a host process it
-// refuses: a test must not pass because a setting was ignored silently. Not translated
-// are resources, security context and scheduling, which a process has no use for, and
-// lifecycle: whoever ends a process here decides himself who is told first.
+// Translate translates one container of a pod. It refuses settings that it cannot give a host process, because a
+// test must not pass with a setting silently ignored. It skips resources, security context and scheduling, which
+// mean nothing to a process, and lifecycle, because the caller that ends a process decides the order itself.
 func Translate(namespace string, spec *corev1.PodSpec, container *corev1.Container, dirs Dirs) (*Plan, error) {
 	if len(container.EnvFrom) > 0 {
 		return nil, fmt.Errorf("envFrom is not translated")
@@ -123,7 +122,7 @@ func Translate(namespace string, spec *corev1.PodSpec, container *corev1.Contain
 	return plan, err
 }
 
-// OnlyContainer is the one container that a Deployment has.
+// OnlyContainer returns the only container of a Deployment, or an error if it has others.
 func OnlyContainer(deployment *appsv1.Deployment) (*corev1.Container, error) {
 	spec := deployment.Spec.Template.Spec
 	if len(spec.Containers) != 1 || len(spec.InitContainers) != 0 {
@@ -133,7 +132,7 @@ func OnlyContainer(deployment *appsv1.Deployment) (*corev1.Container, error) {
 	return &spec.Containers[0], nil
 }
 
-// DeclaredPorts are the ports a container says it listens on.
+// DeclaredPorts returns the ports that a container declares.
 func DeclaredPorts(container *corev1.Container) []int {
 	var ports []int
 	for _, port := range container.Ports {
@@ -148,7 +147,7 @@ func DeclaredPorts(container *corev1.Container) []int {
 	return slices.Compact(ports)
 }
 
-// ContainerPort resolves a port by number or by name.
+// ContainerPort resolves a port that is given by number or by name.
 func ContainerPort(container *corev1.Container, port intstr.IntOrString) (int, error) {
 	if port.Type == intstr.Int {
 		return port.IntValue(), nil
@@ -161,7 +160,7 @@ func ContainerPort(container *corev1.Container, port intstr.IntOrString) (int, e
 	return 0, fmt.Errorf("the container declares no port named %q", port.StrVal)
 }
 
-// mountVolumes plans the volumes and returns where each mount path is on the host.
+// mountVolumes plans the volumes and returns the host's path for each mount path.
 func (p *Plan) mountVolumes(volumes []corev1.Volume, container *corev1.Container, dirs Dirs) (map[string]string, error) {
 	mounts := map[string]string{}
 	for _, mount := range container.VolumeMounts {
@@ -238,7 +237,7 @@ func planProbe(container *corev1.Container, ports map[int]int) (*Probe, error) {
 	return &Probe{Scheme: scheme, Path: get.Path, Port: port, Timing: timingOf(container.ReadinessProbe)}, nil
 }
 
-// timingOf fills in what the API server fills in.
+// timingOf returns the timing of a probe, with the API server's defaults.
 func timingOf(probe *corev1.Probe) ProbeTiming {
 	return ProbeTiming{
 		Period:   time.Duration(cmp.Or(probe.PeriodSeconds, 10)) * time.Second,

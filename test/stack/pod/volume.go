@@ -21,9 +21,8 @@ import (
 
 const dataLink = "..data"
 
-// Volume keeps a directory like the kubelet does: files are links through one
-// link that is swapped whole, so that a reader never sees a certificate with the
-// key of another.
+// Volume updates a directory as the kubelet does: files are links through one link that is swapped at once, so that
+// a reader never sees a certificate with the key of another.
 type Volume struct {
 	namespace string
 	plan      volumePlan
@@ -43,8 +42,8 @@ func (p *Plan) Mount(ctx context.Context, client kubernetes.Interface) ([]*Volum
 	return mounted, nil
 }
 
-// mount fills the directory before the process starts. Like a pod, it waits for a
-// Secret that does not exist yet.
+// mount fills the directory before the process starts. Like a pod, the process waits for a Secret that does not
+// exist yet.
 func (v *Volume) mount(ctx context.Context, client kubernetes.Interface) error {
 	if v.plan.file {
 		if files.Exists(v.plan.hostDir) {
@@ -62,7 +61,7 @@ func (v *Volume) mount(ctx context.Context, client kubernetes.Interface) error {
 	return poll.Until(ctx, what, 2*time.Minute, func(ctx context.Context) error { return v.fill(ctx, client) })
 }
 
-// fill writes what the Secret or ConfigMap has now.
+// fill writes the present content of the Secret or ConfigMap.
 func (v *Volume) fill(ctx context.Context, client kubernetes.Interface) error {
 	data := map[string][]byte{}
 	var err error

@@ -26,7 +26,7 @@ func TestVolumeNeverShowsAMixtureOfTwoVersions(t *testing.T) {
 				return
 			default:
 			}
-			// One look through the link, as a reader that opens the directory once has.
+			// It resolves the link once, like a reader that opens the directory once.
 			dir, err := os.Readlink(filepath.Join(v.plan.hostDir, dataLink))
 			if err != nil {
 				t.Error(err)

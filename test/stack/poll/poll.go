@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// pollInterval is how often conditions are looked at: often, as everything is local.
+// pollInterval is the time between checks of a condition. It is short because everything is local.
 const pollInterval = 50 * time.Millisecond
 
-// Until polls until the condition returns nil. When the time is over, the error
-// says what was waited for and what was seen last.
+// Until polls until the condition returns nil. After the timeout it returns an error with the condition's name and
+// its last error.
 func Until(ctx context.Context, what string, timeout time.Duration, condition func(context.Context) error) error {
 	return UntilOr(ctx, what, timeout, condition, func() error { return nil })
 }
@@ -27,8 +27,7 @@ func UntilOr(ctx context.Context, what string, timeout time.Duration, condition 
 	defer cancel()
 	var last error
 	for {
-		// Each look has its own short deadline: one request that hangs must not use up
-		// the whole wait.
+		// Each check has a short deadline of its own: one request that hangs must not use up the whole timeout.
 		poll, done := context.WithTimeout(ctx, 10*time.Second)
 		err := condition(poll)
 		done()
@@ -52,8 +51,7 @@ func UntilOr(ctx context.Context, what string, timeout time.Duration, condition 
 // Since renders the time passed for people.
 func Since(begin time.Time) string { return time.Since(begin).Round(100 * time.Millisecond).String() }
 
-// Answers is a condition: a GET is answered, and not with an error. This is what a kubelet
-// takes for success.
+// Answers is a condition: a GET returns an answer that a kubelet would count as success.
 func Answers(client *http.Client, url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

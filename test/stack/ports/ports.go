@@ -1,5 +1,5 @@
-// Package ports gives out ports and loopback addresses of this host that nobody else uses:
-// no other stack, and nobody who listens.
+// Package ports gives out ports and loopback addresses of this host that no other stack has leased and no process
+// listens on.
 package ports
 
 import (
@@ -15,30 +15,30 @@ import (
 	"github.com/muster-fleet/muster/test/stack/files"
 )
 
-// Ports come from below the kernel's range for outgoing connections, which could
-// take one between choosing and listening, and below the in-memory provider's.
+// The ports are below the kernel's range for outgoing connections, which could take one between choosing and
+// listening, and below the in-memory provider's range.
 const (
 	firstPort = 10000
 	lastPort  = 18999
 )
 
-// Leases are ports and loopback addresses held for one stack. Other stacks on
-// this machine see them through locked files, also before anything listens.
+// Leases are ports and loopback addresses that are reserved for one stack. Other stacks on this machine see them
+// through locked files, even before a process listens.
 type Leases struct {
 	dir   string
 	mu    sync.Mutex
 	locks []func()
 }
 
-// New returns leases for a stack.
+// New returns empty leases for a stack.
 func New() *Leases { return &Leases{dir: Dir()} }
 
-// Dir is where the locked files of this user are.
+// Dir returns the directory of this user's locked files.
 func Dir() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("muster-stack-Leases-%d", os.Getuid()))
 }
 
-// Release gives everything back. The kernel does the same when the process dies.
+// Release gives all leases back. The kernel does the same when the process dies.
 func (l *Leases) Release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +67,7 @@ func (l *Leases) try(port int) bool {
 	if err != nil {
 		return false
 	}
-	// It is free if it can be listened on, on loopback and everywhere.
+	// The port is free if we can listen on it, on loopback and on all addresses.
 	if listenable(fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf(":%d", port)) != nil {
 		unlock()
 		return false
@@ -82,8 +82,8 @@ func (l *Leases) keep(unlock func()) {
 	l.locks = append(l.locks, unlock)
 }
 
-// Address leases a loopback address. The in-memory provider always listens on the same ports
-// first, for debugging and for its first cluster, so two of them need an address each.
+// Address leases a loopback address. The in-memory provider always listens on the same first ports, for debugging
+// and for its first cluster, so two providers need an address each.
 func (l *Leases) Address() (string, error) {
 	var last error
 	for host := 1; host < 255; host++ {

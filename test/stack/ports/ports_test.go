@@ -10,7 +10,7 @@ func TestLeasesAreApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Nothing listens there yet; the lease alone keeps others away.
+	// Nothing listens there yet, so only the lease keeps others away.
 	second, err := two.Port(first)
 	if err != nil || second == first {
 		t.Errorf("port %d was leased twice (%v)", second, err)

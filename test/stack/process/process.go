@@ -1,5 +1,4 @@
-// Package process runs programs of this host, with a log each, so that none outlives whoever
-// started it.
+// Package process runs programs on this host, each with a log. No program outlives the process that started it.
 package process
 
 import (
@@ -20,25 +19,25 @@ import (
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-// StopGrace is how long a process may take to end after SIGTERM. A controller manager ends by
-// itself 30 s after it, if a reconcile does not return.
+// StopGrace is how long a process may take to end after SIGTERM. If a reconcile does not return, a controller
+// manager ends by itself after 30 s.
 const StopGrace = 45 * time.Second
 
-// Spec specifies how to run a process and when it is of use.
+// Spec specifies how to run a process and when it is ready.
 type Spec struct {
 	Name string
 	Path string
 	Args []string
-	// Env is the whole environment: nothing of the host's leaks in.
+	// Env is the whole environment: the process inherits no variable of the host.
 	Env []string
 	Dir string
-	// Port is the one people ask for, for the status table.
+	// Port is the port to show in the status table.
 	Port int
-	// Prepare runs before each start and may change what is run.
+	// Prepare runs before each start and may change the spec.
 	Prepare func(context.Context, *Spec) error
 	// Ready returns nil once the process does its job.
 	Ready func(context.Context) error
-	// LogContains is for programs that serve no readiness: the line that proves it.
+	// LogContains is for programs without a readiness endpoint: the log line that proves readiness.
 	LogContains string
 	Timeout     time.Duration
 }
@@ -53,17 +52,17 @@ type Process struct {
 	exited  chan struct{}
 	exit    error
 	started time.Time
-	// logStart is where the present run begins in the log.
+	// logStart is the offset in the log at which the present run begins.
 	logStart int64
 }
 
-// New returns a process that is yet to be started. It appends to this log.
+// New returns a process that has not started yet. It appends to this log.
 func New(spec Spec, log string) *Process { return &Process{spec: spec, log: log} }
 
-// Name is the name in its spec.
+// Name returns the name in the spec.
 func (p *Process) Name() string { return p.spec.Name }
 
-// Prepare does what is to be done before a start.
+// Prepare runs the spec's Prepare, and must run before each start.
 func (p *Process) Prepare(ctx context.Context) error {
 	if p.spec.Prepare == nil {
 		return nil
@@ -78,7 +77,7 @@ func (p *Process) Prepare(ctx context.Context) error {
 	return nil
 }
 
-// Start begins a run. It does not wait until the process is ready.
+// Start starts the process, and does not wait until it is ready.
 func (p *Process) Start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,8 +100,8 @@ func (p *Process) Start() error {
 	cmd := exec.Command(p.spec.Path, p.spec.Args...)
 	cmd.Env, cmd.Dir = p.spec.Env, p.spec.Dir
 	cmd.Stdout, cmd.Stderr = log, log
-	// A group of its own, so that ctrl-C reaches the holder of the stack only, which
-	// stops things in order; and death with the holder, so that nothing is left.
+	// The process has a group of its own, so that ctrl-C reaches only the holder of the stack, which stops
+	// processes in order. It dies with the holder, so that nothing is left.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := startFromLastingThread(cmd); err != nil {
 		return fmt.Errorf("start %s: %w", p.spec.Name, err)
@@ -118,8 +117,8 @@ func (p *Process) Start() error {
 	return nil
 }
 
-// Ready waits until a started process is of use; a dead one fails at once with the end of
-// its log.
+// Ready waits until a started process is ready. If the process is dead, Ready returns an error with the end of its
+// log at once.
 func (p *Process) Ready(ctx context.Context) error {
 	ready := p.spec.Ready
 	switch {
@@ -135,8 +134,8 @@ func (p *Process) Ready(ctx context.Context) error {
 	return err
 }
 
-// SignalAndWait sends a signal and returns when the process has exited: only then
-// are its ports free. After the grace it kills, and says so.
+// SignalAndWait sends a signal and returns when the process has exited: only then are its ports free. After
+// StopGrace it kills the process and returns an error.
 func (p *Process) SignalAndWait(signal syscall.Signal) error {
 	p.mu.Lock()
 	if !p.runningLocked() {
@@ -159,7 +158,7 @@ func (p *Process) SignalAndWait(signal syscall.Signal) error {
 	return fmt.Errorf("%s did not end within %s of %v and was killed\n%s", p.spec.Name, StopGrace, signal, p.Tail())
 }
 
-// Wait returns when the present run has ended, with an error if it failed, or ctx has.
+// Wait returns when the present run has ended, with an error if it failed, or when ctx has ended.
 func (p *Process) Wait(ctx context.Context) error {
 	p.mu.Lock()
 	exited := p.exited
@@ -174,7 +173,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	return p.exit
 }
 
-// Running reports whether there is a live process.
+// Running reports whether the process runs.
 func (p *Process) Running() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -247,7 +246,7 @@ func (p *Process) logContains(context.Context) error {
 	return nil
 }
 
-// Status returns what is known about it now.
+// Status returns the present status of the process.
 func (p *Process) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,7 +257,7 @@ func (p *Process) Status() Status {
 	return status
 }
 
-// Status is what is known about one process of a stack.
+// Status describes one process of a stack.
 type Status struct {
 	Name    string    `json:"name"`
 	Running bool      `json:"running"`
@@ -270,7 +269,7 @@ type Status struct {
 	Args    []string  `json:"args,omitempty"`
 }
 
-// LastLines returns the end of what a process has printed.
+// LastLines returns the last lines of a text.
 func LastLines(text string, count int) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	if len(lines) > count {
@@ -279,8 +278,8 @@ func LastLines(text string, count int) string {
 	return strings.Join(lines, "\n")
 }
 
-// The kernel delivers a parent-death signal when the *thread* that started the
-// child ends, so all children are started from one thread that never does.
+// The kernel sends the parent-death signal when the *thread* that started the child ends, so one thread that never
+// ends starts all children.
 var (
 	starter     = make(chan func())
 	startStarts = sync.OnceFunc(func() {
@@ -303,8 +302,8 @@ func startFromLastingThread(cmd *exec.Cmd) error {
 // Alive reports whether the process that ran at the time of the Status still runs.
 func (s Status) Alive() bool { return Runs(s.PID, s.Path) }
 
-// Runs reports whether a process of this number runs, and still is that program: the
-// system gives numbers of dead processes to new ones.
+// Runs reports whether a process with this PID runs and still is this program: the kernel reuses PIDs of dead
+// processes.
 func Runs(pid int, program string) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
