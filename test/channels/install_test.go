@@ -11,12 +11,11 @@ import (
 
 const crd = "CustomResourceDefinition fleetaddonconfigs.addons.cluster.x-k8s.io"
 
-// way is a way to install, and what its uninstallation leaves of what is shipped.
+// way is a way to install, and the shipped objects that its uninstallation leaves.
 type way struct {
 	name, namespace string
 	left            []string
-	// prepare does what the guide takes for done; alongside looks at what only this way
-	// has, before anything runs.
+	// prepare sets up what the guide assumes; alongside checks what only this way has, before any program runs.
 	prepare, alongside func(*scene)
 }
 
