@@ -27,8 +27,8 @@ var ways = []way{
 	{name: "operator", namespace: standard, left: []string{"Namespace " + standard, crd}, prepare: startOperator},
 }
 
-// Each way to install, by the commands of the guide: the same objects are there, what the
-// Deployments describe imports a Cluster, and what the guide says is left is left.
+// The test installs in each way, by the commands of the guide. Every way creates the same objects, the programs of the
+// Deployments import a Cluster, and uninstalling leaves exactly what the guide says.
 func TestWaysToInstall(t *testing.T) {
 	commands, err := fixture.Commands("install.md")
 	if err != nil {
