@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// specified is the number of Clusters for which the memory limits, in MiB, are set.
+	// specified is the number of Clusters that the bars of memory, in MiB, are for.
 	specified  = 5000
 	maxSyncer  = 300
 	maxWebhook = 80
@@ -198,7 +198,7 @@ type least struct {
 	n int
 	// filling is the processor time of a process that fills caches and does nothing else.
 	filling time.Duration
-	// writes is how long one write to each Fleet Cluster takes, as many at a time as the
+	// writes is the time for one write to each Fleet Cluster, with as many at a time as the
 	// syncer reconciles.
 	writes time.Duration
 }

@@ -26,7 +26,7 @@ import (
 
 const (
 	helm = "muster-helm"
-	// mostSelected is the number of Clusters for which the limit of a HelmChartProxy is set.
+	// mostSelected is the number of Clusters that the bar of a HelmChartProxy is for.
 	mostSelected = 1000
 	// oneByOne is how many Clusters are changed, and how many are selected in addition, one after the other.
 	oneByOne = 10

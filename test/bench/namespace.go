@@ -62,7 +62,7 @@ func measureNamespace(ctx context.Context, s *session) error {
 				}
 				t.add(
 					value(event.name+": processor time", "ms", perOne(p.cpu, count)).against(perOne(before.cpu, count)).ratioAtMost(maxWorkGrowth),
-					// The limit is not a ratio, because a kind of event may cause no request at all.
+					// The bar is not a ratio, because a kind of event may cause no request at all.
 					value(event.name+": requests", "", each(p)).against(each(before)).atMost(maxRequestsGrowth*each(before)),
 				)
 			}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Verdicts of a figure that has a limit.
+// Verdicts of a figure that has a bar.
 const (
 	reached = "ok"
 	missed  = "**short**"
@@ -35,7 +35,7 @@ func (f figure) against(baseline float64) figure {
 	return f
 }
 
-// ratio is not a number, and so misses every limit, if there is nothing to compare with.
+// ratio is not a number, and so misses every bar, if there is nothing to compare with.
 func (f figure) ratio() float64 {
 	if f.baseline == 0 {
 		return math.NaN()
@@ -114,7 +114,7 @@ func number(v float64, unit string) string {
 }
 
 // quantile returns a quantile of durations in ms by the nearest rank: it is always an actual observation. Without
-// observations it is not a number, which misses every limit.
+// observations it is not a number, which misses every bar.
 func quantile(values []time.Duration, q float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()

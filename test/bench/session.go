@@ -48,7 +48,7 @@ type session struct {
 	token string
 	// labelled is how often a label of the classes was changed.
 	labelled int
-	// short are the figures that missed their limit.
+	// short are the figures that missed their bar.
 	short []string
 }
 

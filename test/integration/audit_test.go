@@ -101,7 +101,7 @@ func TestAudit(t *testing.T) {
 		g.Expect(report.Mappings).To(BeEmpty())
 	}).Should(Succeed())
 
-	// The report says what it could not read.
+	// The report names the kinds that it could not read.
 	out, problems, code = a.run("--context=limited")
 	g.Expect(code).To(Equal(0), problems)
 	for _, kind := range []audit.Kind{audit.Configs, audit.Namespaces, audit.Clusters, audit.Classes, audit.FleetClusters, audit.Webhook} {

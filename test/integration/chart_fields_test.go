@@ -84,7 +84,7 @@ func TestHelmChartProxyFields(t *testing.T) {
 			}
 			want := written(g, namespace, "new", spec)
 			defaults(want)
-			// In lists, numbers of the one are floats, and of the other integers.
+			// In lists, want has floats and the stored object has integers, so the test compares them as JSON.
 			stored, err := json.Marshal(proxy.Object["spec"])
 			g.Expect(err).NotTo(HaveOccurred())
 			expected, err := json.Marshal(want.Object["spec"])
@@ -299,8 +299,8 @@ spec: {clusterSelector: {}, chartName: web, repoURL: "https://charts.example.com
 		})
 	}
 
-	// Who may in all namespaces may select in all of them; and who changes something else of
-	// theirs is not asked, but has no part of it changed.
+	// A user with the right in all namespaces may select in all. Another user may change the labels of that
+	// HelmChartProxy, but no part of its spec.
 	g.Eventually(func() error { return platform.Create(ctx, proxy("wide", ", namespaceSelector: {}")) }).Should(Succeed())
 	wide := func() *unstructured.Unstructured {
 		return target("addons.cluster.x-k8s.io/v1alpha1", "HelmChartProxy", own, "wide")

@@ -287,7 +287,7 @@ func testRemoved(t *testing.T) {
 type state struct {
 	// objects are Fleet's Clusters, groups and mappings.
 	objects map[string]types.UID
-	// deployments are BundleDeployments, with the deployed version; agents are those of Fleet's agents.
+	// deployments are BundleDeployments, with the deployed version; agents belong to Fleet's agents.
 	deployments, agents map[string]string
 	// applications and releases are on the running cluster.
 	applications map[string]types.UID

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// soon is the limit for a first paint and for a change, and most is the limit for memory in KiB.
+	// soon is the bar for a first paint and for a change, and most is the bar for memory in KiB.
 	soon = time.Second
 	most = 150 << 10
 	// samples is how many paints and changes are measured.
@@ -59,7 +59,7 @@ func BenchmarkMany(b *testing.B) {
 
 		for _, field := range []string{"VmHWM", "VmRSS"} {
 			kib := memory(b, program, field)
-			b.Logf("%s: %d MiB", field, kib>>10) // Go does not print metrics when a limit is missed.
+			b.Logf("%s: %d MiB", field, kib>>10) // Go does not print metrics when a bar is missed.
 			b.ReportMetric(float64(kib)/1024, field+"-MiB")
 			if kib > most {
 				b.Errorf("%s: %d MiB, more than %d", field, kib>>10, most>>10)

@@ -19,7 +19,7 @@ const (
 	controller = "caaph-controller-manager"
 )
 
-// overlay fills in what clusterctl fills in. The last three arguments are the program's defaults. They are explicit
+// overlay sets the values that clusterctl sets. The last three arguments are the program's defaults. They are explicit
 // because a process of this host may need another port and folder. Outside a pod the program knows no namespace for
 // leader election.
 const overlay = `
