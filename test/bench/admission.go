@@ -31,19 +31,19 @@ const (
 	labelPolicy  = "muster-class-labels"
 	noopPath     = "/noop"
 	roundOf      = 100
-	// maxAdmission is how much more than a webhook that does nothing the stamp may cost.
+	// maxAdmission limits the cost of the stamp, as a multiple of the cost of a webhook that does nothing.
 	maxAdmission = 1.3
 )
 
-// The namespaces that take turns. Each has one of these: Muster's stamp, a webhook that does nothing on
-// the same server, the component class-labels without a webhook.
+// These namespaces take turns. In each, one thing runs: Muster's stamp, a webhook that does nothing on the same
+// server, or the component class-labels without a webhook.
 const stamped, noop, labelled = "bench-stamp", "bench-noop", "bench-labels"
 
 var arms = []string{stamped, noop, labelled}
 
-// measureAdmission measures what Muster's stamp costs the creation of a Cluster, against a webhook that
+// measureAdmission measures how much Muster's stamp adds to the creation of a Cluster, compared with a webhook that
 // does nothing: the two take turns, round by round. Clusters are created with dryRun=All: the API server calls
-// webhooks without side effects for those as for any other create, and only the write to etcd is left out.
+// webhooks without side effects for those as for any other create, and only omits the write to etcd.
 func measureAdmission(ctx context.Context, s *session) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -54,7 +54,7 @@ func measureAdmission(ctx context.Context, s *session) error {
 	if err := s.routeAdmission(ctx, url, authority); err != nil {
 		return err
 	}
-	if err := s.createInTurns(ctx, 2*roundOf); err != nil { // To warm up.
+	if err := s.createInTurns(ctx, 2*roundOf); err != nil { // This is the warm-up.
 		return err
 	}
 	begin := time.Now()
@@ -100,7 +100,7 @@ func measureAdmission(ctx context.Context, s *session) error {
 	return nil
 }
 
-// startNoop runs the webhook that does nothing as a process of its own, and returns where, and whom to trust.
+// startNoop runs the webhook that does nothing as a process of its own, and returns its URL and CA.
 func (s *session) startNoop(ctx context.Context) (url string, authority []byte, err error) {
 	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", nil, nil)
 	if err != nil {
@@ -140,8 +140,8 @@ func serveNoop(ctx context.Context, certDir, port string) error {
 	return server.Start(ctx)
 }
 
-// routeAdmission makes the namespaces, and has the stamp, the webhook that does nothing and the class
-// labels' policy called in one of them each.
+// routeAdmission makes the namespaces, and routes each to one of the stamp, the webhook that does nothing, and the
+// policy of class-labels.
 func (s *session) routeAdmission(ctx context.Context, url string, authority []byte) error {
 	for _, arm := range arms {
 		namespace := &corev1.Namespace{}
@@ -162,7 +162,8 @@ func (s *session) routeAdmission(ctx context.Context, url string, authority []by
 		selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{Key: armLabel, Operator: metav1.LabelSelectorOpIn, Values: []string{arm}})
 		return selector
 	}
-	// As the stamp ships, rules and match conditions included; only who answers differs.
+	// It is the stamp's configuration as shipped, rules and match conditions included, with another webhook behind
+	// it.
 	other := &admissionregistrationv1.MutatingWebhookConfiguration{Webhooks: []admissionregistrationv1.MutatingWebhook{*shipped.Webhooks[0].DeepCopy()}}
 	other.Name = "bench-noop"
 	hook := &other.Webhooks[0]
@@ -188,7 +189,7 @@ func (s *session) routeAdmission(ctx context.Context, url string, authority []by
 	if err := s.admin.Patch(ctx, binding, client.MergeFrom(bound)); err != nil {
 		return err
 	}
-	// That the other webhook is called is counted.
+	// The API server counts the calls of the other webhook.
 	return poll.Until(ctx, "each in its own namespace", time.Minute, func(ctx context.Context) error {
 		for _, arm := range arms {
 			if err := s.createIn(ctx, arm); err != nil {
@@ -199,7 +200,7 @@ func (s *session) routeAdmission(ctx context.Context, url string, authority []by
 	})
 }
 
-// answered counts the calls of a webhook that it answered well.
+// answered counts the calls that a webhook answered without failure.
 func answered(before, after metrics.Snapshot, name string) float64 {
 	between := func(metric string, pass func(labels map[string]string) bool) float64 {
 		return after.Sum(metric, pass) - before.Sum(metric, pass)
@@ -208,7 +209,7 @@ func answered(before, after metrics.Snapshot, name string) float64 {
 		between("apiserver_admission_webhook_fail_open_count", func(labels map[string]string) bool { return labels["name"] == name })
 }
 
-// createInTurns creates so many Clusters in each namespace, every other round in the opposite order.
+// createInTurns creates this many Clusters in each namespace, every other round in the opposite order.
 func (s *session) createInTurns(ctx context.Context, creates int) error {
 	for done := 0; done < creates; done += roundOf {
 		order := slices.Clone(arms)

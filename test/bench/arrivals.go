@@ -13,7 +13,7 @@ const (
 	// maxArrival is how long, in ms, a new import may take while the syncer reconciles all
 	// others again.
 	maxArrival = 1000
-	// minArrivals are as many as a p99 needs, to be more than the slowest of all.
+	// minArrivals is the least number for which a p99 is not just the slowest of all.
 	minArrivals = 120
 )
 

@@ -30,9 +30,8 @@ const bareClient = "bare-client"
 
 var bareUser = stack.ServiceAccount("default", bareClient)
 
-// bare is a client that makes the three writes of an import and does nothing else: it
-// watches nothing, compares nothing, and what it writes was built beforehand. It uses the
-// syncer's libraries, and a ServiceAccount with the syncer's roles.
+// bare is a client that makes the three writes of an import and does nothing else: it watches nothing, compares
+// nothing, and sends prepared writes. It uses the syncer's libraries, and a ServiceAccount with the syncer's roles.
 type bare struct {
 	*generator
 	session *session
@@ -119,7 +118,7 @@ func (b *bare) prepareImport(ctx context.Context, i int) error {
 	if err := b.admin.Get(ctx, b.key(i), cluster); err != nil {
 		return err
 	}
-	// As the stamp has it: it is not stamped, because the syncer is to leave it alone.
+	// The stamp would contain the same name. The Cluster is not stamped, because the syncer must leave it alone.
 	cluster.Annotations[stamp.ClusterNameAnnotation] = cluster.Name
 	values, err := desired.Values(cluster, b.object(controlPlaneFile, i).Object, b.object(infrastructureFile, i).Object, settings.DefaultExclude())
 	if err != nil {
@@ -142,7 +141,7 @@ func (b *bare) prepareImport(ctx context.Context, i int) error {
 		conditions: &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": clusterv1.GroupVersion.String(), "kind": clusterv1.ClusterKind,
 			"metadata": map[string]any{"namespace": cluster.Namespace, "name": cluster.Name},
-			// Types that are not the syncer's: it would take those off a Cluster that is not selected.
+			// The syncer does not use these types: it would remove its own from a Cluster that is not selected.
 			"status": map[string]any{"conditions": []any{
 				condition("BareImported", "True", "Imported", message),
 				condition("BareBundlesReady", "Unknown", "WaitingForFleet", "Fleet has not reported on the Cluster's bundles yet"),

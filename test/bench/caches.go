@@ -88,10 +88,9 @@ func (c *child) end() (time.Duration, error) {
 	return c.command.ProcessState.UserTime() + c.command.ProcessState.SystemTime(), nil
 }
 
-// fill fills controller-runtime's caches with the objects that the syncer reads the most of:
-// Clusters, Fleet Clusters, and what Clusters refer to. Of each object it keeps nothing but
-// the name. Then it says so, and keeps them up to date. What this costs is the least that
-// any syncer with these libraries does.
+// fill fills controller-runtime's caches with the objects that the syncer reads the most of: Clusters, Fleet
+// Clusters, and the objects that Clusters refer to. It keeps only the name of each object. Then it reports that it is
+// ready, and keeps the caches up to date. Any syncer with these libraries costs at least that much.
 func fill(ctx context.Context, kubeconfig string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

@@ -27,32 +27,32 @@ const (
 	maxGrowth = 45
 	// maxValues is how long, in ms, a change of a control plane may take to Fleet.
 	maxValues = 1000
-	// maxFanOut is how many times as long as a write to each Fleet Cluster their change by
-	// the syncer may take.
+	// maxFanOut limits the time in which the syncer changes all Fleet Clusters, as a multiple of the time of one
+	// write to each.
 	maxFanOut = 3
-	// maxLook is which part of the processor time that filling caches with a Cluster takes
-	// looking at it may take.
+	// maxLook limits the processor time for reconciling an unchanged Cluster, as a share of the time for filling
+	// caches with one.
 	maxLook = 0.2
 
-	// Labels that change: of a class, of a control plane, and of Fleet Clusters, where only the benchmark writes it.
+	// These labels change: on a class, on a control plane, and on Fleet Clusters, which only the benchmark labels.
 	classLabel        = "bench.example.com/class"
 	controlPlaneLabel = "bench.example.com/control-plane"
 	bareLabel         = "bench.example.com/bare"
 )
 
-// level is what was measured with a number of imported Clusters.
+// level holds the measurements with a number of imported Clusters.
 type level struct {
 	n       int
 	imports burst
-	// syncer, webhook and apiserver are their memory after the imports.
+	// syncer, webhook and apiserver are the memory of these programs after the imports.
 	syncer, webhook, apiserver usage.Memory
 	// fanOut is how long it took until a label of all classes was on every Fleet Cluster.
 	fanOut time.Duration
 	values []time.Duration
 }
 
-// measureGrowth imports Clusters up to each of three numbers, and measures what may grow there; then it
-// measures what is done with all of them.
+// measureGrowth imports Clusters up to each of three numbers, and measures there what may grow; then it measures
+// operations on all of them.
 func measureGrowth(ctx context.Context, s *session) error {
 	if err := s.enable(ctx, true); err != nil {
 		return err
@@ -117,8 +117,7 @@ func (s *session) measureLevel(ctx context.Context, g *generator, n int) (l leve
 	return l, err
 }
 
-// relabelAll changes a label of every class at once, which every Fleet Cluster carries, and waits until
-// each does.
+// relabelAll changes a label of every class at once, and waits until every Fleet Cluster carries it.
 func (s *session) relabelAll(ctx context.Context, p *phase, g *generator) error {
 	s.labelled++
 	for i := range g.classes {
@@ -194,12 +193,12 @@ func growthTable(levels []level) table {
 	return t
 }
 
-// least is what anyone needs who watches all Clusters, and who writes to each.
+// least is the least effort for any program that watches all Clusters, and writes to each.
 type least struct {
 	n int
 	// filling is the processor time of a process that fills caches and does nothing else.
 	filling time.Duration
-	// writes is how long one write to each Fleet Cluster takes, as many at a time as the
+	// writes is the time for one write to each Fleet Cluster, with as many at a time as the
 	// syncer reconciles.
 	writes time.Duration
 }
@@ -236,8 +235,8 @@ func (s *session) measureLeast(ctx context.Context, g *generator) (l least, err 
 	return l, err
 }
 
-// measureUnchanged lets the syncer look at every Cluster twice, because new ones would get another name,
-// and then what they were called before. Then it resyncs all the time, and the status of some changes.
+// measureUnchanged makes the syncer reconcile every Cluster twice, because new Clusters would get another name, and
+// then the earlier name again. After that it resyncs constantly, and the status of some objects changes.
 func (s *session) measureUnchanged(ctx context.Context, g *generator, least least) error {
 	s.say("%d Clusters: nothing changes", g.next)
 	var cpu time.Duration

@@ -26,7 +26,7 @@ import (
 
 const (
 	helm = "muster-helm"
-	// mostSelected is how many Clusters the bar of a HelmChartProxy is for.
+	// mostSelected is the number of Clusters that the bar of a HelmChartProxy is for.
 	mostSelected = 1000
 	// oneByOne is how many Clusters are changed, and how many are selected in addition, one after the other.
 	oneByOne = 10
@@ -34,12 +34,12 @@ const (
 	steps = 6
 	// maxStep is how many requests a step may take, however many Clusters wait.
 	maxStep = 20
-	// chartSize is about what the chart takes in a Bundle.
+	// chartSize is about the size of the chart in a Bundle.
 	chartSize = 64 << 10
-	// fewestValues and mostValues are what the values of one Cluster take.
+	// fewestValues and mostValues are limits of the size of one Cluster's values.
 	fewestValues, mostValues = 4 << 10, 5 << 10
-	// maxChange and maxChangeBytes are the processor time in ms and the KiB that one Cluster
-	// may take, however many are selected.
+	// maxChange and maxChangeBytes limit the processor time in ms and the KiB for one Cluster, however many are
+	// selected.
 	maxChange      = 10
 	maxChangeBytes = 16
 
@@ -52,29 +52,29 @@ var helmWrites = []string{"bundles", "configmaps", "helmreleaseproxies", "helmch
 // helmLevel holds the measurements of a HelmChartProxy that selects n Clusters.
 type helmLevel struct {
 	n int
-	// all is the deployment to all of them at once, which took so long; changed and added are changes of single
+	// all is the cost of deploying to all of them at once, and the duration; changed and added are changes of single
 	// Clusters, one after the other.
 	all            helmCost
 	took           time.Duration
 	changed, added helmCost
-	// whole is a change of this many of them, and bounded the same with maxUnavailable.
+	// whole is the cost of a change to this many of them, and bounded is the same with maxUnavailable.
 	many           int
 	whole, bounded helmCost
-	// steps are the requests from one Cluster that takes a change over to the next.
+	// steps are the requests between one Cluster that takes a change over and the next.
 	steps  []int
 	memory usage.Memory
 }
 
-// helmCost is what something cost muster-helm: requests, bytes that it sent and received, and the processor time
-// of its workers, too.
+// helmCost is the cost of an operation for muster-helm: requests, bytes sent and received, and processor time,
+// including its workers.
 type helmCost struct {
 	requests       requests
 	sent, received float64
 	cpu            time.Duration
 }
 
-// measureHelm measures the optional component helm: HelmChartProxies that each select another number of Clusters of
-// one namespace. The benchmark plays Fleet.
+// measureHelm measures the optional component helm, with HelmChartProxies that each select a different number of
+// Clusters in one namespace. The benchmark plays Fleet.
 func measureHelm(ctx context.Context, s *session) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -125,7 +125,7 @@ func measureHelm(ctx context.Context, s *session) error {
 // prepareHelm starts the component, with a repository.
 func (s *session) prepareHelm(ctx context.Context, g *generator, repo *repository.Repository) error {
 	random := rand.NewChaCha8([32]byte{})
-	filler := make([]byte, chartSize*3/4*3/4) // It is in base64 here, and in the Bundle once more.
+	filler := make([]byte, chartSize*3/4*3/4) // Base64 enlarges it here, and once more in the Bundle.
 	_, _ = random.Read(filler)
 	if err := repo.Publish("bench", "1.0.0", map[string]string{"filler.yaml": "# " + base64.StdEncoding.EncodeToString(filler) + "\n"}); err != nil {
 		return err
@@ -152,7 +152,7 @@ func proxyOf(n int) client.ObjectKey {
 	return client.ObjectKey{Namespace: "bench-00", Name: fmt.Sprintf("bench-%d", n)}
 }
 
-// helmTemplate is the template of the values, with a revision for Clusters that have none of their own.
+// helmTemplate returns the template of the values, with a revision for Clusters without one of their own.
 func helmTemplate(revision string) string {
 	return fmt.Sprintf(`revision: {{ index .Cluster.metadata.labels %q | default %q }}
 version: {{ .ControlPlane.spec.version }}
@@ -211,8 +211,8 @@ spec:
 	return l, err
 }
 
-// measureRollouts changes the values of all Clusters of a HelmChartProxy: at once, with a bound, and of one after the other.
-// One of the Clusters has no revision of its own.
+// measureRollouts changes the values of all Clusters of a HelmChartProxy: at once, with a bound, and one after the
+// other. One of the Clusters has no revision of its own.
 func (s *session) measureRollouts(ctx context.Context, l *helmLevel, one client.ObjectKey, fleet *playedFleet) error {
 	proxy, all := proxyOf(l.n), l.n+oneByOne
 	patch := func(format string, args ...any) error {
@@ -264,8 +264,8 @@ func (s *session) measureRollouts(ctx context.Context, l *helmLevel, one client.
 	return s.hasValues(ctx, proxy, one, "steps")
 }
 
-// deployed has something happen, and waits until muster-helm is quiet and the HelmChartProxy says that it is
-// deployed on so many Clusters. It adds what that cost.
+// deployed calls happen, and waits until muster-helm is quiet and the HelmChartProxy reports that it is deployed on
+// this many Clusters. It adds the cost.
 func (s *session) deployed(ctx context.Context, cost *helmCost, proxy client.ObjectKey, selected int, happen func() error) error {
 	before, err := s.traffic(ctx)
 	if err != nil {
@@ -294,10 +294,10 @@ func (s *session) deployed(ctx context.Context, cost *helmCost, proxy client.Obj
 	return err
 }
 
-// hasValues checks that a Cluster has values of its own, of the size that is measured and of this revision.
+// hasValues checks that a Cluster has its own values, of the measured size and of this revision.
 func (s *session) hasValues(ctx context.Context, proxy, key client.ObjectKey, revision string) error {
 	text := ""
-	for slot := range 2 { // The one that the agent has read before is deleted.
+	for slot := range 2 { // muster-helm deletes the one that the agent has read before.
 		values := &corev1.ConfigMap{}
 		err := s.admin.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: plan.ValuesName(proxy, key.Namespace, key.Name, slot)}, values)
 		if client.IgnoreNotFound(err) != nil {
@@ -314,8 +314,8 @@ func (s *session) hasValues(ctx context.Context, proxy, key client.ObjectKey, re
 	return nil
 }
 
-// traffic returns the bytes that anyone sent to the API server for the resources in helmWrites, and the bytes that
-// muster-helm read.
+// traffic returns the bytes that all clients sent to the API server for the resources in helmWrites, and the bytes
+// that muster-helm read.
 func (s *session) traffic(ctx context.Context) (cost helmCost, err error) {
 	const sizes = "apiserver_request_body_size_bytes_sum"
 	snapshot, err := metrics.Scrape(ctx, s.kube.RESTClient(), sizes)

@@ -19,23 +19,23 @@ import (
 	"github.com/muster-fleet/muster/test/oracle"
 )
 
-// playedFleet does what Fleet and its agents do with Bundles for HelmChartProxies, as far as
-// muster-helm reconciles at it: it takes Bundles over, and deploys to each target at once.
+// playedFleet plays Fleet and its agents for Bundles of HelmChartProxies, to the extent that muster-helm reacts: it
+// takes Bundles over, and deploys to each target at once.
 type playedFleet struct {
 	admin client.Client
 	cache cache.Cache
-	// deployed are the BundleDeployments as they were last written.
+	// deployed contains the BundleDeployments as last written.
 	deployed sync.Map
 	revision atomic.Int64
-	// isAway says that Fleet does nothing.
+	// isAway means that Fleet does nothing.
 	isAway atomic.Bool
 
 	mu sync.Mutex
-	// changes are when Clusters got something else than they had.
+	// changes are the times at which a Cluster got different content.
 	changes []time.Time
 }
 
-// since returns when Clusters got something else, after a time.
+// since returns the times after begin at which a Cluster got different content.
 func (f *playedFleet) since(begin time.Time) []time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,7 +79,7 @@ func (f *playedFleet) act(ctx context.Context) error {
 	if err := f.cache.List(ctx, &bundles); err != nil {
 		return err
 	}
-	var group errgroup.Group // Else it would be slower than what is measured.
+	var group errgroup.Group // Otherwise Fleet would be slower than muster-helm.
 	group.SetLimit(requestsAtOnce)
 	for i := range bundles.Items {
 		bundle := &bundles.Items[i]
@@ -97,7 +97,7 @@ func (f *playedFleet) act(ctx context.Context) error {
 	return group.Wait()
 }
 
-// deploy deploys to one target, again when its content or its values change.
+// deploy deploys to one target, and again when its content or its values change.
 func (f *playedFleet) deploy(ctx context.Context, bundle *fleetv1.Bundle, target *fleetv1.BundleTarget) error {
 	key := client.ObjectKey{Namespace: oracle.FleetNamespace(client.ObjectKey{Namespace: bundle.Namespace, Name: target.ClusterName}), Name: bundle.Name}
 	id := fmt.Sprintf("s-%s:%s", bundle.Labels[plan.ContentLabel], target.DownstreamResources[0].Name)

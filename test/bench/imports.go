@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	// namespaces and classes are how many the Clusters are in and of.
+	// namespaces and classes are the numbers of namespaces and classes of the Clusters.
 	namespaces, classes = 10, 4
-	// minThroughput is how much of the bare client's throughput the syncer must reach.
+	// minThroughput is the share of the bare client's throughput that the syncer must reach.
 	minThroughput = 0.9
-	// maxLatency is how many times the bare client's p50 and p99 the syncer's may be.
+	// maxLatency limits the syncer's p50 and p99, as a multiple of the bare client's.
 	maxLatency = 2
 )
 
@@ -30,7 +30,7 @@ func measureImports(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	if _, err := b.importAtOnce(ctx, namespaces*classes); err != nil { // To warm up.
+	if _, err := b.importAtOnce(ctx, namespaces*classes); err != nil { // This is the warm-up.
 		return err
 	}
 	atOnce, steady := s.n*2/5, s.n/5
@@ -67,8 +67,8 @@ func atOnceTable(ours, bares burst) table {
 	return t
 }
 
-// compareSteadily imports at half of the rate that the machine can do: near the whole the queue is
-// measured, and not who stands in it.
+// compareSteadily imports at half of the machine's maximum rate: near the maximum, it would measure the queue, and
+// not the client.
 func (s *session) compareSteadily(ctx context.Context, g *generator, b *bare, count int, rate float64) error {
 	s.say("import %d at %.1f/s", count, rate)
 	bares, err := b.importSteadily(ctx, count/2, rate)
@@ -99,7 +99,7 @@ func (s *session) compareSteadily(ctx context.Context, g *generator, b *bare, co
 	return nil
 }
 
-// burst is what importing many Clusters at once was like.
+// burst holds the measurements of many imports at once.
 type burst struct {
 	count    int
 	elapsed  time.Duration
@@ -109,8 +109,8 @@ type burst struct {
 
 func (b burst) perSecond() float64 { return float64(b.count) / b.elapsed.Seconds() }
 
-// importAtOnce imports new Clusters: they wait for their control planes, these are initialized while the
-// import is off, and then it is turned on. It is over with the last write of the last Cluster.
+// importAtOnce imports new Clusters. They wait for their control planes, which are initialized while the import is
+// off; then the import is turned on. It ends with the last write of the last Cluster.
 func (s *session) importAtOnce(ctx context.Context, g *generator, count int) (burst, error) {
 	from, to := g.take(count)
 	if err := s.create(ctx, g, from, to); err != nil {
@@ -134,8 +134,8 @@ func (s *session) importAtOnce(ctx context.Context, g *generator, count int) (bu
 	return burst{count: count, elapsed: p.requests.lastWrite().Sub(p.start), requests: p.requests, cpu: p.cpu}, err
 }
 
-// importSteadily initializes control planes at a rate, and returns how long after each its Fleet Cluster was
-// written: by the syncer, or by the bare client if there is one.
+// importSteadily initializes control planes at a rate, and returns how long after each the syncer, or the bare client
+// if there is one, wrote its Fleet Cluster.
 func (s *session) importSteadily(ctx context.Context, g *generator, from, to int, rate float64, b *bare) ([]time.Duration, error) {
 	process, user := syncer, stack.ServiceAccount("muster-system", syncer)
 	if b != nil {
@@ -157,8 +157,7 @@ func (s *session) importSteadily(ctx context.Context, g *generator, from, to int
 	return p.latencies(ctx, g.keys(from, to, p.start))
 }
 
-// create makes Clusters that wait for their control planes, and waits until the syncer has
-// said so on each.
+// create makes Clusters that wait for their control planes, and waits until the syncer has reported that on each.
 func (s *session) create(ctx context.Context, g *generator, from, to int) error {
 	if err := g.create(ctx, from, to, allFiles...); err != nil {
 		return err
@@ -166,8 +165,8 @@ func (s *session) create(ctx context.Context, g *generator, from, to int) error 
 	return s.quiet(ctx)
 }
 
-// importAll imports new Clusters as fast as that can be done, with nothing measured: the syncer
-// does not run until they are initialized, and so writes what it has to once.
+// importAll imports new Clusters as fast as possible, without measuring: the syncer does not run until they are
+// initialized, so that it writes each object only once.
 func (s *session) importAll(ctx context.Context, g *generator, count int) error {
 	s.say("import %d Clusters", count)
 	if err := s.env.Stop(ctx, syncer); err != nil {
@@ -189,8 +188,7 @@ func (s *session) importAll(ctx context.Context, g *generator, count int) error 
 	return err
 }
 
-// warmUp imports one Cluster of each class in each namespace: afterwards all groups and
-// mappings are there.
+// warmUp imports one Cluster of each class in each namespace, so that all groups and mappings exist.
 func (s *session) warmUp(ctx context.Context, g *generator) error {
 	if err := g.prepare(ctx); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// parts are what can be measured, each on a stack of its own.
+// parts are the parts of the benchmark, each on a stack of its own.
 var parts = map[string]func(context.Context, *session) error{
 	"imports": measureImports, "growth": measureGrowth, "namespace": measureNamespace, "helm": measureHelm, "admission": measureAdmission,
 }

@@ -67,7 +67,7 @@ func TestLatencies(t *testing.T) {
 			Code: code, Received: at(received), Completed: at(completed)}
 	}
 	all := requests{
-		apply("one", -1, 1, 200), // Before the change.
+		apply("one", -1, 1, 200), // It precedes the change.
 		apply("one", 1, 2, 409),
 		apply("one", 3, 5, 200),
 		apply("one", 5, 6, 200),

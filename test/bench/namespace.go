@@ -12,9 +12,8 @@ import (
 )
 
 const (
-	// maxWorkGrowth is how many times the processor time of an event may be with all
-	// Clusters what it is with a tenth of them. It leaves room for noise, and none for
-	// work that grows with the Clusters.
+	// maxWorkGrowth limits the processor time of an event with all Clusters, as a multiple of the time with a tenth
+	// of them. It leaves room for noise, and none for work that grows with the Clusters.
 	maxWorkGrowth = 1.5
 	// maxRequestsGrowth is the same for requests, which have hardly any noise.
 	maxRequestsGrowth = 1.1
@@ -63,7 +62,7 @@ func measureNamespace(ctx context.Context, s *session) error {
 				}
 				t.add(
 					value(event.name+": processor time", "ms", perOne(p.cpu, count)).against(perOne(before.cpu, count)).ratioAtMost(maxWorkGrowth),
-					// Not by the ratio: a kind of event may cause no request at all.
+					// The bar is not a ratio, because a kind of event may cause no request at all.
 					value(event.name+": requests", "", each(p)).against(each(before)).atMost(maxRequestsGrowth*each(before)),
 				)
 			}
@@ -88,7 +87,7 @@ func (s *session) relabelSome(ctx context.Context, p *phase, g *generator, count
 	return p.written(ctx, after)
 }
 
-// createSome creates Clusters, and initializes their control planes when all are there.
+// createSome creates Clusters, and initializes their control planes when all exist.
 func (s *session) createSome(ctx context.Context, p *phase, g *generator, count int) error {
 	from, to := comeAndGo(g, count)
 	if err := pace(ctx, eventsPerSecond, from, to, func(ctx context.Context, i int) error {
@@ -108,8 +107,8 @@ func (s *session) createSome(ctx context.Context, p *phase, g *generator, count 
 // comeAndGo returns numbers of Clusters that no other Cluster has or had.
 func comeAndGo(g *generator, count int) (from, to int) { return 100 * g.next, 100*g.next + count }
 
-// deleteSome deletes these Clusters and then what they refer to, and waits until the garbage
-// collector has deleted their Fleet Clusters.
+// deleteSome deletes these Clusters and then the objects that they refer to, and waits until the garbage collector
+// has deleted their Fleet Clusters.
 func (s *session) deleteSome(ctx context.Context, _ *phase, g *generator, count int) error {
 	from, to := comeAndGo(g, count)
 	if err := pace(ctx, eventsPerSecond, from, to, func(ctx context.Context, i int) error {

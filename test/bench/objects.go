@@ -20,29 +20,29 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// classNamespace is where all classes live.
+// classNamespace is the namespace of all classes.
 const classNamespace = "bench-classes"
 
-// requestsAtOnce is how many requests are under way of whoever makes the Clusters.
+// requestsAtOnce is how many requests the benchmark sends at a time when it makes Clusters.
 const requestsAtOnce = 8
 
 //go:embed objects
 var files embed.FS
 
-// The objects of a Cluster, by the file that shows one.
+// The objects of a Cluster, by the file with an example of each.
 const (
 	clusterFile        = "cluster.yaml"
 	controlPlaneFile   = "kubeadm_control_plane.yaml"
 	infrastructureFile = "dev_cluster.yaml"
 )
 
-// allFiles are in the order in which the objects are made.
+// allFiles are in the order in which their objects are made.
 var allFiles = []string{controlPlaneFile, infrastructureFile, clusterFile}
 
 // fileContent stands for a file that kubeadm writes, in JSON.
 var fileContent = strings.Repeat(`vm.overcommit_memory = 1\n`, 22)
 
-// templates are the files as JSON: parsing JSON is much faster, and there are thousands.
+// templates are the files as JSON, because parsing JSON is much faster, and there are thousands of objects.
 var templates = func() map[string]string {
 	result := map[string]string{}
 	for _, name := range allFiles {
@@ -58,29 +58,28 @@ var templates = func() map[string]string {
 	return result
 }()
 
-// generator makes Clusters as platforms have them, many of them, and plays Cluster API for them: a
-// kubeadm control plane of about 12 KiB and an infrastructure object each, of several classes in a
-// namespace of their own, used from several namespaces.
+// generator makes many Clusters like those of real platforms, and plays Cluster API for them. Each has a kubeadm
+// control plane of about 12 KiB and an infrastructure object. They are of several classes in a namespace of their
+// own, used from several namespaces.
 type generator struct {
 	admin client.Client
 	// prefix begins the name of each namespace.
 	prefix string
-	// namespaces and classes are taken in turns: the first Clusters are of the first class, one in
-	// each namespace.
+	// namespaces and classes are used in turns: the first Clusters are of the first class, one in each namespace.
 	namespaces, classes int
 	// labels are on each namespace.
 	labels map[string]string
-	// next is the number of the first Cluster that there never was.
+	// next is the lowest number that no Cluster has ever had.
 	next int
 }
 
-// take returns the numbers of so many new Clusters: from one up to another.
+// take reserves this many new Clusters, and returns their range of numbers.
 func (g *generator) take(count int) (from, to int) {
 	from, g.next = g.next, g.next+count
 	return from, g.next
 }
 
-// key returns the name of a Cluster, and of the objects it refers to.
+// key returns the name of a Cluster, and of the objects that it refers to.
 func (g *generator) key(i int) client.ObjectKey {
 	return client.ObjectKey{Namespace: g.namespace(i), Name: fmt.Sprintf("cluster-%05d", i)}
 }
@@ -98,7 +97,7 @@ func (g *generator) keys(from, to int, at time.Time) map[client.ObjectKey]time.T
 	return keys
 }
 
-// object returns the object of a Cluster that a file shows.
+// object returns the object of a Cluster, made from a file.
 func (g *generator) object(file string, i int) *unstructured.Unstructured {
 	key := g.key(i)
 	text := strings.NewReplacer("CLASSNAMESPACE", classNamespace, "CLASS", className(i/g.namespaces%g.classes),
@@ -133,7 +132,7 @@ func (g *generator) prepare(ctx context.Context) error {
 	return nil
 }
 
-// create makes Clusters, and what they refer to; their control planes are not initialized.
+// create makes Clusters, and the objects that they refer to; their control planes are not initialized.
 func (g *generator) create(ctx context.Context, from, to int, files ...string) error {
 	return g.each(ctx, from, to, func(ctx context.Context, i int) error {
 		for _, file := range files {
@@ -145,7 +144,7 @@ func (g *generator) create(ctx context.Context, from, to int, files ...string) e
 	})
 }
 
-// initialize says of one Cluster that its control plane is initialized, as Cluster API does.
+// initialize reports that one Cluster's control plane is initialized, as Cluster API does.
 func (g *generator) initialize(ctx context.Context, i int) error {
 	cluster := &clusterv1.Cluster{}
 	cluster.Namespace, cluster.Name = g.key(i).Namespace, g.key(i).Name
@@ -162,7 +161,7 @@ func labelPatch(key, value string) client.Patch {
 	return client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, key, value))
 }
 
-// each calls do for each number, as many at a time as there may be requests.
+// each calls do for each number, with at most requestsAtOnce calls at a time.
 func (g *generator) each(ctx context.Context, from, to int, do func(context.Context, int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(requestsAtOnce)
@@ -172,8 +171,8 @@ func (g *generator) each(ctx context.Context, from, to int, do func(context.Cont
 	return group.Wait()
 }
 
-// pace calls do for each number at a rate, whether or not earlier calls have returned: what
-// is measured cannot slow down what it is measured with. It returns when all have.
+// pace calls do for each number at a rate, whether or not earlier calls have returned, so that a slow program does
+// not slow down its load. It returns when all calls have.
 func pace(ctx context.Context, perSecond float64, from, to int, do func(context.Context, int) error) error {
 	limiter := flowcontrol.NewTokenBucketRateLimiter(float32(perSecond), 1)
 	group, ctx := errgroup.WithContext(ctx)

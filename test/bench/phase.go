@@ -17,22 +17,22 @@ import (
 // phase records a program's requests to the API server, and the processor time that it uses until it is quiet.
 type phase struct {
 	session *session
-	// process is the program whose work is measured, user who it is to the API server.
+	// process is the program under measurement, and user is its name at the API server.
 	process, user string
 	tail          *stack.AuditTail
 	start         time.Time
-	// before is the processor time that it had used, cpu what it has used since then.
+	// before is the processor time used before the phase, cpu the time used since then.
 	before, cpu time.Duration
-	// requests are in the order they were answered.
+	// requests are in the order in which they were answered.
 	requests requests
-	// changes are when each object was last changed by the administrator.
+	// changes are the administrator's last changes, by object.
 	changes map[client.ObjectKey]request
 }
 
 // follow begins a phase of a program.
 func (s *session) follow(process string) (*phase, error) {
 	p := &phase{session: s, process: process, user: stack.ServiceAccount("muster-system", process), changes: map[client.ObjectKey]request{}, start: time.Now()}
-	p.before, _ = s.cpu(process) // A program that does not run yet has used nothing.
+	p.before, _ = s.cpu(process) // A program that does not run yet has used no time.
 	var err error
 	p.tail, err = s.env.AuditTail()
 	return p, err
@@ -50,8 +50,8 @@ func (s *session) during(ctx context.Context, process string, happens func(*phas
 	return p, p.quiet(ctx)
 }
 
-// read reads the new lines of the audit log, and returns how many requests the program has made,
-// without those for itself.
+// read reads the new lines of the audit log, and returns how many requests the program has made, except those for
+// itself.
 func (p *phase) read() (int, error) {
 	events, err := p.tail.Read(stack.AuditFilter{})
 	news := 0
@@ -69,7 +69,7 @@ func (p *phase) read() (int, error) {
 	return news, err
 }
 
-// quiet returns when the program has asked nothing and hardly worked for a while.
+// quiet returns when the program has sent no request and hardly worked for a while.
 func (p *phase) quiet(ctx context.Context) error {
 	const (
 		look = 500 * time.Millisecond
@@ -124,8 +124,8 @@ func (p *phase) written(ctx context.Context, after map[client.ObjectKey]time.Tim
 	return nil
 }
 
-// latencies waits until the Fleet Cluster of each key is written, and returns how long
-// after the answer to the change of the object of that name that was.
+// latencies waits until the Fleet Cluster of each key is written, and returns the time since the answer to the change
+// of the object of that name.
 func (p *phase) latencies(ctx context.Context, after map[client.ObjectKey]time.Time) ([]time.Duration, error) {
 	if err := p.written(ctx, after); err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (p *phase) latencies(ctx context.Context, after map[client.ObjectKey]time.T
 	return p.requests.latencies(p.changes, after)
 }
 
-// requests are those of a program.
+// requests are the requests of a program.
 type requests []stack.AuditEvent
 
 // Kinds of requests.
@@ -143,13 +143,13 @@ const (
 	own   = "own"  // for itself, however many Clusters there are
 )
 
-// kindOf tells what a request is.
+// kindOf returns the kind of a request.
 func kindOf(e stack.AuditEvent) string {
 	switch {
 	case e.Verb == "watch", e.Resource == "leases", e.Namespace == "muster-system", e.Resource == "fleetaddonconfigs",
 		strings.HasSuffix(e.Resource, "accessreviews"), e.Resource == "tokenreviews", e.Resource == "":
-		// Informers, leader election, the status of the FleetAddonConfig, who may read what and who
-		// may read metrics, discovery.
+		// These are requests of informers and leader election, on the status of the FleetAddonConfig, on access to
+		// objects and metrics, and for discovery.
 		return own
 	case e.Verb == "get", e.Verb == "list":
 		return read
@@ -161,7 +161,7 @@ func (r requests) of(kind string) requests {
 	return slices.DeleteFunc(slices.Clone(r), func(e stack.AuditEvent) bool { return kindOf(e) != kind })
 }
 
-// afterStart leaves out what informers list when they start.
+// afterStart removes the lists that informers request when they start.
 func (r requests) afterStart() requests {
 	return slices.DeleteFunc(slices.Clone(r), func(e stack.AuditEvent) bool { return e.Verb == "list" && e.Namespace == "" && e.Name == "" })
 }
@@ -175,9 +175,8 @@ func (r requests) String() string {
 	return fmt.Sprint(counts)
 }
 
-// fleetWrites returns the request by which the Fleet Cluster of each key was first written,
-// of those that were received after a time that the caller has for it; other keys are left
-// out.
+// fleetWrites returns, for each key, the first write to its Fleet Cluster that was received after the key's time;
+// keys without such a write are left out.
 func (r requests) fleetWrites(after map[client.ObjectKey]time.Time) map[client.ObjectKey]request {
 	result := map[client.ObjectKey]request{}
 	for _, e := range r {
@@ -202,11 +201,11 @@ func (r requests) lastWrite() time.Time {
 	return last
 }
 
-// request is when a request was received and answered.
+// request holds the times at which a request was received and answered.
 type request struct{ received, completed time.Time }
 
-// latencies returns how long after the answer to the change of each key its Fleet Cluster was written.
-// That may be before the answer: then it took no time. It fails for those that were never written.
+// latencies returns how long after the answer to the change of each key its Fleet Cluster was written. A write before
+// the answer took no time. It fails if a Fleet Cluster was never written.
 func (r requests) latencies(changes map[client.ObjectKey]request, keys map[client.ObjectKey]time.Time) ([]time.Duration, error) {
 	received := map[client.ObjectKey]time.Time{}
 	for key := range keys {
@@ -226,7 +225,7 @@ func (r requests) latencies(changes map[client.ObjectKey]request, keys map[clien
 	return result, nil
 }
 
-// between counts the requests that were received from each time to the next one, without those of the program for itself.
+// between counts the requests received from each time to the next one, except the program's own.
 func (r requests) between(times []time.Time) (counts []int) {
 	for i := range len(times) - 1 {
 		counts = append(counts, 0)
@@ -239,7 +238,7 @@ func (r requests) between(times []time.Time) (counts []int) {
 	return counts
 }
 
-// nothing is a figure of requests of which there should be none.
+// nothing is a figure of requests that should not occur.
 func nothing(name string, all requests) figure {
 	return value(name, "", float64(len(all.of(write))+len(all.of(read)))).atMost(0)
 }

@@ -21,7 +21,7 @@ const (
 type figure struct {
 	name, unit string
 	value      float64
-	// baseline is what was measured for comparison in the same run.
+	// baseline is the comparison value from the same run.
 	baseline     float64
 	compared     bool
 	bar, verdict string
@@ -29,13 +29,13 @@ type figure struct {
 
 func value(name, unit string, v float64) figure { return figure{name: name, unit: unit, value: v} }
 
-// against adds what the figure is compared with.
+// against adds the value to compare with.
 func (f figure) against(baseline float64) figure {
 	f.baseline, f.compared = baseline, true
 	return f
 }
 
-// ratio is not a number, and reaches no bar, if there is nothing to compare with.
+// ratio is not a number, and so misses every bar, if there is nothing to compare with.
 func (f figure) ratio() float64 {
 	if f.baseline == 0 {
 		return math.NaN()
@@ -77,7 +77,7 @@ func (t *table) note(format string, args ...any) {
 
 func (t *table) add(figures ...figure) { t.figures = append(t.figures, figures...) }
 
-// print writes the table as Markdown that people can read as it is.
+// print writes the table as Markdown that is also readable as plain text.
 func (t *table) print(out io.Writer) {
 	fmt.Fprintf(out, "\n### %s\n\n", t.title)
 	for _, note := range t.notes {
@@ -97,7 +97,7 @@ func (t *table) print(out io.Writer) {
 		}
 		fmt.Fprintf(columns, "| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t|\n", f.name, number(f.value, f.unit), baseline, ratio, f.bar, f.verdict)
 	}
-	_ = columns.Flush() // To a terminal, as all else here.
+	_ = columns.Flush() // It goes to a terminal, like the rest.
 }
 
 // number keeps about three figures, and whole counts whole.
@@ -113,8 +113,8 @@ func number(v float64, unit string) string {
 	return text
 }
 
-// quantile returns a quantile of durations in ms by the nearest rank: an observation that was made,
-// never one in between. Of none it is not a number, which reaches no bar.
+// quantile returns a quantile of durations in ms by the nearest rank: it is always an actual observation. Without
+// observations it is not a number, which misses every bar.
 func quantile(values []time.Duration, q float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()

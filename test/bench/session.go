@@ -28,10 +28,10 @@ const (
 	apiserver = "kube-apiserver"
 	// workers is the syncer's --cluster-concurrency as shipped.
 	workers = 10
-	// armLabel is on namespaces and says who imports the Clusters in them, or who admits them.
+	// armLabel is on namespaces. It says which program imports the Clusters in them, or admits them.
 	armLabel = "muster-bench"
 	armBare  = "bare"
-	// patience is how long anything may take.
+	// patience is how long any operation may take.
 	patience = 15 * time.Minute
 )
 
@@ -42,13 +42,13 @@ type session struct {
 	admin client.Client
 	kube  *kubernetes.Clientset
 	begin time.Time
-	// others is the processor time that others had used at the beginning.
+	// others is the processor time that other processes had used at the beginning.
 	others time.Duration
-	// token lets one read metrics.
+	// token gives access to metrics.
 	token string
 	// labelled is how often a label of the classes was changed.
 	labelled int
-	// short are the figures that did not reach their bar.
+	// short are the figures that missed their bar.
 	short []string
 }
 
@@ -75,8 +75,8 @@ func open(ctx context.Context, n int) (*session, error) {
 	return s, nil
 }
 
-// close stops the stack and says how much of the machine others had meanwhile: figures of time from a
-// machine that is not quiet mean little.
+// close stops the stack and reports how much of the machine other processes used meanwhile: times from a busy machine
+// mean little.
 func (s *session) close(failed error) error {
 	if others, err := s.usedByOthers(); err == nil {
 		share := (others - s.others).Seconds() / (time.Since(s.begin).Seconds() * float64(runtime.NumCPU()))
@@ -85,8 +85,8 @@ func (s *session) close(failed error) error {
 	return errors.Join(failed, s.env.Down())
 }
 
-// usedByOthers returns the processor time that was not used by the benchmark and the processes it
-// started. Those that have ended count through their parent, which is this one.
+// usedByOthers returns the processor time of all other processes, besides the benchmark and its children. Children
+// that have ended count through their parent, this process.
 func (s *session) usedByOthers() (time.Duration, error) {
 	others, err := usage.Busy()
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *session) usedByOthers() (time.Duration, error) {
 		others -= time.Duration(own.Utime.Nano() + own.Stime.Nano())
 	}
 	for _, process := range s.env.Processes() {
-		// One that has just ended counts as a child.
+		// A process that has just ended counts as a child.
 		if used, err := usage.ProcessorTime(process.PID); process.Running && err == nil {
 			others -= used
 		}
@@ -112,7 +112,7 @@ func (s *session) say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%7s  %s\n", time.Since(s.begin).Round(100*time.Millisecond), fmt.Sprintf(format, args...))
 }
 
-// print prints what was measured, as soon as it is: it is worth having if something fails later.
+// print prints a table as soon as it is measured: it is useful even if something fails later.
 func (s *session) print(t table) {
 	t.print(os.Stdout)
 	for _, f := range t.figures {
@@ -142,20 +142,19 @@ func (s *session) configure(ctx context.Context, change func(*addonsv1.ClusterCo
 	return err
 }
 
-// enable turns the import on or off. Whoever is initialized while it is off is imported
-// at once when it is turned on: by one write, with nothing else going on.
+// enable turns the import on or off. A Cluster that is initialized while the import is off is imported as soon as it
+// is turned on: by one write, with nothing else going on.
 func (s *session) enable(ctx context.Context, enabled bool) error {
 	return s.configure(ctx, func(config *addonsv1.ClusterConfig) { config.Enabled = &enabled })
 }
 
-// rename changes what new Clusters are called in Fleet. That concerns the syncer, which has
-// to look at every Cluster, and changes none: each is pinned to its name.
+// rename changes the names of new Clusters in Fleet. The syncer must therefore reconcile every Cluster, but changes
+// none, because each is pinned to its name.
 func (s *session) rename(ctx context.Context, suffix string) error {
 	return s.configure(ctx, func(config *addonsv1.ClusterConfig) { config.Naming = &addonsv1.NamingStrategy{Suffix: suffix} })
 }
 
-// restartSyncer starts the syncer, anew if it runs, and waits until it has looked at so many Clusters
-// and is quiet.
+// restartSyncer starts or restarts the syncer, and waits until it has reconciled this many Clusters and is quiet.
 func (s *session) restartSyncer(ctx context.Context, n int) (*phase, error) {
 	if err := s.env.Stop(ctx, syncer); err != nil {
 		return nil, err
@@ -163,12 +162,12 @@ func (s *session) restartSyncer(ctx context.Context, n int) (*phase, error) {
 	return s.duringReconciles(ctx, n, func(*phase) error { return s.env.Start(ctx, syncer) })
 }
 
-// duringReconciles measures the syncer while something happens, and until it has reconciled Clusters so often
-// since it started and is quiet.
+// duringReconciles measures the syncer while happens runs, and until the syncer has done this many reconciles of
+// Clusters since its start and is quiet.
 func (s *session) duringReconciles(ctx context.Context, reconciles int, happens func(*phase) error) (*phase, error) {
 	p, err := s.during(ctx, syncer, happens)
 	for err == nil {
-		now, err := s.counts(ctx) // Once it is quiet: this costs it something.
+		now, err := s.counts(ctx) // The query waits until it is quiet, because it costs the syncer something.
 		if err != nil || now.reconciles >= reconciles {
 			return p, err
 		}
@@ -182,13 +181,13 @@ func (s *session) duringReconciles(ctx context.Context, reconciles int, happens 
 	return p, err
 }
 
-// quiet waits for the syncer to have nothing to do.
+// quiet waits until the syncer has nothing to do.
 func (s *session) quiet(ctx context.Context) error {
 	_, err := s.during(ctx, syncer, func(*phase) error { return nil })
 	return err
 }
 
-// counts are what the syncer has counted since it started.
+// counts are the syncer's own counts since it started.
 type counts struct {
 	// reconciles are its reconciles of Clusters.
 	reconciles int
@@ -242,8 +241,8 @@ func (s *session) cpu(name string) (time.Duration, error) {
 	return usage.ProcessorTime(pid)
 }
 
-// atRest waits until a program does next to nothing and holds no less than before: Go gives memory back
-// some time after it was used.
+// atRest waits until a program does next to nothing and its memory no longer shrinks: Go returns memory some time
+// after its use.
 func (s *session) atRest(ctx context.Context, process string) (usage.Memory, error) {
 	const look, reconciles, idle, hardly = 5 * time.Second, 24, 100 * time.Millisecond, 0.01
 	var before usage.Memory

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// maxStart is how many times the processor time of a process that fills the same caches, and
-	// does nothing else, a start may take.
+	// maxStart limits the processor time of a start, as a multiple of that of a process that only fills the same
+	// caches.
 	maxStart = 1.5
-	// maxStartWait is how many seconds after the first that can be imported a Cluster may wait
-	// that is initialized during a start.
+	// maxStartWait is how many seconds a Cluster may wait that is initialized during a start, counted from when the
+	// first Cluster could be imported.
 	maxStartWait = 2
 )
 
@@ -54,9 +54,8 @@ func (s *session) measureStart(ctx context.Context, newcomers *generator, least 
 	return nil
 }
 
-// importDuringStart starts the syncer anew, and initializes one control plane after the
-// other until the first of their Clusters is imported. It returns for how long each was not imported
-// although it could have been.
+// importDuringStart restarts the syncer, and initializes one control plane after the other until the first of their
+// Clusters is imported. For each it returns how long it could have been imported but was not.
 func (s *session) importDuringStart(ctx context.Context, g *generator) ([]time.Duration, error) {
 	const (
 		pause = 100 * time.Millisecond
@@ -78,7 +77,7 @@ func (s *session) importDuringStart(ctx context.Context, g *generator) ([]time.D
 		return nil, err
 	}
 	initialized := map[client.ObjectKey]time.Time{}
-	// The last time that its metrics counted none: the first one was counted after that.
+	// This is the last time at which the syncer's metrics counted none: the first Cluster was counted after that.
 	none, some := p.start, false
 	for pauses := 0; !some || len(p.requests.fleetWrites(initialized)) == 0; pauses++ {
 		if i := from + len(initialized); pauses%every == 0 && i < to {
@@ -109,8 +108,8 @@ func (s *session) importDuringStart(ctx context.Context, g *generator) ([]time.D
 	return waits(none, p.changes, p.requests.fleetWrites(initialized)), p.quiet(ctx)
 }
 
-// waits returns how long each Cluster waited, from its initialization or from when the first could have been
-// imported: when the syncer counted none for the last time, or a Cluster was written.
+// waits returns how long each Cluster waited. The wait starts at its initialization or, if later, when the first
+// import became possible: when the syncer last counted none, or earlier, when the first Cluster was written.
 func waits(none time.Time, initialized, written map[client.ObjectKey]request) (result []time.Duration) {
 	ready := none
 	for _, write := range written {

@@ -11,12 +11,11 @@ import (
 
 const crd = "CustomResourceDefinition fleetaddonconfigs.addons.cluster.x-k8s.io"
 
-// way is a way to install, and what its uninstallation leaves of what is shipped.
+// way is a way to install, and the shipped objects that its uninstallation leaves.
 type way struct {
 	name, namespace string
 	left            []string
-	// prepare does what the guide takes for done; alongside looks at what only this way
-	// has, before anything runs.
+	// prepare sets up what the guide assumes; alongside checks what only this way has, before any program runs.
 	prepare, alongside func(*scene)
 }
 
@@ -28,8 +27,8 @@ var ways = []way{
 	{name: "operator", namespace: standard, left: []string{"Namespace " + standard, crd}, prepare: startOperator},
 }
 
-// Each way to install, by the commands of the guide: the same objects are there, what the
-// Deployments describe imports a Cluster, and what the guide says is left is left.
+// The test installs in each way, by the commands of the guide. Every way creates the same objects, the programs of the
+// Deployments import a Cluster, and uninstalling leaves exactly what the guide says.
 func TestWaysToInstall(t *testing.T) {
 	commands, err := fixture.Commands("install.md")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // standard is the namespace of manifests/default.
 const standard = "muster-system"
 
-// shipped are the objects of manifests/default, in the namespace of the scene.
+// shipped returns the objects of manifests/default, in the namespace of the scene.
 func (s *scene) shipped(g Gomega) []*unstructured.Unstructured {
 	read, problems := manifests.Read([]string{s.checkout + "/dist/install.yaml"}, nil)
 	g.Expect(problems).To(BeEmpty())
@@ -39,7 +39,7 @@ func nameOf(object *unstructured.Unstructured) string {
 	return object.GetKind() + " " + object.GetName()
 }
 
-// present are the names of the shipped objects that are on the API server.
+// present returns the names of the shipped objects that exist on the API server.
 func (s *scene) present(g Gomega) []string {
 	var result []string
 	for _, object := range s.shipped(g) {
@@ -52,8 +52,8 @@ func (s *scene) present(g Gomega) []string {
 	return result
 }
 
-// installed is each of the shipped objects as it is on the API server, without what another
-// way to install may have different: see plain.
+// installed returns each shipped object as it is on the API server, without the parts that may differ between ways to
+// install: see plain.
 func (s *scene) installed(g Gomega) map[string]map[string]any {
 	result := map[string]map[string]any{}
 	for _, object := range s.shipped(g) {
@@ -66,7 +66,7 @@ func (s *scene) installed(g Gomega) map[string]map[string]any {
 	return result
 }
 
-// notOurs are labels and annotations by which installers know what they installed.
+// notOurs reports whether an installer uses a label or annotation to know what it installed.
 func notOurs(key, value string) bool {
 	return strings.HasPrefix(key, "helm.sh/") || strings.HasPrefix(key, "meta.helm.sh/") ||
 		key == "app.kubernetes.io/managed-by" && value == "Helm" ||
@@ -86,7 +86,7 @@ func (s *scene) plain(object *unstructured.Unstructured) map[string]any {
 	content["metadata"] = metadata
 	delete(content, "status")
 	unstructured.RemoveNestedField(content, "spec", "template", "metadata", "labels", "cluster.x-k8s.io/provider")
-	// What the API server and cert-manager write.
+	// The API server and cert-manager write these fields.
 	for _, field := range []string{"clusterIP", "clusterIPs"} {
 		unstructured.RemoveNestedField(content, "spec", field)
 	}
@@ -97,9 +97,9 @@ func (s *scene) plain(object *unstructured.Unstructured) map[string]any {
 		content["webhooks"] = webhooks
 	}
 	if object.GetKind() == "ClusterRole" && content["aggregationRule"] != nil {
-		delete(content, "rules") // A controller fills them in.
+		delete(content, "rules") // A controller fills in the rules.
 	}
-	// What the guide's kustomization asks for: another namespace and another registry.
+	// The guide's kustomization sets another namespace and another registry.
 	asked := strings.NewReplacer(s.namespace, standard, "registry.example.com/", "ghcr.io/muster-fleet/")
 	return texts.Each(content, asked.Replace).(map[string]any)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// core is a CoreProvider as small as it can be: Cluster API's kinds are there already. The
-// operator installs no other provider before it is ready, and takes that from a Deployment.
+// core is a minimal CoreProvider: Cluster API's kinds exist already. The operator installs no other provider before
+// the core is ready, which it reads from a Deployment.
 const core = `
 apiVersion: v1
 kind: Namespace
@@ -53,7 +53,7 @@ spec:
   fetchConfig: {selector: {matchLabels: {test: core}}}
 `
 
-// startOperator runs the Cluster API Operator, and lets it have its CoreProvider ready.
+// startOperator runs the Cluster API Operator, and makes its CoreProvider ready.
 func startOperator(s *scene) {
 	s.Helper()
 	g := NewWithT(s.T)
@@ -74,8 +74,8 @@ kubectl -n capi-system wait --for=condition=ProviderInstalled --timeout=2m corep
 	s.sh("kubectl -n capi-system wait --for=condition=Ready --timeout=1m coreproviders.operator.cluster.x-k8s.io/cluster-api")
 }
 
-// runOperator starts the operator's process. It serves webhooks, which nobody calls here:
-// they convert and default nothing that the test applies.
+// runOperator starts the operator's process. Its webhooks are not called here: they would convert and default nothing
+// that the test applies.
 func (s *scene) runOperator(binary string) {
 	s.Helper()
 	g := NewWithT(s.T)

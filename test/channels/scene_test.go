@@ -23,7 +23,7 @@ import (
 
 var ctx = context.Background()
 
-// scene is an empty API server, a checkout, and somebody at a shell in it.
+// scene is an empty API server, a checkout, and a shell in it.
 type scene struct {
 	*testing.T
 	*fixture.Shell
@@ -33,8 +33,8 @@ type scene struct {
 	checkout  string
 }
 
-// newScene starts an API server on which cert-manager works and Muster is not installed.
-// Muster is going to be installed into this namespace.
+// newScene starts an API server on which cert-manager works and Muster is not installed. The test then installs
+// Muster into this namespace.
 func newScene(t *testing.T, namespace string) *scene {
 	t.Helper()
 	root, err := stack.RepoRoot()
@@ -61,7 +61,7 @@ func newScene(t *testing.T, namespace string) *scene {
 	if s.Shell, err = fixture.NewShell(env, t.TempDir(), t.TempDir()); err != nil {
 		t.Fatal(err)
 	}
-	// A proxy that nobody listens at: nothing is fetched.
+	// No program listens at this proxy's address, so the commands can download nothing.
 	s.Dir, s.Env = s.checkout, []string{"HTTPS_PROXY=http://127.0.0.1:1", "NO_PROXY=127.0.0.1,localhost"}
 	_, helm := fixture.Program("tools/helm", "helm.sh/helm/v4/cmd/helm", s.Tools)
 	_, clusterctl := fixture.Clusterctl(s.Tools)
@@ -76,7 +76,7 @@ func newScene(t *testing.T, namespace string) *scene {
 			t.Fatal(err)
 		}
 	}
-	// As `make dist` does.
+	// `make dist` runs the same command.
 	dist := exec.Command("go", "run", "./hack/channels", "dist", filepath.Join(s.checkout, "dist"))
 	dist.Dir = root
 	if out, err := dist.CombinedOutput(); err != nil {
@@ -85,7 +85,7 @@ func newScene(t *testing.T, namespace string) *scene {
 	return s
 }
 
-// sh runs commands of the guide as they are, and returns what they printed.
+// sh runs the guide's commands unchanged, and returns their output.
 func (s *scene) sh(commands string) string {
 	s.Helper()
 	out, err := s.try(commands)
@@ -106,8 +106,8 @@ func (s *scene) try(commands string) (string, error) {
 	return out, err
 }
 
-// runs starts what the Deployments describe, and says of them what the kubelets of a
-// cluster would. Who deletes a Deployment ends its process.
+// runs starts the programs of the Deployments, and reports on the Deployments as the kubelets of a cluster would.
+// Deleting a Deployment ends its process.
 func (s *scene) runs() {
 	s.Helper()
 	g := NewWithT(s.T)
@@ -126,8 +126,7 @@ func (s *scene) runs() {
 	}
 }
 
-// available says of a Deployment what the controllers and kubelets of a cluster would, if all
-// its pods ran.
+// available reports on a Deployment as the controllers and kubelets of a cluster would, if all its pods ran.
 func (s *scene) available(namespace, name string) {
 	s.Helper()
 	g := NewWithT(s.T)

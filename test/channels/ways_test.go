@@ -7,7 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// helmAlongside tries what the chart refuses: a second release, and values it does not know.
+// helmAlongside tries what the chart refuses: a second release, and unknown values.
 func helmAlongside(s *scene) {
 	g := NewWithT(s.T)
 	_, err := s.try("helm install second charts/muster --namespace second --create-namespace")
@@ -17,9 +17,9 @@ func helmAlongside(s *scene) {
 	g.Expect(err).To(MatchError(ContainSubstring("'/webhook': additional properties 'replica' not allowed")))
 }
 
-// coreProvider makes the cluster one that clusterctl initialized: Cluster API's kinds are
-// there already, so its core is a Namespace here. Before clusterctl tries cert-manager again,
-// the namespace of its last trial has to be gone, or it wants to install its own.
+// coreProvider makes the cluster look like one that clusterctl initialized. Cluster API's kinds exist already, so its
+// core is only a Namespace here. Before clusterctl checks cert-manager again, the namespace of its last check must be
+// gone; otherwise clusterctl tries to install its own cert-manager.
 func coreProvider(s *scene) {
 	s.sh(`
 mkdir -p ~/core/cluster-api/v1.14.2
@@ -43,13 +43,13 @@ kubectl wait --for=delete namespace/cert-manager-test --timeout=1m
 `)
 }
 
-// clusterctlAlongside looks at what clusterctl makes of the components.
+// clusterctlAlongside checks how clusterctl changes the components.
 func clusterctlAlongside(s *scene) {
 	g := NewWithT(s.T)
 	g.Expect(s.sh("kubectl get providers.clusterctl.cluster.x-k8s.io -A")).To(MatchRegexp(`muster-system +addon-muster .*muster +v0\.1\.0`))
 	g.Expect(s.sh("clusterctl upgrade plan")).To(ContainSubstring("addon-muster"))
 
-	// Its variable, another namespace and another registry.
+	// This sets its variable, another namespace and another registry.
 	s.sh("echo 'images: {addon-muster: {repository: registry.example.com/muster}}' >> ~/.config/cluster-api/clusterctl.yaml")
 	moved := s.sh("MUSTER_LOG_LEVEL=debug clusterctl generate provider --addon muster:v0.1.0 --target-namespace fleet-addons")
 	g.Expect(moved).NotTo(Or(ContainSubstring("muster-system"), ContainSubstring("ghcr.io"), ContainSubstring("${")))

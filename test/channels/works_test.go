@@ -18,7 +18,7 @@ import (
 
 const patience = time.Minute
 
-// works imports a Cluster, and looks whether what protects is there as well.
+// works imports a Cluster, and checks that the policies protect it.
 func (s *scene) works() {
 	s.Helper()
 	g := NewWithT(s.T)
@@ -45,7 +45,8 @@ func (s *scene) works() {
 	})).To(Succeed())
 }
 
-// protects looks whether the policies know the syncer where it is, and the webhook others.
+// protects checks that the policies recognize the syncer in its namespace, and that the webhook recognizes other
+// users.
 func (s *scene) protects(g Gomega, cluster *clusterv1.Cluster) {
 	thief, err := fixture.ClientOfAccount(ctx, s.env, s.admin, s.namespace, "muster-syncer", "thief")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -69,7 +70,7 @@ kubectl create clusterrolebinding test-clusters --clusterrole=test-clusters --us
 	g.Expect(tom.Create(ctx, forged, client.DryRunAll)).To(MatchError(ContainSubstring("ValidatingAdmissionPolicy 'muster-bookkeeping'")))
 }
 
-// isRetained looks whether Clusters and what Fleet has of them outlived Muster.
+// isRetained checks that Clusters and their Fleet objects outlived Muster.
 func (s *scene) isRetained(g Gomega) {
 	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "team", Name: "one"}, &clusterv1.Cluster{})).To(Succeed())
 	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "team", Name: "one"}, &fleetv1.Cluster{})).To(Succeed())

@@ -1,32 +1,30 @@
-// Package faults is a chaos test: it breaks things under a running Muster at random moments, and
-// demands that Muster ends as if nothing had happened.
+// Package faults is a chaos test: it breaks parts under a running Muster at random moments, and demands that Muster
+// ends as if nothing had happened.
 //
-// A run has namespaces of its own. People (see people_test.go) create Clusters there,
-// initialize, relabel, rebase and delete them, change control-plane objects, classes and
-// the FleetAddonConfig. In the middle of it a fault strikes; they go on until it is over.
-// Then they stop, and what is there is compared with what package oracle makes of their
-// wishes alone, starting from nothing: that a Cluster was imported before the fault does
-// not count in favour of what is there after it. A run passes if
+// A run has namespaces of its own. People (see people_test.go) create Clusters there, initialize, relabel, rebase
+// and delete them, and change control-plane objects, classes and the FleetAddonConfig. In the middle of this a fault
+// strikes; they go on until it is over. Then they stop, and the run compares the objects with the state that package
+// oracle derives from the people's wishes alone, starting from nothing: an import before the fault does not excuse a
+// Cluster that is missing after it. A run passes if
 //
-//   - Muster makes all that the oracle expects, and nothing else, within the deadline,
-//     labels, template values and conditions included, and the webhook answers as before;
+//   - Muster makes all objects that the oracle expects, and no others, within the deadline, labels, template values
+//     and conditions included, and the webhook answers as before;
 //   - nothing is lost: no object that the oracle expects is missing at the deadline;
-//   - nothing is orphaned: there is no object of Muster that the oracle does not expect, at the
-//     deadline, or when everything that people made is deleted;
-//   - nothing fails wrongly: no request is refused that should have been accepted, or the
-//     other way round. While the API server or its etcd is down, it refuses requests
-//     itself; people try those again, as with kubectl, and they do not count. What a
-//     webhook refuses, or is refused because a webhook does not answer, counts always, but
-//     for what failurePolicy Fail refuses while no webhook can be reached, which is right:
-//     Clusters with a class of another namespace, and changes of the FleetAddonConfig.
+//   - nothing is orphaned: there is no object of Muster that the oracle does not expect, at the deadline, or when
+//     everything that people made is deleted;
+//   - nothing fails wrongly: no request is refused that should have been accepted, or the other way round. While the
+//     API server or its etcd is down, the API server itself refuses requests; people retry those, as with kubectl,
+//     and they do not count. A refusal by a webhook, or because a webhook does not answer, always counts, with one
+//     exception: while no webhook can be reached, failurePolicy Fail rightly refuses Clusters with a class of
+//     another namespace, and changes of the FleetAddonConfig.
 //
-// One fault strikes a staged rollout instead: the program that carries it out, Fleet's controller and the API server are
-// taken away in any order. Each event is judged, and in the end the rollout completes (see package rollouts).
+// One fault strikes a staged rollout instead: it stops the program that carries the rollout out, Fleet's controller
+// and the API server in any order. The run judges each event, and in the end the rollout completes (see package
+// rollouts).
 //
-// The harness plays what a cluster has around the processes: a kubelet that starts what
-// has ended, at once and then at growing distances; a Service that connects to replicas
-// which are ready; a controller-manager that starts again after the API server was away,
-// as one that has lost its lease does.
+// The harness plays a cluster's surroundings: a kubelet that restarts ended processes, at once and then at growing
+// intervals; a Service that connects to ready replicas; a controller-manager that restarts after the API server was
+// away, like one that has lost its lease.
 //
 // A run is drawn from its seed, which is printed; the machine's timing is not.
 package faults
@@ -52,21 +50,22 @@ import (
 // fault is something that breaks.
 type fault struct {
 	name string
-	// strike breaks something and, but for kills, mends it again. It returns when everything that
-	// Muster needs is there again.
+	// strike breaks something and, except for kills, repairs it. It returns when everything that Muster needs works
+	// again.
 	strike func(context.Context, *run) error
-	// agentInitiated means that there are Clusters whose agents register themselves, and the registrar that they need.
+	// agentInitiated means that there are Clusters whose agents register themselves, and the registrar that they
+	// need.
 	agentInitiated bool
 	// helm means that there are HelmChartProxies, and the program that carries them out.
 	helm bool
-	// rollout means that everything strikes a staged rollout on Fleet's own controller, each event of which is judged: see
-	// package rollouts.
+	// rollout means that everything strikes a staged rollout on Fleet's own controller, and the run judges each
+	// event: see package rollouts.
 	rollout bool
-	// short has it strike with -short, too: two of them show that all can.
+	// short makes it strike with -short, too: two faults show that all can.
 	short bool
 }
 
-// faults are all that can strike. The long ones begin first, so that no stack is left alone with one in the end.
+// faults are all faults. The long ones begin first, so that no stack is busy alone at the end.
 var faults = []fault{
 	{name: "rollout-disturbed", rollout: true},
 	{name: "apiserver-stopped", strike: stopAPIServer, helm: true},
@@ -101,11 +100,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// idle are the stacks on which nothing strikes, with Fleet's controller and without. Of each, there are as many as there
-// are parallel tests, at most.
+// idle are the stacks that no fault uses, with Fleet's controller and without. Of each kind there are at most as many
+// as parallel tests.
 var idle = map[bool]chan *lab{false: make(chan *lab, 64), true: make(chan *lab, 64)}
 
-// seed is that of the next run of each fault; -count lets them strike again with the ones after it.
+// seed is the seed for the next run of each fault; -count makes them strike again with the following seeds.
 var seed atomic.Uint64
 
 func init() {
@@ -139,7 +138,7 @@ func TestFaults(t *testing.T) {
 				idle[f.rollout] <- l
 				return
 			}
-			// The next one gets another stack.
+			// The next fault gets another stack.
 			t.Errorf("seed %d: %v", seed, err)
 			path, err := l.saveLogs(fmt.Sprintf("%s-%d", f.name, seed))
 			t.Logf("the logs are in %s (%v)", path, err)
@@ -150,7 +149,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// strikes lets a fault strike once, and says what was seen.
+// strikes makes a fault strike once, and returns a summary.
 func (l *lab) strikes(ctx context.Context, f fault, seed uint64) (said string, err error) {
 	if f.rollout {
 		return l.playRollout(ctx, seed)
@@ -165,7 +164,7 @@ func (l *lab) strikes(ctx context.Context, f fault, seed uint64) (said string, e
 	return fmt.Sprintf("converged after %s; %d requests, %d injected", r.took.Round(time.Millisecond), r.requests.Load(), r.injected), nil
 }
 
-// saveLogs keeps what helps to understand a run that went wrong.
+// saveLogs keeps the logs of a failed run.
 func (l *lab) saveLogs(name string) (path string, err error) {
 	dir := os.Getenv("MUSTER_TEST_DIR")
 	if dir == "" {
@@ -180,18 +179,18 @@ func (l *lab) saveLogs(name string) (path string, err error) {
 	return path, os.CopyFS(path, os.DirFS(filepath.Join(l.env.Dir(), "logs")))
 }
 
-// run is one fault striking once.
+// run is one strike of a fault.
 type run struct {
 	*lab
 	*world
 	*tally
 
 	rng *rand.Rand
-	// over is when everything that Muster needs was there again, if that was before the fault's end.
+	// over is when everything that Muster needs worked again, if that was before the fault's end.
 	over time.Time
-	// mend undoes what lasts until Muster has come to rest.
+	// mend undoes damage that lasts until Muster has come to rest.
 	mend func()
-	// injected is how often the proxy let something go wrong.
+	// injected is how many failures the proxy has injected.
 	injected int
 
 	converged      bool
@@ -200,12 +199,12 @@ type run struct {
 	problem        error
 }
 
-// between returns a random length of time.
+// between returns a random duration.
 func (r *run) between(from, to time.Duration) time.Duration {
 	return from + time.Duration(r.rng.Int64N(int64(to-from)))
 }
 
-// pause waits for a random length of time, unless all is given up.
+// pause waits for a random duration, unless ctx ends.
 func (r *run) pause(ctx context.Context, from, to time.Duration) error {
 	return sleep(ctx, r.between(from, to))
 }
@@ -229,6 +228,6 @@ func (r *run) kill(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// restartControllers is what Kubernetes' own controllers do when they could not renew
-// their lease: they start again, and do not sleep until a retry is due.
+// restartControllers restarts Kubernetes' own controllers, as they do when they could not renew their lease, so that
+// they do not sleep until their next retry.
 func (r *run) restartControllers(ctx context.Context) error { return r.kill(ctx, controllers) }

@@ -39,11 +39,11 @@ func (l *lab) withHelm(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The garbage collector hears of new kinds half a minute later, or when it starts.
+	// The garbage collector discovers new kinds half a minute later, or when it starts.
 	return l.env.Restart(ctx, controllers)
 }
 
-// prepareHelm makes what HelmChartProxies of a run refer to.
+// prepareHelm makes the objects that HelmChartProxies of a run refer to.
 func (w *world) prepareHelm(ctx context.Context, l *lab) error {
 	w.charts = l.repo
 	w.state.Helm.Published[chartName] = published
@@ -57,13 +57,13 @@ func (w *world) prepareHelm(ctx context.Context, l *lab) error {
 	return nil
 }
 
-// chartValues are templates that are rendered for every Cluster: what is kept, where one is not,
-// would depend on when.
+// chartValues are templates that render for every Cluster: where one did not, the retained state would depend on
+// timing.
 var chartValues = []string{
 	"who: anybody", "who: {{ .Cluster.metadata.name }}", "replicas: {{ .ControlPlane.spec.replicas }}", "infra: {{ .InfraCluster.metadata.name }}",
 }
 
-// wishForChart writes a HelmChartProxy, or changes it.
+// wishForChart creates a HelmChartProxy, or changes it.
 func wishForChart(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 	proxy := p.drawProxy()
 	key := client.ObjectKeyFromObject(proxy)
@@ -83,7 +83,7 @@ func wishForChart(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 	}
 }
 
-// drawProxy draws a HelmChartProxy: one of a team, or of all.
+// drawProxy draws a HelmChartProxy, of one team or of all.
 func (p *person) drawProxy() *addonsv1.HelmChartProxy {
 	proxy := &addonsv1.HelmChartProxy{}
 	proxy.Name = one(p, "web", "dns")
@@ -110,7 +110,7 @@ func (p *person) drawProxy() *addonsv1.HelmChartProxy {
 	return proxy
 }
 
-// proxy returns a HelmChartProxy as the API server answered last, or nil.
+// proxy returns a HelmChartProxy from the API server's last answer, or nil.
 func (p *person) proxy(key oracle.Key) (proxy *addonsv1.HelmChartProxy) {
 	p.change(func(s *oracle.State) { proxy = s.Helm.Proxies[key].DeepCopy() })
 	return proxy

@@ -34,8 +34,8 @@ const (
 // replicas are the processes of a program of Muster.
 func replicas(program string) []string { return []string{program, program + "-2"} }
 
-// people are two: the first may do everything, and is still subject to RBAC, unlike an
-// administrator; the second may make Clusters, but not see classes.
+// people are two users. The first may do everything, and is still subject to RBAC, unlike an administrator; the
+// second may make Clusters, but not see classes.
 const people = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -65,8 +65,7 @@ spec:
     onDeselect: Delete
 `
 
-// lab is a stack with two replicas of each program, in which faults strike, one run
-// after another.
+// lab is a stack with two replicas of each program. Faults strike in it, one run after another.
 type lab struct {
 	env     *stack.Stack
 	kubelet *kubelet
@@ -79,7 +78,7 @@ type lab struct {
 	runs    int
 	// registrars means that the optional registrar runs.
 	registrars bool
-	// repo is the repository of charts, where the optional component helm runs.
+	// repo is the repository of charts, if the optional component helm runs.
 	repo *repository.Repository
 }
 
@@ -148,7 +147,7 @@ func (l *lab) front(ctx context.Context, process string, server stack.APIServer)
 	return address, err
 }
 
-// proxiesOf returns the proxies in front of those programs that run.
+// proxiesOf returns the proxies in front of those of the programs that run.
 func (l *lab) proxiesOf(programs ...string) (result []*proxy.Proxy) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -175,12 +174,12 @@ func (l *lab) close() error {
 
 const (
 	kubeletInterval = 100 * time.Millisecond
-	// firstBackOff is how long a kubelet waits before it starts a container for the
-	// second time; it doubles with each time after that.
+	// firstBackOff is how long a kubelet waits before it starts a container for the second time; the wait then
+	// doubles each time.
 	firstBackOff = 10 * time.Second
 )
 
-// kubelet starts processes that have ended, but those that a fault holds down.
+// kubelet restarts ended processes, except those that a fault holds down.
 type kubelet struct {
 	env  *stack.Stack
 	done sync.WaitGroup
@@ -194,7 +193,7 @@ type kubelet struct {
 func newKubelet(ctx context.Context, env *stack.Stack) *kubelet {
 	k := &kubelet{env: env, locked: map[string]bool{}}
 	k.reset()
-	k.hold(apiServer, etcd) // Started by who stopped them.
+	k.hold(apiServer, etcd) // The fault that stops them starts them.
 	k.done.Go(func() {
 		for sleep(ctx, kubeletInterval) == nil {
 			for _, process := range k.env.Processes() {
@@ -219,7 +218,7 @@ func (k *kubelet) isDue(name string) bool {
 	return true
 }
 
-// hold keeps processes down when they end, until they are released.
+// hold keeps ended processes down until they are released.
 func (k *kubelet) hold(names ...string) { k.set(true, names) }
 
 func (k *kubelet) release(names ...string) { k.set(false, names) }
@@ -232,7 +231,7 @@ func (k *kubelet) set(isLocked bool, names []string) {
 	}
 }
 
-// reset forgets how often processes were started: each run begins anew.
+// reset forgets how often processes were started, so that each run begins anew.
 func (k *kubelet) reset() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

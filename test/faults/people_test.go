@@ -23,18 +23,18 @@ import (
 )
 
 const (
-	// workers are people who do one thing after another.
+	// workers is the number of people, who each do one action after another.
 	workers = 3
 	slots   = 6 // for each worker, a place for one Cluster
-	// convergence are how many Clusters each person has before the fault strikes.
+	// convergence is how many Clusters each person has before the fault strikes.
 	convergence = 2
-	// thinks is for how long a person does nothing at most.
+	// thinks is how long a person pauses at most.
 	thinks = 80 * time.Millisecond
 
 	pinAnnotation = "fleet.addons.cluster.x-k8s.io/cluster-name"
 )
 
-// churn is people at work: everything that changes what Muster has to make.
+// churn is people at work: they change everything from which Muster derives objects.
 type churn struct {
 	*run
 	names atomic.Int64
@@ -46,14 +46,14 @@ type churn struct {
 type person struct {
 	*churn
 	rng   *rand.Rand
-	first bool // One of them cares for the classes, the FleetAddonConfig and the HelmChartProxies, too.
+	first bool // One of them also changes the classes, the FleetAddonConfig and the HelmChartProxies.
 	slots [slots]oracle.Key
 }
 
-// action is something that a person does, to a Cluster that exists if it is about one.
+// action is one change by a person, to an existing Cluster if it needs one.
 type action struct {
 	weight int
-	// created means that it needs a Cluster, free that it needs a place for one.
+	// created means that it needs a Cluster, free that it needs a free slot.
 	created, free bool
 	first         bool
 	do            func(context.Context, *person, *clusterv1.Cluster)
@@ -83,7 +83,7 @@ func (p *person) actions() []action {
 	return all
 }
 
-// newChurn puts people to work until finish. It returns when each has brought up some Clusters.
+// newChurn lets people work until finish. It returns when each has created some Clusters.
 func newChurn(patient context.Context, r *run, seed uint64) *churn {
 	// The current action is completed even if the churn ends meanwhile.
 	ctx, stop := context.WithCancel(patient)
@@ -116,7 +116,7 @@ func (c *churn) finish() {
 	c.wait.Wait()
 }
 
-// act does one thing, or nothing if it cannot be done now.
+// act does one action, or nothing if it cannot be done now.
 func (p *person) act(ctx context.Context) {
 	all := p.actions()
 	total := 0
@@ -136,13 +136,13 @@ func (p *person) act(ctx context.Context) {
 	}
 }
 
-// cluster returns the Cluster in a slot as the API server answered last, or nil.
+// cluster returns the Cluster in a slot from the API server's last answer, or nil.
 func (p *person) cluster(slot int) (cluster *clusterv1.Cluster) {
 	p.change(func(s *oracle.State) { cluster = s.Clusters[p.slots[slot]].DeepCopy() })
 	return cluster
 }
 
-// blank returns a Cluster with a new name, to be created in a slot.
+// blank returns a Cluster with a new name, for a slot.
 func (p *person) blank(slot int) *clusterv1.Cluster {
 	cluster := &clusterv1.Cluster{}
 	cluster.Namespace = p.namespace(teams[p.rng.IntN(len(teams))])
@@ -151,7 +151,7 @@ func (p *person) blank(slot int) *clusterv1.Cluster {
 	return cluster
 }
 
-// one returns one of several.
+// one returns one of several values.
 func one[T any](p *person, of ...T) T { return of[p.rng.IntN(len(of))] }
 
 // make creates an object, and reports whether it exists now. A retry may find that the first attempt created it.
@@ -165,7 +165,7 @@ func (p *person) make(ctx context.Context, object client.Object, mayClose bool) 
 	}})
 }
 
-// patch changes an object, and reports whether that was accepted.
+// patch changes an object, and reports whether the API server accepted that.
 func (p *person) patch(ctx context.Context, what string, object client.Object, patch any, mayClose bool) bool {
 	text, err := json.Marshal(patch)
 	if err != nil {
@@ -222,7 +222,8 @@ func isInitialized(cluster *clusterv1.Cluster) bool {
 }
 
 func rebase(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
-	// One that registers itself waits with its first class for what that makes, but is in Fleet if it had none.
+	// A Cluster that registers itself waits for the objects of its first class, but is in Fleet already if it had no
+	// class.
 	if p.agentInitiated && !isInitialized(cluster) {
 		return
 	}
@@ -269,7 +270,7 @@ func initialize(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 	}
 }
 
-// refer takes note of an object that a Cluster refers to.
+// refer notes an object that a Cluster refers to.
 func (p *person) refer(referenced *unstructured.Unstructured) {
 	p.change(func(s *oracle.State) { s.Referenced[oracle.ReferenceTo(referenced)] = referenced })
 }
@@ -281,7 +282,7 @@ func scaleControlPlane(ctx context.Context, p *person, cluster *clusterv1.Cluste
 	}
 }
 
-// remove deletes a Cluster, and then what it referred to.
+// remove deletes a Cluster, and then the objects that it referred to.
 func remove(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 	if !p.delete(ctx, cluster.DeepCopy()) {
 		return
@@ -293,7 +294,7 @@ func remove(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 	}
 }
 
-// removeFleetCluster deletes what Muster made. It is not what they wish for: it comes back.
+// removeFleetCluster deletes a Fleet Cluster of Muster. The wishes stay the same, so it must come back.
 func removeFleetCluster(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 	fleetCluster := &fleetv1.Cluster{}
 	fleetCluster.Namespace, fleetCluster.Name = cluster.Namespace, cluster.Name
@@ -318,7 +319,7 @@ func editConfig(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 	}
 }
 
-// useForbiddenClass tries a class that its author may not get.
+// useForbiddenClass tries to use a class that its author may not get.
 func useForbiddenClass(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 	cluster := p.forbidden()
 	p.tryForbidden(ctx, "a Cluster with a class that its author may not get", func(ctx context.Context) error {
@@ -330,7 +331,7 @@ func (w *world) forbidden() *clusterv1.Cluster {
 	return fixture.Cluster(w.namespace(teams[0]), "forbidden", "small", w.namespace(platform))
 }
 
-// breakConfig tries a selector that does not parse.
+// breakConfig tries to set a selector that does not parse.
 func breakConfig(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 	const patch = `{"spec":{"cluster":{"selector":{"matchExpressions":[{"key":"env","operator":"In"}]}}}}`
 	p.tryForbidden(ctx, "a FleetAddonConfig with a selector that does not parse", func(ctx context.Context) error {

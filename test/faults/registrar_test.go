@@ -21,7 +21,7 @@ const (
 	registrationAnnotation = "fleet.addons.cluster.x-k8s.io/registration"
 	rotateAnnotation       = "fleet.addons.cluster.x-k8s.io/rotate-agent-credential"
 	registeredAnnotation   = "fleet.addons.cluster.x-k8s.io/registered"
-	// fleetServer is where agents reach Fleet.
+	// fleetServer is the address at which agents reach Fleet.
 	fleetServer   = "https://fleet.example.com"
 	fleetInterval = 200 * time.Millisecond
 )
@@ -42,7 +42,7 @@ func (l *lab) withRegistrar(ctx context.Context) error {
 	return err
 }
 
-// callByAgent has people make it a Cluster whose agent is to register itself, which it stays.
+// callByAgent makes the Cluster one whose agent registers itself, for good.
 func callByAgent(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 	p.patchCluster(ctx, "having its agent register itself:", cluster, metadata("annotations", registrationAnnotation, "agent"), false)
 }
@@ -51,8 +51,7 @@ func rotateCredential(ctx context.Context, p *person, cluster *clusterv1.Cluster
 	p.patchCluster(ctx, "rotating the credential of", cluster, metadata("annotations", rotateAnnotation, one(p, "1", "2")), false)
 }
 
-// playFleet does what Fleet does, and the agents that it knows, until it is stopped. What fails
-// is done again.
+// playFleet plays Fleet, and the agents that it knows, until it is stopped. It retries failures.
 func (w *world) playFleet(ctx context.Context, admin client.Client) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -114,8 +113,8 @@ func (w *world) serve(ctx context.Context, admin client.Client, fleet *fleetv1.C
 	return nil
 }
 
-// grant grants a registration, lets go what was granted before it, and has the agent check in with that
-// the manifest was applied for.
+// grant grants a registration, and deletes those granted earlier for the same clientID. Once the manifest has this
+// registration's credential, it makes the agent check in.
 func (w *world) grant(ctx context.Context, admin client.Client, fleet *fleetv1.Cluster, asked *fleetv1.ClusterRegistration, all []fleetv1.ClusterRegistration) error {
 	if !asked.Status.Granted {
 		for i := range all {
@@ -140,5 +139,5 @@ func (w *world) grant(ctx context.Context, admin client.Client, fleet *fleetv1.C
 	return fixture.Call(ctx, admin, fleet, time.Now())
 }
 
-// tokenOf tells by whom a credential may be used.
+// tokenOf returns a token that names the Fleet Cluster whose credential it is.
 func tokenOf(fleet *fleetv1.Cluster) string { return "of " + fleet.Namespace + "/" + fleet.Name }

@@ -11,7 +11,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// playRollout has everything strike a staged rollout, in any order, while people go on.
+// playRollout makes everything strike a staged rollout, in any order, while people go on.
 func (l *lab) playRollout(ctx context.Context, seed uint64) (said string, err error) {
 	if err := l.withFleet(ctx); err != nil {
 		return "", err
@@ -41,7 +41,7 @@ func (l *lab) playRollout(ctx context.Context, seed uint64) (said string, err er
 	return fmt.Sprintf("%d steps; %s", scene.Steps, scene.Seen()), err
 }
 
-// disturb takes away one thing after another.
+// disturb stops one program after another.
 func (r *run) disturb(ctx context.Context, scene *rollouts.Scene) error {
 	strikes := []func() error{
 		func() error { return killHelm(ctx, r) },
@@ -65,7 +65,7 @@ func (r *run) disturb(ctx context.Context, scene *rollouts.Scene) error {
 	return r.pause(ctx, 2*time.Second, 6*time.Second)
 }
 
-// withFleet runs Fleet's own controller, beside helm, and publishes the charts of rollouts.
+// withFleet runs Fleet's own controller in addition to helm, and publishes the charts of rollouts.
 func (l *lab) withFleet(ctx context.Context) error {
 	if l.repo != nil {
 		return nil // A chart that is published again has another digest.

@@ -19,8 +19,7 @@ const (
 	etcdAway      = 20 * time.Second
 )
 
-// stopAPIServer kills the API server, and starts it again after a time that is longer
-// than any lease.
+// stopAPIServer kills the API server, and restarts it after longer than any lease.
 func stopAPIServer(ctx context.Context, r *run) error { return r.withoutAPIServer(ctx, apiServerAway) }
 
 func (r *run) withoutAPIServer(ctx context.Context, length time.Duration) error {
@@ -38,8 +37,7 @@ func (r *run) withoutAPIServer(ctx context.Context, length time.Duration) error 
 	return r.restartControllers(ctx)
 }
 
-// stopEtcd freezes etcd, or kills it: in the one case the API server waits for
-// answers, in the other it has none.
+// stopEtcd freezes etcd, or kills it: if frozen, the API server waits for answers; if killed, it gets none.
 func stopEtcd(ctx context.Context, r *run) error {
 	r.apiDown.Store(true)
 	stop, start := func() error { return r.kill(ctx, etcd) }, func() error { return r.env.Start(ctx, etcd) }
@@ -54,7 +52,7 @@ func stopEtcd(ctx context.Context, r *run) error {
 	if err := errors.Join(err, start()); err != nil {
 		return err
 	}
-	// The API server may have given up.
+	// The API server may have ended itself.
 	if err := r.env.Start(ctx, apiServer); err != nil {
 		return err
 	}
@@ -66,12 +64,11 @@ func stopEtcd(ctx context.Context, r *run) error {
 	return r.restartControllers(ctx)
 }
 
-// removeFleetCRDs uninstalls Fleet's CRDs, and with them every object of Fleet, and
-// installs them again.
+// removeFleetCRDs uninstalls Fleet's CRDs, and so deletes every object of Fleet, and installs them again.
 func removeFleetCRDs(ctx context.Context, r *run) error {
 	deletion := []string{"delete", "crd"}
 	var fresh []object
-	// Those that Muster writes objects of, or reads.
+	// Muster writes or reads objects of these kinds.
 	for _, kind := range []string{"clusters", "clustergroups", "bundlenamespacemappings", "bundles", "bundledeployments", "helmops"} {
 		crd := &unstructured.Unstructured{}
 		crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
@@ -81,7 +78,7 @@ func removeFleetCRDs(ctx context.Context, r *run) error {
 		deletion = append(deletion, crd.GetName())
 		fresh = append(fresh, object{"apiVersion": crd.GetAPIVersion(), "kind": crd.GetKind(), "metadata": object{"name": crd.GetName()}, "spec": crd.Object["spec"]})
 	}
-	if _, err := r.env.Kubectl(ctx, deletion...); err != nil { // It waits until they are gone.
+	if _, err := r.env.Kubectl(ctx, deletion...); err != nil { // The command waits until they are gone.
 		return err
 	}
 	if err := r.pause(ctx, 500*time.Millisecond, 8*time.Second); err != nil {

@@ -22,8 +22,8 @@ func killRegistrar(ctx context.Context, r *run) error { return r.killLeader(ctx,
 // killHelm kills the leading replica of the program that carries out HelmChartProxies.
 func killHelm(ctx context.Context, r *run) error { return r.killLeader(ctx, helm) }
 
-// killLeader kills the one of two replicas that leads, and sometimes the one that stands by
-// as well. The lease is not given back: the next one has to wait until it lapses.
+// killLeader kills the leading replica, and sometimes the standby as well. It does not release the lease, so the next
+// leader must wait until the lease expires.
 func (r *run) killLeader(ctx context.Context, program string) error {
 	leader, standby, err := r.leader(ctx, program)
 	if err != nil {
@@ -40,14 +40,13 @@ func (r *run) killLeader(ctx context.Context, program string) error {
 	return r.pause(ctx, 500*time.Millisecond, 3*time.Second)
 }
 
-// terminateSyncer ends the syncer that leads in order, as a rollout does, and waits until the one
-// that stands by writes.
+// terminateSyncer ends the leading syncer in order, as a rollout does, and waits until the standby writes.
 func terminateSyncer(ctx context.Context, r *run) error {
 	leader, standby, err := r.leader(ctx, syncer)
 	if err != nil {
 		return err
 	}
-	// Its successor takes longer to come than the standby to notice.
+	// The leader's successor takes longer to start than the standby takes to notice.
 	r.kubelet.hold(leader)
 	defer r.kubelet.release(leader)
 	r.over = time.Now()
@@ -63,11 +62,10 @@ func terminateSyncer(ctx context.Context, r *run) error {
 	return errors.Join(err, <-ended)
 }
 
-// wrote matches a line about a write to an object of Fleet.
+// wrote matches a log line about a write to an object of Fleet.
 var wrote = regexp.MustCompile(`"msg":"(Applied|Patched|Deleted)"`)
 
-// leader tells which of two replicas leads from the one that stands by, by their logs: the
-// lease does not name the process.
+// leader finds the leading replica and the standby by their logs, because the lease does not name the process.
 func (r *run) leader(ctx context.Context, program string) (leader, standby string, err error) {
 	err = poll.Until(ctx, "one of two replicas to lead and the other to stand by", time.Minute, func(context.Context) error {
 		leader, standby = "", ""
@@ -94,7 +92,7 @@ func (r *run) leader(ctx context.Context, program string) (leader, standby strin
 	return leader, standby, err
 }
 
-// lastRun returns what a process has logged since it was started last.
+// lastRun returns the log of a process since its last start.
 func lastRun(path string) ([]byte, error) {
 	log, err := os.ReadFile(path)
 	if err != nil {
@@ -103,8 +101,8 @@ func lastRun(path string) ([]byte, error) {
 	return log[max(0, bytes.LastIndex(log, []byte("=== "))):], nil
 }
 
-// cutWatches ends all connections of Muster to the API server several times. Watches
-// that are begun in between may be told that they have missed too much.
+// cutWatches ends all connections of Muster to the API server several times. Watches that start in between may get
+// the answer that their version is too old.
 func cutWatches(ctx context.Context, r *run) error {
 	proxies := r.proxiesOf(syncer, webhook, helm)
 	for _, p := range proxies {
@@ -122,8 +120,7 @@ func cutWatches(ctx context.Context, r *run) error {
 	return nil
 }
 
-// failWrites lets 5 % of what the syncers and helm write go wrong, until Muster has come to
-// rest in spite of it.
+// failWrites makes 5 % of the writes of the syncers and helm fail, until Muster has come to rest in spite of that.
 func failWrites(ctx context.Context, r *run) error {
 	proxies := r.proxiesOf(syncer, helm)
 	for _, p := range proxies {

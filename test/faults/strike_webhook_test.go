@@ -26,8 +26,8 @@ var (
 	authority  = client.ObjectKey{Namespace: "muster-system", Name: "muster-ca"}
 )
 
-// killOneWebhook kills one of two replicas. Requests in flight, and those until the Service
-// notices, may not reach a webhook.
+// killOneWebhook kills one of two replicas. Requests in flight, and later ones until the Service notices, may not
+// reach a webhook.
 func killOneWebhook(ctx context.Context, r *run) error {
 	victim := replicas(webhook)[r.rng.IntN(2)]
 	r.kubelet.hold(victim)
@@ -39,7 +39,7 @@ func killOneWebhook(ctx context.Context, r *run) error {
 	if err := sleep(ctx, absent); err != nil {
 		return err
 	}
-	// From here on the other one answers everything.
+	// From here on the other replica answers everything.
 	r.webhooksDown.Store(false)
 	return r.pause(ctx, time.Second, 4*time.Second)
 }
@@ -55,8 +55,7 @@ func killBothWebhooks(ctx context.Context, r *run) error {
 	return r.pause(ctx, 2*time.Second, 6*time.Second)
 }
 
-// changeClassLabels lets the component that labels Clusters in the API server come and go
-// while no webhook runs.
+// changeClassLabels installs and removes the component that labels Clusters in the API server, while no webhook runs.
 func changeClassLabels(ctx context.Context, r *run) error {
 	if err := r.env.StartComponent(ctx, "class-labels"); err != nil {
 		return err
@@ -68,8 +67,8 @@ func changeClassLabels(ctx context.Context, r *run) error {
 	return err
 }
 
-// expireCertificate lets the webhook serve a certificate that has expired while
-// cert-manager was down, and then starts cert-manager.
+// expireCertificate makes the webhook serve a certificate that has expired while cert-manager was down, and then
+// starts cert-manager.
 func expireCertificate(ctx context.Context, r *run) error {
 	r.kubelet.hold(certManager)
 	defer r.kubelet.release(certManager)
@@ -88,7 +87,7 @@ func expireCertificate(ctx context.Context, r *run) error {
 	if err := r.admin.Patch(ctx, serving, client.MergeFrom(before)); err != nil {
 		return err
 	}
-	// A connection that was made before lives on: it takes a new one to notice.
+	// An earlier connection stays open, so only a new one shows the expired certificate.
 	if err := poll.Until(ctx, "new connections to be shown the expired certificate", time.Minute, func(ctx context.Context) error {
 		r.env.CutConnections(webhook)
 		err := r.author.Create(ctx, r.forbidden(), client.DryRunAll)
@@ -102,7 +101,7 @@ func expireCertificate(ctx context.Context, r *run) error {
 	return r.pause(ctx, time.Second, 5*time.Second)
 }
 
-// expire has a certificate issued again, as it would have been two days ago, for one day.
+// expire issues a certificate again, as if two days ago, for one day.
 func expire(serving, ca *corev1.Secret) error {
 	key := func(of *corev1.Secret) (tls.Certificate, error) {
 		return tls.X509KeyPair(of.Data[corev1.TLSCertKey], of.Data[corev1.TLSPrivateKeyKey])
@@ -141,7 +140,7 @@ func removeCertManager(ctx context.Context, r *run) error {
 	}
 	r.over = time.Now()
 	r.kubelet.release(certManager)
-	// A pod waits for the Secret it mounts.
+	// A pod waits for the Secret that it mounts.
 	for _, replica := range replicas(webhook) {
 		if err := r.env.Start(ctx, replica); err != nil {
 			return err
@@ -150,7 +149,7 @@ func removeCertManager(ctx context.Context, r *run) error {
 	return nil
 }
 
-// distrust takes the CA out of the webhook configurations.
+// distrust removes the CA from the webhook configurations.
 func (r *run) distrust(ctx context.Context) error {
 	mutating, validating := &admissionregistrationv1.MutatingWebhookConfiguration{}, &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	if err := errors.Join(
@@ -168,8 +167,8 @@ func (r *run) distrust(ctx context.Context) error {
 	return errors.Join(r.admin.Update(ctx, mutating), r.admin.Update(ctx, validating))
 }
 
-// answers reports whether the webhooks judge as they should: the stamp is set, who may
-// get a class may use it, and who may not is refused by name.
+// answers checks that the webhooks decide correctly: the stamp is set, a user who may get a class may use it, and for
+// a user who may not, the named webhook refuses it.
 func (r *run) answers(ctx context.Context) error {
 	probe := r.forbidden()
 	if err := r.author.Create(ctx, probe, client.DryRunAll); err != nil {

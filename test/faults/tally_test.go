@@ -14,32 +14,32 @@ import (
 )
 
 const (
-	// requestTimeout is when a person gives a request up.
+	// requestTimeout is when a person gives up a request.
 	requestTimeout = 10 * time.Second
 	tryAgain       = 100 * time.Millisecond
 )
 
-// answer is what became of a request, as a person sees it.
+// answer is the result of a request, as a person sees it.
 type answer string
 
 const (
 	accepted answer = "accepted"
-	// denied: a webhook of ours, or the API server, judged it and said no.
+	// denied: one of Muster's webhooks, or the API server, decided to refuse it.
 	denied answer = "denied"
-	// closed: a webhook could not be asked, and failurePolicy Fail said no.
+	// closed: a webhook could not be reached, and failurePolicy Fail refused it.
 	closed answer = "failed closed"
 	// unavailable: the API server could not serve it, or the answer was lost.
 	unavailable answer = "unavailable"
 )
 
-// judge sorts the answers to requests.
+// judge classifies the answers to requests.
 func judge(err error) answer {
 	var status apierrors.APIStatus
 	switch {
 	case err == nil:
 		return accepted
 	case !errors.As(err, &status):
-		return unavailable // The connection, or the time.
+		return unavailable // The connection failed, or the time ran out.
 	case strings.Contains(err.Error(), "failed calling webhook"):
 		return closed
 	case strings.Contains(err.Error(), "admission webhook"):
@@ -53,8 +53,8 @@ func judge(err error) answer {
 	return denied
 }
 
-// isStarting reports whether an API server refuses because it has not read yet what
-// it needs: roles, CRDs, webhook configurations, namespaces.
+// starting matches the refusals of an API server that has not yet read its roles, CRDs, webhook configurations or
+// namespaces.
 var starting = regexp.MustCompile(`not yet ready to handle request|forbidden: User .* cannot|could not find the requested resource|RBAC: `)
 
 func isStarting(err error) bool { return starting.MatchString(err.Error()) }
@@ -75,23 +75,23 @@ func (t *tally) wrongly(format string, args ...any) {
 	t.wrong = append(t.wrong, time.Now().UTC().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
 }
 
-// request is something that a person asks of the API server and should get.
+// request is a request by a person that should succeed.
 type request struct {
 	what string
-	// mayClose means that a webhook of ours looks at it that fails closed.
+	// mayClose means that one of Muster's fail-closed webhooks checks it.
 	mayClose bool
 	// do sends the request; again is set on retries, whose earlier attempts may have succeeded.
 	do func(ctx context.Context, again bool) error
 }
 
-// try asks once.
+// try sends the request once.
 func (t *tally) try(ctx context.Context, do func(context.Context) error) (answer answer, apiDown, webhooksDown bool, err error) {
 	t.requests.Add(1)
 	apiDown, webhooksDown = t.apiDown.Load(), t.webhooksDown.Load()
 	ctx, done := context.WithTimeout(ctx, requestTimeout)
 	defer done()
 	err = do(ctx)
-	// A request that was in flight while this changed may have met either state.
+	// A request that was in flight during a change may have met either state.
 	return judge(err), apiDown || t.apiDown.Load(), webhooksDown || t.webhooksDown.Load(), err
 }
 

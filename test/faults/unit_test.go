@@ -46,7 +46,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// What counts as wrongly failed depends on what is down at that moment.
+// Which failures are wrong depends on what is down at that moment.
 func TestAsk(t *testing.T) {
 	for name, test := range map[string]struct {
 		answers               []error

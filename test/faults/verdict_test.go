@@ -18,14 +18,14 @@ import (
 const (
 	// deadline is how long Muster may take to come to rest after a fault.
 	deadline = 2 * time.Minute
-	// calm is for how long it must leave alone what is right.
+	// calm is how long Muster must leave correct objects alone.
 	calm         = 500 * time.Millisecond
 	pollInterval = 100 * time.Millisecond
-	// fewest are the requests without which people did next to nothing.
+	// fewest is the number of requests below which people did next to nothing.
 	fewest = 30
 )
 
-// play lets a fault strike once. The error is the harness's, not Muster's.
+// play makes a fault strike once. The error is the harness's, not Muster's.
 func (l *lab) play(ctx context.Context, f fault, seed uint64) (r *run, err error) {
 	l.runs++
 	w, err := newWorld(ctx, l.admin, fmt.Sprintf("run%d", l.runs))
@@ -76,7 +76,7 @@ func (l *lab) play(ctx context.Context, f fault, seed uint64) (r *run, err error
 	return r, err
 }
 
-// verdict returns what Muster did not pass.
+// verdict returns the checks that Muster failed.
 func (r *run) verdict() error {
 	err := r.problem
 	if !r.converged {
@@ -93,7 +93,7 @@ func (r *run) verdict() error {
 	return err
 }
 
-// converge waits until what is there is what people wish for, and the webhooks answer.
+// converge waits until the objects match the people's wishes, and the webhooks answer.
 func (r *run) converge(ctx context.Context) {
 	want := r.expected()
 	var got oracle.State
@@ -113,7 +113,7 @@ func (r *run) converge(ctx context.Context) {
 	r.lost, r.orphaned = oracle.Missing(want, got), oracle.Extra(want, got)
 }
 
-// compare returns what is there, and what is wrong with it.
+// compare returns the observed state, and its differences.
 func (r *run) compare(ctx context.Context, want oracle.State) (oracle.State, error) {
 	ctx, done := context.WithTimeout(ctx, requestTimeout)
 	defer done()
@@ -130,7 +130,7 @@ func (r *run) compare(ctx context.Context, want oracle.State) (oracle.State, err
 	return seen, r.answers(ctx)
 }
 
-// empty deletes everything that people made. What Muster leaves then is orphaned.
+// empty deletes everything that people made. Objects of Muster that remain are orphaned.
 func (r *run) empty(ctx context.Context) {
 	for _, object := range r.wishes() {
 		if err := r.admin.Delete(ctx, object); client.IgnoreNotFound(err) != nil {

@@ -17,11 +17,11 @@ import (
 	"github.com/muster-fleet/muster/test/oracle"
 )
 
-// world is the state that people have requested in a run, as the API server accepted it. It
-// does not include any object of Muster.
+// world is the state that people have requested in a run, as the API server accepted it. It includes no object of
+// Muster.
 type world struct {
 	id string
-	// agentInitiated means that some Clusters' agents call.
+	// agentInitiated means that some Clusters' agents register themselves.
 	agentInitiated bool
 	// charts is the repository of charts, if there are HelmChartProxies.
 	charts *repository.Repository
@@ -30,7 +30,7 @@ type world struct {
 	state oracle.State
 }
 
-// Namespaces of a run: two for Clusters, and one whose classes they share.
+// These are the namespaces of a run: two for Clusters, and one with classes that they share.
 var (
 	teams    = []string{"red", "blue"}
 	platform = "platform"
@@ -38,7 +38,7 @@ var (
 
 func (w *world) namespace(name string) string { return w.id + "-" + name }
 
-// classes are the references that Clusters choose from; no name is no topology.
+// class draws one of the references that Clusters choose from; without a name there is no topology.
 func (w *world) class(rng *rand.Rand) clusterv1.ClusterClassRef {
 	shared := w.namespace(platform)
 	return []clusterv1.ClusterClassRef{
@@ -82,8 +82,8 @@ func (w *world) change(how func(*oracle.State)) {
 	how(&w.state)
 }
 
-// expected returns what has to be there in the end: what the oracle makes of the
-// wishes, starting without any object of Fleet, stamp or condition.
+// expected returns the final state: what the oracle derives from the wishes, starting without any object of Fleet,
+// stamp or condition.
 func (w *world) expected() oracle.State {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,12 +94,12 @@ func (w *world) expected() oracle.State {
 	if !w.agentInitiated {
 		return oracle.Converge(wishes)
 	}
-	// Fleet answers whoever asks, and whose manifest is there checks in.
+	// Fleet grants every registration, and every agent whose manifest exists checks in.
 	wishes.AgentInitiated.Registrar, wishes.AgentInitiated.Server = true, fleetServer
 	return oracle.FleetAnswers(wishes, tokenOf)
 }
 
-// observe reads what is there.
+// observe reads the current state.
 func (w *world) observe(ctx context.Context, admin client.Client) (oracle.State, error) {
 	seen, err := oracle.Observe(ctx, admin, w.id+"-", w.state.Namespaces)
 	if err == nil && w.charts != nil {
@@ -112,7 +112,7 @@ func (w *world) observe(ctx context.Context, admin client.Client) (oracle.State,
 	return seen, err
 }
 
-// configObserved reports whether the syncer has seen the FleetAddonConfig as it is.
+// configObserved reports whether the syncer has read the current FleetAddonConfig.
 func configObserved(ctx context.Context, admin client.Client) error {
 	config := &addonsv1.FleetAddonConfig{}
 	if err := admin.Get(ctx, client.ObjectKeyFromObject(fixture.Config()), config); err != nil {

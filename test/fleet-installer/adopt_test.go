@@ -20,7 +20,7 @@ const (
 	adoptAnnotation = "fleet.addons.cluster.x-k8s.io/adopt-fleet"
 )
 
-// withoutRelease is what shows that a Fleet is there, and no Helm release with it.
+// withoutRelease creates objects that show a Fleet without a Helm release.
 func withoutRelease(g Gomega, version string) {
 	g.Expect(env.Apply(ctx, fmt.Sprintf(`
 {apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}
@@ -37,7 +37,7 @@ spec: {replicas: 0, selector: {matchLabels: {a: b}}, template: {metadata: {label
 `, fleetNamespace, version))).To(Succeed())
 }
 
-// somebodyInstalls installs Fleet's charts with Helm's own command.
+// somebodyInstalls installs Fleet's charts with Helm's own command, as another user would.
 func somebodyInstalls(g Gomega, version string) {
 	for _, chart := range []string{"fleet-crd", "fleet"} {
 		_, err := shelf.run(shelf.authorized("install", chart, chart, "--repo", shelf.repository.URL, "--version", version, "-n", fleetNamespace, "--wait")...)
@@ -45,27 +45,27 @@ func somebodyInstalls(g Gomega, version string) {
 	}
 }
 
-// controller is Fleet's own Deployment.
+// controller returns Fleet's own Deployment.
 func controller(g Gomega) *appsv1.Deployment {
 	found := &appsv1.Deployment{}
 	g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: fleetNamespace, Name: "fleet-controller"}, found)).To(Succeed())
 	return found
 }
 
-// handOver reports that the installer may take over what somebody else has made, or takes that back.
+// handOver sets or removes the annotation that lets the installer take over another user's objects.
 func handOver(g Gomega, word string) {
 	_, err := env.Kubectl(ctx, "annotate", "--overwrite", "fleetaddonconfig", addonsv1.FleetAddonConfigName, word)
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// The installer takes over objects of Fleet's chart that belong to no release if the annotation
-// asks for it, and never objects with other names, whatever a chart contains.
+// The installer takes over objects of Fleet's chart that belong to no release if the annotation asks for that, and
+// never objects with other names, whatever a chart contains.
 func TestAdopt(t *testing.T) {
 	g := fresh(t)
 	somebodyInstalls(g, "0.16.0")
 	loseRelease(t, g)
-	// The chart's own default gives Fleet every right, and the installer's does not: these two
-	// are no objects of the release that comes of it, and stay.
+	// The chart's own default gives Fleet every right, and the installer's settings do not. So these two objects are
+	// not part of the new release, and stay.
 	t.Cleanup(func() {
 		for _, kind := range []string{"clusterrole", "clusterrolebinding"} {
 			_, err := env.Kubectl(ctx, "delete", kind, "fleet-controller-bootstrap", "--ignore-not-found")
@@ -82,14 +82,14 @@ func TestAdopt(t *testing.T) {
 	installed(g, "0.16.1")
 	g.Expect(controller(g).Annotations).To(HaveKeyWithValue(releaseMark, "fleet"))
 	g.Expect(image(g)).To(Equal("rancher/fleet:v0.16.1"))
-	// Fleet may have got as far as to deploy its agent here, too.
+	// Fleet may have deployed its agent here, too.
 	g.Expect(releases(g)).To(ContainElements(
 		release{"fleet", fleetNamespace, "1", "deployed", "fleet-0.16.1"},
 		release{"fleet-crd", fleetNamespace, "2", "deployed", "fleet-crd-0.16.1"},
 	))
 	imports(g, "adopted")
 
-	// A chart that has one object more, of a name that is somebody else's already.
+	// This chart has one more object, with the name of an object that belongs to another user.
 	theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: somebodys}, Data: map[string]string{"is": "mine"}}
 	g.Expect(admin.Create(ctx, theirs)).To(Succeed())
 	g.Expect(shelf.publish("0.16.2-greedy", nil, "{apiVersion: v1, kind: ConfigMap, metadata: {name: "+somebodys+"}, data: {is: taken}}")).To(Succeed())
@@ -110,7 +110,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// loseRelease leaves of Helm's release the objects alone, and not the marks on them.
+// loseRelease deletes Helm's release and Helm's marks on its objects, and leaves the objects.
 func loseRelease(t *testing.T, g Gomega) {
 	t.Helper()
 	manifest, err := shelf.run("get", "manifest", "fleet", "-n", fleetNamespace)
@@ -127,8 +127,8 @@ func loseRelease(t *testing.T, g Gomega) {
 	}
 }
 
-// A release of the installer's own whose record is lost is made anew of the objects that are
-// there, for these say whose they are.
+// The installer recreates its release from the existing objects if the record is lost, because their marks say whose
+// they are.
 func TestReleaseLost(t *testing.T) {
 	g := fresh(t)
 	install(g, "0.16.0")
@@ -142,7 +142,8 @@ func TestReleaseLost(t *testing.T) {
 	g.Expect(controller(g).UID).To(Equal(was))
 }
 
-// Fleet without any release at all is left as it is, adoption or not: nobody knows what it is.
+// The installer leaves a Fleet without any release as it is, with or without adoption, because it cannot know whose
+// it is.
 func TestForeignFleet(t *testing.T) {
 	g := fresh(t)
 	withoutRelease(g, "0.16.0")
@@ -151,7 +152,7 @@ func TestForeignFleet(t *testing.T) {
 	handOver(g, adoptAnnotation+"=true")
 	isReported(g, "FleetInstalled", metav1.ConditionFalse, "ForeignFleet", "uninstall that Fleet but keep its CRDs")
 	g.Consistently(func(g Gomega) {
-		is := controller(g) // But for what Kubernetes itself writes.
+		is := controller(g) // Except for the fields that Kubernetes itself writes.
 		g.Expect(is.Spec).To(Equal(was.Spec))
 		g.Expect(is.Annotations).NotTo(HaveKey(releaseMark))
 		g.Expect(releases(g)).To(BeEmpty())

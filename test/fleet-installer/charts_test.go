@@ -15,18 +15,18 @@ import (
 	"github.com/muster-fleet/muster/test/stack/pki"
 )
 
-// charts are Fleet's charts at versions made up, in a repository and in a registry.
+// charts are Fleet's charts at made-up versions, in a repository and in a registry.
 type charts struct {
 	dir, source, helm string
 	repository        *repository.Repository
-	// registry is an OCI registry; ca are the authorities of both.
+	// registry is an OCI registry; ca contains the authorities of both.
 	registry string
 	ca       []byte
 }
 
 func newCharts() (*charts, error) {
 	c := &charts{dir: filepath.Join(env.Dir(), "charts"), repository: repository.New()}
-	// The chart's own module, and Helm's own command.
+	// The test uses the chart of Fleet's own module, and Helm's own command.
 	source, err := fixture.ModuleDir("test/parts/controllers", "github.com/rancher/fleet")
 	if err != nil {
 		return nil, err
@@ -49,8 +49,8 @@ func newCharts() (*charts, error) {
 	return c, nil
 }
 
-// publish packs both charts at a version and offers them in both places. A change is made to
-// the values of the chart; templates are added to the chart fleet.
+// publish packs both charts at a version and offers them in both places. change changes the values of the chart;
+// templates are added to the chart fleet.
 func (c *charts) publish(version string, change func(values string) string, templates ...string) error {
 	for _, name := range []string{"fleet-crd", "fleet"} {
 		copied := filepath.Join(c.dir, "source", version, name)
@@ -81,12 +81,12 @@ func (c *charts) publish(version string, change func(values string) string, temp
 	return nil
 }
 
-// authorized adds to a command of Helm's what the repository and the registry want.
+// authorized adds the credentials and authorities of the repository and the registry to a Helm command.
 func (c *charts) authorized(args ...string) []string {
 	return append(args, "--ca-file", filepath.Join(c.dir, "ca.crt"), "--username", repository.Username, "--password", repository.Password)
 }
 
-// prepare does to a chart what Fleet's release does: the images get a version.
+// prepare changes a chart as Fleet's release process does: the images get a version.
 func (c *charts) prepare(dir, version string, change func(values string) string) error {
 	if err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {

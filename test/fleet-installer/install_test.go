@@ -17,7 +17,7 @@ import (
 
 func encoded(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
 
-// One FleetAddonConfig with install.version gives a Fleet that works.
+// One FleetAddonConfig with install.version is enough for a working Fleet.
 func TestInstall(t *testing.T) {
 	g := fresh(t)
 	install(g, "0.16.0")
@@ -35,7 +35,7 @@ func TestInstall(t *testing.T) {
 		g.Expect(deployment.Status.AvailableReplicas).To(BeEquivalentTo(1), name)
 		g.Expect(deployment.Spec.Template.Spec.Containers[0].Image).To(Equal("rancher/fleet:v0.16.0"))
 	}
-	// Without a word about bootstrapLocalCluster Fleet does not get every right here.
+	// Unless bootstrapLocalCluster is set, Fleet does not get every right here.
 	_, err = env.Kubectl(ctx, "get", "clusterrole", "fleet-controller-bootstrap")
 	g.Expect(err).To(MatchError(ContainSubstring("NotFound")))
 
@@ -47,8 +47,8 @@ func TestInstall(t *testing.T) {
 	}).Should(Succeed())
 }
 
-// imports sees that the Fleet that runs imports a CAPI cluster through Muster, and hands its
-// agent what the installer has set.
+// imports checks that the running Fleet imports a CAPI cluster through Muster, and passes the installer's settings to
+// its agent.
 func imports(g Gomega, name string) {
 	kubeconfig, err := env.StartDownstream(ctx)
 	g.Expect(err).NotTo(HaveOccurred())

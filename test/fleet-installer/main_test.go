@@ -1,6 +1,6 @@
-// Package fleetinstaller runs the component installer, as shipped, where there is no Fleet: it
-// installs the real charts, from a repository and a registry that the tests start, and a
-// played node runs what they install.
+// Package fleetinstaller runs the component installer, as shipped, where there is no Fleet. The installer installs
+// the real charts, from a repository and a registry that the tests start, and a played node runs the installed
+// programs.
 package fleetinstaller
 
 import (
@@ -20,9 +20,9 @@ import (
 const (
 	fleetNamespace = "cattle-fleet-system"
 	thiefAgent     = "thief"
-	// somebodys is the name of objects that are no business of the installer's.
+	// somebodys is the name of objects that the installer must leave alone.
 	somebodys = "somebodys"
-	// patience is for what Helm waits for: Pods that start, and their programs.
+	// patience is how long Helm may wait for Pods and their programs to start.
 	patience = 3 * time.Minute
 )
 
@@ -45,7 +45,7 @@ func prepare(s *stack.Stack) (err error) {
 	if admin, err = fixture.Client(s); err != nil {
 		return err
 	}
-	// What Fleet's chart tolerates, and Muster's Deployments do not: those are processes already.
+	// Fleet's chart tolerates this taint and Muster's Deployments do not, because they already run as processes.
 	if err := s.StartNode(ctx, corev1.Taint{Key: "cattle.io/os", Value: "linux", Effect: corev1.TaintEffectNoSchedule}); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func prepare(s *stack.Stack) (err error) {
 	if err := s.StartComponent(ctx, "installer"); err != nil {
 		return err
 	}
-	// Shorter than an hour and five minutes, by the flags that are there for it.
+	// The flags shorten two intervals, of an hour and of five minutes.
 	if _, err := s.Kubectl(ctx, "patch", "deployment", "muster-installer", "-n", "muster-system", "--type=json", "-p",
 		`[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--helm-timeout=45s"},
 		  {"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--lookup-interval=5s"}]`); err != nil {
@@ -67,7 +67,7 @@ func prepare(s *stack.Stack) (err error) {
 	return s.Restart(ctx, "muster-installer")
 }
 
-// publish plays kubeadm: the cluster says where its API server is.
+// publish plays kubeadm: it publishes the address of the cluster's API server.
 func publish(s *stack.Stack) error {
 	config, err := s.RESTConfig()
 	if err != nil {
@@ -76,7 +76,7 @@ func publish(s *stack.Stack) error {
 	return s.Apply(ctx, clusterInfo(config.Host, string(config.CAData)))
 }
 
-// nothingRefused is asked when all tests are over.
+// nothingRefused checks the audit log when all tests are done.
 func nothingRefused(s *stack.Stack) error {
 	return fixture.NothingRefused(s, "muster-system", []string{"muster-installer"}, func(e stack.AuditEvent) bool {
 		return e.UserAgent == thiefAgent || e.Name == somebodys

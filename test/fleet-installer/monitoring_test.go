@@ -10,9 +10,8 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// What the shipped alerts and dashboard ask of the installer is exposed, to the account that
-// ships for it, and with a certificate that can be verified; and where it does not run, the
-// syncer says so.
+// The installer exposes everything that the shipped alerts and dashboard query, to the account that ships for it, and
+// with a certificate that clients can verify. Where the installer does not run, the syncer says so.
 func TestMonitoring(t *testing.T) {
 	g := fresh(t)
 	withoutRelease(g, "0.16.0")

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Killed at any moment of an installation and of an upgrade, an installer that comes after
-// it brings all to its end, and nothing twice.
+// An installer is killed at a random moment of an installation or an upgrade. The next one completes the work, and
+// does nothing twice.
 func TestKilled(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if given, err := strconv.ParseUint(os.Getenv("MUSTER_SEED"), 10, 64); err == nil {
@@ -53,7 +53,7 @@ func TestKilled(t *testing.T) {
 	imports(g, "survivor")
 }
 
-// CRDs stay, whoever uninstalls what.
+// CRDs stay, whichever release is uninstalled.
 func TestCRDsStay(t *testing.T) {
 	g := fresh(t)
 	install(g, "0.16.0")
@@ -68,8 +68,8 @@ func TestCRDsStay(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// With bootstrapLocalCluster Fleet gets every right here, manages this very cluster, and that is
-// said; without it any more, the rights go.
+// With bootstrapLocalCluster, Fleet gets every right here and manages this very cluster, and the status says so. When
+// the setting is removed, the rights go.
 func TestBootstrapLocalCluster(t *testing.T) {
 	g := fresh(t)
 	t.Cleanup(func() {
@@ -102,7 +102,7 @@ func TestBootstrapLocalCluster(t *testing.T) {
 	g.Expect(strings.Join(arguments, " ")).To(ContainSubstring("--disable-bootstrap"))
 }
 
-// Whatever is wrong is said, with what to do; set right, Fleet is installed.
+// The installer reports every wrong input, and what to do. When the input is corrected, it installs Fleet.
 func TestBadInput(t *testing.T) {
 	g := fresh(t)
 	with := func(key, value string) map[string]string {
@@ -136,7 +136,7 @@ func TestBadInput(t *testing.T) {
 				test.secret = credentials()
 			}
 			secret(g, "charts", test.secret)
-			// What changes beside it has it tried at once.
+			// Another change in the FleetAddonConfig makes the installer retry at once.
 			ask(g, fmt.Sprintf("{%s, cluster: {naming: {suffix: '-%d'}}}", test.spec, i))
 			isReported(g, "FleetInstalled", metav1.ConditionFalse, test.reason, test.message)
 			isReported(g, "Ready", metav1.ConditionFalse, test.reason)
@@ -146,13 +146,13 @@ func TestBadInput(t *testing.T) {
 	secret(g, "charts", credentials())
 	install(g, "0.16.0")
 
-	// Whatever is wrong with Fleet's installation, clusters are imported meanwhile.
+	// While Fleet's installation fails, Muster still imports clusters.
 	ask(g, "{"+fromRepository("version: 9.9.9")+"}")
 	isReported(g, "FleetInstalled", metav1.ConditionFalse, "VersionUnknown", "Fleet 0.16.0 stays as it is")
 	imports(g, "meanwhile")
 }
 
-// Who asks for Fleet where no installer runs hears that, and what to apply.
+// If a user asks for Fleet where no installer runs, the status says so, and what to apply.
 func TestMissing(t *testing.T) {
 	g := fresh(t)
 	g.Expect(env.Stop(ctx, "muster-installer")).To(Succeed())

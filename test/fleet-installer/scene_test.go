@@ -19,14 +19,14 @@ import (
 	"github.com/muster-fleet/muster/test/stack/pki"
 )
 
-// clusterInfo is what kubeadm publishes.
+// clusterInfo returns the ConfigMap that kubeadm publishes.
 func clusterInfo(server, ca string) string {
 	kubeconfig := fmt.Sprintf("{apiVersion: v1, kind: Config, clusters: [{name: '', cluster: {server: %q, certificate-authority-data: %s}}]}", server, encoded(ca))
 	return fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {namespace: kube-public, name: cluster-info}, data: {kubeconfig: %q}}", kubeconfig)
 }
 
-// fresh leaves no Fleet, and the Secret charts: what a test begins with. Nothing of the product removes CRDs; the
-// administrator does here.
+// fresh removes Fleet and creates the Secret charts, so that a test starts clean. Muster never removes CRDs; here the
+// administrator does.
 func fresh(t *testing.T) Gomega {
 	t.Helper()
 	g := NewWithT(t)
@@ -55,7 +55,7 @@ func fresh(t *testing.T) Gomega {
 	return g
 }
 
-// unfinalize lets objects go that only Fleet's controllers would let go.
+// unfinalize removes finalizers that only Fleet's controllers would remove.
 func unfinalize(g Gomega, resource string) {
 	objects, err := env.Kubectl(ctx, "get", resource, "-A", "-o", `jsonpath={range .items[*]}{.metadata.namespace},{.metadata.name}{"\n"}{end}`)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -70,7 +70,7 @@ func unfinalize(g Gomega, resource string) {
 	}
 }
 
-// secret puts what the repository asks for where the installer may read it.
+// secret writes the repository's credentials where the installer may read them.
 func secret(g Gomega, name string, data map[string]string) {
 	g.Expect(env.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: "+fleetNamespace+"}}")).To(Succeed())
 	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: name}, StringData: data}
@@ -82,12 +82,12 @@ func credentials() map[string]string {
 	return map[string]string{"username": repository.Username, "password": repository.Password, "ca.crt": string(shelf.ca)}
 }
 
-// ask applies a FleetAddonConfig with this spec, which is written as YAML.
+// ask applies a FleetAddonConfig with this spec, in YAML.
 func ask(g Gomega, spec string) {
 	g.Expect(env.Apply(ctx, "{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config}, spec: "+spec+"}")).To(Succeed())
 }
 
-// from is an install section for a repository or a registry.
+// from returns an install section for a repository or a registry.
 func from(url, what string) string {
 	return fmt.Sprintf("install: {%s, repository: %q, repositorySecretRef: {name: charts}}", what, url)
 }
@@ -102,8 +102,8 @@ func config(g Gomega) *addonsv1.FleetAddonConfig {
 	return found
 }
 
-// isReported waits until a condition of this version of the FleetAddonConfig has this status and
-// reason, and its message says this, and returns the message.
+// isReported waits until a condition of the current FleetAddonConfig has this status and reason, and a message with
+// these parts. It returns the message.
 func isReported(g Gomega, kind string, status metav1.ConditionStatus, reason string, parts ...string) string {
 	var message string
 	g.Eventually(func(g Gomega) {
@@ -134,14 +134,14 @@ func install(g Gomega, version string) {
 	installed(g, version)
 }
 
-// release is what `helm list` shows.
+// release is one entry of `helm list`.
 type release struct {
 	Name, Namespace, Revision, Status, Chart string
 }
 
 func releases(g Gomega) []release { return helm[[]release](g, "list") }
 
-// values are those of the release, as Helm's own command shows them.
+// values returns the values of the release, from Helm's own command.
 func values(g Gomega) map[string]any { return helm[map[string]any](g, "get", "values", "fleet") }
 
 func helm[T any](g Gomega, args ...string) (found T) {
@@ -151,7 +151,7 @@ func helm[T any](g Gomega, args ...string) (found T) {
 	return found
 }
 
-// settings are those that Fleet's programs read.
+// settings returns the settings that Fleet's programs read.
 func settings(g Gomega) map[string]any {
 	object := &corev1.ConfigMap{}
 	g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: fleetNamespace, Name: "fleet-controller"}, object)).To(Succeed())
@@ -160,7 +160,7 @@ func settings(g Gomega) map[string]any {
 	return found
 }
 
-// authority is one that has issued nothing here.
+// authority returns a CA that has issued no certificate here.
 func authority(t *testing.T) string {
 	t.Helper()
 	other, err := pki.New(t.TempDir())

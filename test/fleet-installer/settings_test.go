@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// What is inferred and what is given reaches Fleet's own settings, and follows its source.
+// Inferred and given settings reach Fleet's own settings, and follow their sources.
 func TestSettings(t *testing.T) {
 	g := fresh(t)
 	t.Cleanup(func() { NewWithT(t).Expect(publish(env)).To(Succeed()) })
@@ -26,12 +26,12 @@ func TestSettings(t *testing.T) {
 	g.Expect(isReported(g, "FleetConfigured", metav1.ConditionTrue, "Configured")).To(ContainSubstring("from ConfigMap kube-public/cluster-info"))
 	imports(g, "inferred")
 
-	// A user's own values stay, byte for byte.
+	// The installer keeps a user's own values, byte for byte.
 	_, err = shelf.run(shelf.authorized("upgrade", "fleet", "fleet", "--repo", shelf.repository.URL, "--version", "0.16.0", "-n", fleetNamespace,
 		"--reuse-values", "--set-string", "extraEnv[0].name=MINE,extraEnv[0].value=yes", "--set", "garbageCollectionInterval=7m")...)
 	g.Expect(err).NotTo(HaveOccurred())
 
-	// Rotated: within half a minute.
+	// A rotated CA arrives within half a minute.
 	other := authority(t)
 	g.Expect(env.Apply(ctx, clusterInfo("https://[fd00::1]:6443", other))).To(Succeed())
 	g.Eventually(func(g Gomega) {
@@ -41,7 +41,7 @@ func TestSettings(t *testing.T) {
 		HaveKeyWithValue("extraEnv", []any{map[string]any{"name": "MINE", "value": "yes"}}),
 		HaveKeyWithValue("garbageCollectionInterval", "7m")))
 
-	// Without kubeadm's ConfigMap: the EndpointSlice, of several ports the right one.
+	// Without kubeadm's ConfigMap, the installer uses the EndpointSlice, and of several ports the right one.
 	g.Expect(admin.Delete(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-public", Name: "cluster-info"}})).To(Succeed())
 	for name, address := range map[string]string{"kubernetes": "fd00::2", "kubernetes-of-another": "fd00::1"} {
 		g.Expect(env.Apply(ctx, fmt.Sprintf(`
@@ -57,7 +57,7 @@ endpoints: [{addresses: [%q]}]
 	g.Eventually(func() map[string]any { return settings(g) }).Should(And(
 		HaveKeyWithValue("apiServerURL", "https://[fd00::2]:6443"), HaveKeyWithValue("apiServerCA", encoded(string(rest.CAData)))))
 
-	// Given: a ConfigMap, a Secret, to the byte.
+	// A ConfigMap and a Secret that a user names arrive byte for byte.
 	exact := "# two lines of comment\r\n\n" + other
 	g.Expect(admin.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "authority"}, Data: map[string]string{"ca.crt": exact}})).To(Succeed())
 	t.Cleanup(func() { _, _ = env.Kubectl(ctx, "delete", "configmap", "authority", "-n", "default") })
@@ -78,8 +78,8 @@ endpoints: [{addresses: [%q]}]
 	g.Expect(releases(g)).To(HaveLen(2))
 }
 
-// Where somebody else has installed Fleet, nothing but two keys of its settings is touched,
-// and where Rancher has, not even those.
+// Where another user has installed Fleet, the installer changes only two keys of its settings; where Rancher has, it
+// does not even change those.
 func TestForeign(t *testing.T) {
 	g := fresh(t)
 	somebodyInstalls(g, "0.16.0")
@@ -99,18 +99,19 @@ func TestForeign(t *testing.T) {
 	g.Expect(object.Annotations).To(Equal(before.Annotations))
 	g.Expect(config(g).Status.InstalledVersion).To(Equal("0.16.0"))
 
-	// The installer reports a configuration that somebody has broken, and leaves it.
+	// The installer reports a configuration that a user has broken, and leaves it.
 	configured := object.Data["config"]
 	object.Data["config"] = `{"apiServerURL":`
 	g.Expect(admin.Update(ctx, object)).To(Succeed())
 	g.Expect(isReported(g, "FleetConfigured", metav1.ConditionFalse, "SettingsBroken")).To(ContainSubstring("is left as it is"))
 	g.Expect(admin.Get(ctx, key, object)).To(Succeed())
-	// Mended as it was, so that nothing of what was written is taken back: who does that, waits.
+	// The user restores the same configuration. If it reverted a write of the installer, the installer would wait.
 	object.Data["config"] = configured
 	g.Expect(admin.Update(ctx, object)).To(Succeed())
 	isReported(g, "FleetConfigured", metav1.ConditionTrue, "ConfiguredOutsideRelease")
 
-	// Rancher's: even that is left alone, but for the gates, where they are asked for.
+	// In Rancher's Fleet, the installer leaves even those keys alone; it changes only the gates, where the spec sets
+	// them.
 	g.Expect(env.Apply(ctx, `
 {apiVersion: v1, kind: Namespace, metadata: {name: cattle-system}}
 ---
@@ -136,7 +137,7 @@ data: {other: stays}
 	_, err = env.Kubectl(ctx, "delete", "namespace", "cattle-system")
 	g.Expect(err).NotTo(HaveOccurred())
 
-	// Handed over, it is upgraded with the values that it has.
+	// When the user hands Fleet over, the installer upgrades it with its present values.
 	ask(g, "{"+fromRepository("version: 0.16.1")+"}")
 	isReported(g, "FleetInstalled", metav1.ConditionFalse, "ForeignRelease")
 	handOver(g, adoptAnnotation+"=true")

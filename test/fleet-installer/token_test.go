@@ -20,8 +20,8 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// Who has the installer's token can do what the installer does. That is much; what it is not
-// is refused, by RBAC, or by the policies where RBAC cannot tell.
+// The installer's token allows exactly what the installer does. That is much; RBAC refuses the rest, and the policies
+// do where RBAC cannot.
 func TestToken(t *testing.T) {
 	g := fresh(t)
 	install(g, "0.16.0")
@@ -46,7 +46,7 @@ func TestToken(t *testing.T) {
 		return func() error { return thief.Delete(ctx, object, client.DryRunAll) }
 	}
 	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: "fleet-controller"}}
-	// ConfigMaps that no Helm release stands for.
+	// These ConfigMaps belong to no Helm release.
 	g.Expect(env.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: cattle-system}}")).To(Succeed())
 	g.Expect(admin.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: "somebodys"}})).To(Succeed())
 	rancher := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-system", Name: "rancher-config"}, Data: map[string]string{"fleet": "a: 1"}}
@@ -107,7 +107,7 @@ func TestToken(t *testing.T) {
 		NewWithT(t).Expect(merge("cattle-system", "rancher-config", `{"data":{"fleet":"a: 2"}}`)()).To(Succeed())
 	})
 
-	// Of a Fleet that no Helm release stands for, the server only.
+	// In a Fleet without a Helm release, the installer may change the server only.
 	g.Expect(admin.Patch(ctx, configMap, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"meta.helm.sh/release-name":null}}}`)))).To(Succeed())
 	before := configMap.Data["config"]
 	for name, test := range map[string]struct {
@@ -115,7 +115,7 @@ func TestToken(t *testing.T) {
 		may      bool
 	}{
 		"the URL":               {`"apiServerURL": "`, `"apiServerURL": "https://another.`, true},
-		"the URL anew":          {`{`, `{"apiServerURL":"https://a",`, false}, // One is there.
+		"the URL anew":          {`{`, `{"apiServerURL":"https://a",`, false}, // One exists.
 		"the agent's image":     {`"agentImage": "`, `"agentImage": "example.com/`, false},
 		"both":                  {`"apiServerURL": "`, `"agentImage": "b", "apiServerURL": "https://another.`, false},
 		"the image once more":   {`{`, `{"agent\u0049mage": "b", `, false},

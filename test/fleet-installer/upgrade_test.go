@@ -11,14 +11,14 @@ import (
 	"github.com/muster-fleet/muster/test/bench/usage"
 )
 
-// image is that of Fleet's controller.
+// image returns the image of Fleet's controller.
 func image(g Gomega) string {
 	deployment := controller(g)
 	g.Expect(deployment.Status.AvailableReplicas).To(BeEquivalentTo(1))
 	return deployment.Spec.Template.Spec.Containers[0].Image
 }
 
-// From a registry: by version, by range and by followLatest, but by nothing else.
+// From a registry, the installer upgrades by version, by range and by followLatest, and for no other reason.
 func TestUpgrade(t *testing.T) {
 	g := fresh(t)
 	ask(g, "{"+fromRegistry("version: 0.15.3")+"}")
@@ -27,7 +27,7 @@ func TestUpgrade(t *testing.T) {
 	ask(g, "{"+fromRegistry("version: 0.16.0")+"}")
 	installed(g, "0.16.0")
 	g.Expect(image(g)).To(Equal("rancher/fleet:v0.16.0"))
-	// A gate, and whatever else is said, never moves the version.
+	// A gate, and any other setting, never changes the version.
 	ask(g, "{"+fromRegistry("version: 0.16.0")+", config: {featureGates: {experimentalHelmOps: false}}, cluster: {hostNetwork: false}}")
 	isReported(g, "FleetConfigured", metav1.ConditionTrue, "Configured")
 	installed(g, "0.16.0")
@@ -38,7 +38,7 @@ func TestUpgrade(t *testing.T) {
 	ask(g, "{"+fromRegistry("version: 0.16.x")+", config: {featureGates: {}}}")
 	installed(g, "0.16.1")
 	g.Expect(shelf.publish("0.16.2", nil)).To(Succeed())
-	installed(g, "0.16.2") // It looks again by itself.
+	installed(g, "0.16.2") // The installer looks again by itself.
 	g.Expect(shelf.publish("0.17.0", nil)).To(Succeed())
 	g.Consistently(func() string { return config(g).Status.InstalledVersion }, "12s").Should(Equal("0.16.2"))
 
@@ -52,7 +52,7 @@ func TestUpgrade(t *testing.T) {
 	g.Expect(shelf.publish("0.17.1", nil)).To(Succeed())
 	installed(g, "0.17.1")
 
-	// A version that does not start: the old one serves, and Helm's own words say why.
+	// A version does not start: the old one still serves, and Helm's own message says why.
 	without := func(more string) func(string) string {
 		return func(values string) string {
 			values = strings.ReplaceAll(values, "repository: rancher/fleet\n", "repository: rancher/fleet-that-is-not\n")
@@ -64,7 +64,7 @@ func TestUpgrade(t *testing.T) {
 		"Deployment fleet-controller", "rolled back")
 	g.Expect(config(g).Status.InstalledVersion).To(Equal("0.17.1"))
 	g.Expect(image(g)).To(Equal("rancher/fleet:v0.17.1"))
-	// The next one is not held back by it, and does not get as far: a Job comes first.
+	// The broken version does not block the next one, which fails earlier: a Job comes first.
 	g.Expect(shelf.publish("0.18.1", without("true"))).To(Succeed())
 	isReported(g, "FleetInstalled", metav1.ConditionFalse, "UpgradeFailed", "helm upgrade of chart fleet 0.18.1: pre-upgrade hooks failed",
 		"Job fleet-migrate-gitrepo-helm-url-regex")
@@ -81,7 +81,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// What would be done is shown, and nothing is done.
+// The command shows the next changes, and makes none.
 func TestPlan(t *testing.T) {
 	g := fresh(t)
 	ask(g, "{"+fromRepository("version: 0.16.0, mode: Plan")+"}")

@@ -26,12 +26,12 @@ import (
 	"github.com/muster-fleet/muster/test/stack/parts"
 )
 
-// registers returns who registers a Cluster.
+// registers sets which side registers a Cluster.
 func registers(g Gomega, cluster *clusterv1.Cluster, by string) {
 	patch(g, cluster, entry("annotations", stamp.RegistrationAnnotation, by))
 }
 
-// agentInitiated returns a Cluster in a namespace whose agent is to register itself.
+// agentInitiated returns a Cluster in a namespace; its agent registers itself.
 func agentInitiated(g Gomega, namespace string) *clusterv1.Cluster {
 	return plainCluster(g, namespace, "edge", map[string]string{stamp.RegistrationAnnotation: "agent"})
 }
@@ -42,7 +42,7 @@ func checkIn(g Gomega, cluster *clusterv1.Cluster) {
 	willReport(g, cluster, "Imported")
 }
 
-// isOf waits until a Fleet Cluster has this kubeconfig and a clientID like that, which it returns.
+// isOf waits until a Fleet Cluster has this kubeconfig and a matching clientID, and returns the clientID.
 func isOf(g Gomega, cluster *clusterv1.Cluster, kubeconfig string, clientID any) (found string) {
 	matcher, ok := clientID.(gomegatypes.GomegaMatcher)
 	if !ok {
@@ -57,11 +57,11 @@ func isOf(g Gomega, cluster *clusterv1.Cluster, kubeconfig string, clientID any)
 	return found
 }
 
-// drawn is a clientID that Muster has drawn: of 32 letters, 26 are 130 bits.
+// drawn matches a clientID that Muster drew: 26 letters, each one of 32, are 130 bits.
 var drawn = MatchRegexp(`^.{26,}$`)
 
-// A Cluster whose agent is to register itself gets its Fleet Cluster at creation, and nothing by which
-// Fleet could install an agent. The registrar does not run here, and the condition says so.
+// A Cluster whose agent registers itself gets its Fleet Cluster at creation, and nothing that would let Fleet install
+// an agent. The registrar does not run here, and the condition says so.
 func TestAgentInitiated(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -75,23 +75,23 @@ func TestAgentInitiated(t *testing.T) {
 	willReport(g, core, "WaitingForControlPlane")
 	isGone(g, s.fleet("core"))
 
-	// Nothing draws it anew: a change of the Cluster, the control plane, a restart.
+	// Neither a change of the Cluster or its control plane nor a restart draws a new clientID.
 	patch(g, edge, entry("labels", "a", `"b"`))
 	g.Expect(fixture.Initialize(ctx, admin, edge)).To(Succeed())
 	g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
 	g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, "edge").Labels).To(HaveKey("a")) }).Should(Succeed())
 	g.Consistently(func(g Gomega) { reports(g, edge, "RegistrarMissing") }).Should(Succeed())
 	isOf(g, edge, "", clientID)
-	checkIn(g, edge) // It is in, whoever runs.
+	checkIn(g, edge) // The agent is registered, whether or not a registrar runs.
 
-	// To the manager, and back: by another clientID its agent would be cut off.
+	// The manager registers the Cluster, then the agent again. A new clientID would cut off the agent.
 	registers(g, edge, `"manager"`)
 	isOf(g, edge, "edge-kubeconfig", clientID)
 	registers(g, edge, "null")
 	isOf(g, edge, "", clientID)
 	willReport(g, edge, "Imported")
 
-	// What Fleet has drawn for an agent that it installs is taken over.
+	// Muster takes over the clientID that Fleet drew for an agent that it installed.
 	g.Expect(fixture.Initialize(ctx, admin, core)).To(Succeed())
 	appears(g, s.fleet("core"))
 	patch(g, s.fleet("core"), `{"spec":{"clientID":"drawn-by-fleet-itself"}}`)
@@ -101,8 +101,8 @@ func TestAgentInitiated(t *testing.T) {
 	isOf(g, core, "core-kubeconfig", "drawn-by-fleet-itself")
 }
 
-// A topology Cluster is registered when what it refers to is there: without these values
-// every bundle that reads them would stop, for all clusters.
+// A topology Cluster is registered once the objects that it refers to exist. Without their values, every bundle that
+// reads them would stop, for all clusters.
 func TestAgentInitiatedWaitsForItsValues(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -118,8 +118,8 @@ func TestAgentInitiatedWaitsForItsValues(t *testing.T) {
 	g.Expect(fleetCluster(g, s.namespace, "edge").Spec.TemplateValues.Data).To(HaveKey("ControlPlane"))
 }
 
-// A Fleet Cluster that somebody made by hand and hands over loses the kubeconfig by which Fleet
-// would import it, and keeps the clientID by which its agent is known, unless that can be guessed.
+// A user hands over a Fleet Cluster made by hand. Muster removes the kubeconfig, by which Fleet would import the
+// cluster, and keeps the clientID, by which Fleet knows the agent, unless it can be guessed.
 func TestAgentInitiatedHandedOver(t *testing.T) {
 	t.Parallel()
 	for clientID, want := range map[string]any{"0123456789abcdef": "0123456789abcdef", "edge-1": drawn} {
@@ -135,8 +135,8 @@ func TestAgentInitiatedHandedOver(t *testing.T) {
 	}
 }
 
-// To the management side before the control plane exists: Fleet would look for the kubeconfig in
-// vain, and then for minutes not at all.
+// A Cluster is handed to the management side before its control plane exists. Fleet would look for the kubeconfig in
+// vain, and then not again for minutes.
 func TestTurnedBeforeTheControlPlane(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -152,7 +152,7 @@ func TestTurnedBeforeTheControlPlane(t *testing.T) {
 	willReport(g, cluster, "Imported")
 }
 
-// The agent of a Cluster that registers itself stays where its credential is.
+// The agent of a Cluster that registers itself stays in the namespace that holds its credential.
 func TestAgentNamespaceOfAgentInitiated(t *testing.T) {
 	g := NewWithT(t)
 	namespace := newNamespace(t, g, "team", nil)
@@ -172,9 +172,8 @@ func TestAgentNamespaceOfAgentInitiated(t *testing.T) {
 	}).Should(Succeed())
 }
 
-// The guide's examples for RKE2 and k3s are patches of these providers' templates: applied as
-// Cluster API would, they give what the API server accepts, validating strictly against the
-// providers' own CRDs.
+// The guide's examples for RKE2 and k3s are patches of these providers' templates. Applied as Cluster API applies
+// them, they yield objects that the API server accepts; it validates them strictly against the providers' own CRDs.
 func TestProviders(t *testing.T) {
 	t.Parallel()
 	for _, provider := range []struct {
@@ -219,7 +218,7 @@ spec: {template: {spec: {kthreesConfigSpec: {files: [{path: /etc/motd, content: 
 	}
 }
 
-// patched does to a template what the guide's patch does to that of Cluster prod.
+// patched changes a template as the guide's patch changes the template of Cluster prod.
 func patched(g Gomega, before *unstructured.Unstructured) *unstructured.Unstructured {
 	definition := definitionFor(g, before.GetKind())
 	g.Expect([]string{definition.Selector.APIVersion, definition.Selector.Kind}).To(Equal([]string{before.GetAPIVersion(), before.GetKind()}))
@@ -244,8 +243,8 @@ func patched(g Gomega, before *unstructured.Unstructured) *unstructured.Unstruct
 	return object(g, string(content))
 }
 
-// definitionFor returns the one definition of the guide's patch for templates of a kind,
-// decoded strictly as well.
+// definitionFor returns the one definition of the guide's patch for templates of a kind. It decodes the patch
+// strictly, too.
 func definitionFor(g Gomega, kind string) clusterv1.PatchDefinition {
 	blocks, err := fixture.Guide("nat.md", 5)
 	g.Expect(err).NotTo(HaveOccurred())

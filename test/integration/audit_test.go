@@ -17,8 +17,8 @@ import (
 	"github.com/muster-fleet/muster/internal/audit"
 )
 
-// auditor runs the built command with a kubeconfig that has a context for an administrator
-// and one, "limited", for somebody who may list mappings and nothing else.
+// auditor runs the built command. Its kubeconfig has a context for an administrator, and one, "limited", for a user
+// who may only list mappings.
 type auditor struct{ program, kubeconfig string }
 
 func newAuditor(t *testing.T, g Gomega) auditor {
@@ -36,7 +36,7 @@ func newAuditor(t *testing.T, g Gomega) auditor {
 	return a
 }
 
-// run returns what it printed and its exit code.
+// run returns the command's output and its exit code.
 func (a auditor) run(args ...string) (stdout, stderr string, code int) {
 	cmd := exec.Command(a.program, append([]string{"audit"}, args...)...)
 	cmd.Env = []string{"KUBECONFIG=" + a.kubeconfig}
@@ -48,7 +48,7 @@ func (a auditor) run(args ...string) (stdout, stderr string, code int) {
 	return out.String(), problems.String(), cmd.ProcessState.ExitCode()
 }
 
-// report returns what it says of one scene: other tests leave things, too.
+// report returns the part of the report on one scene: other tests leave objects, too.
 func (a auditor) report(g Gomega, s scene) (report audit.Report, code int) {
 	out, problems, code := a.run("-o", "json")
 	g.Expect(json.Unmarshal([]byte(out), &report)).To(Succeed(), problems)
@@ -64,14 +64,14 @@ func TestAudit(t *testing.T) {
 	a := newAuditor(t, g)
 	s := newScene(t, g)
 	cluster := s.imported(g, "one")
-	// A rightful user.
+	// A Cluster that uses the class rightfully.
 	report, code := a.report(g, s)
 	g.Expect(code).To(BeNumerically("<", 2))
 	g.Expect(report).To(And(HaveField("Mappings", BeEmpty()), HaveField("Released", BeEmpty()), HaveField("Notes", BeEmpty()),
 		HaveField("Clusters", ConsistOf(And(HaveField("Name", "one"), HaveField("Class", "standard"), HaveField("Created", Not(BeZero())),
 			HaveField("ClassNamespace", s.classNamespace), HaveField("Asked", audit.AskedYes))))))
 
-	// A paused one keeps, and is none.
+	// A paused Cluster keeps the mapping, but is no user of it.
 	pause(g, cluster)
 	g.Eventually(func(g Gomega) {
 		report, code := a.report(g, s)
@@ -86,7 +86,7 @@ func TestAudit(t *testing.T) {
 	g.Expect(problems).To(ContainSubstring("have no rightful user"))
 	g.Expect(out).To(MatchRegexp(`(?m)^%s +%s +as made +Cluster one \(paused\), Fleet Cluster one \(released\)$`, s.classNamespace, s.namespace))
 
-	// What is left when it is gone, and the command that deletes it.
+	// The mapping outlives its Cluster; the report names it, and the command that deletes it.
 	deleteNow(g, cluster)
 	report, _ = a.report(g, s)
 	g.Expect(report.Clusters).To(BeEmpty())
@@ -101,7 +101,7 @@ func TestAudit(t *testing.T) {
 		g.Expect(report.Mappings).To(BeEmpty())
 	}).Should(Succeed())
 
-	// What may not be read is said.
+	// The report names the kinds that it could not read.
 	out, problems, code = a.run("--context=limited")
 	g.Expect(code).To(Equal(0), problems)
 	for _, kind := range []audit.Kind{audit.Configs, audit.Namespaces, audit.Clusters, audit.Classes, audit.FleetClusters, audit.Webhook} {
@@ -109,7 +109,7 @@ func TestAudit(t *testing.T) {
 	}
 	g.Expect(out).To(And(ContainSubstring("it cannot be said whether a mapping has a rightful user"), Not(ContainSubstring("BundleNamespaceMappings: may not"))))
 
-	// What is wrong has another code.
+	// Errors have another exit code.
 	for _, args := range [][]string{{"--context=none"}, {"--kubeconfig=/does/not/exist"}, {"-o", "xml"}, {"--nonsense"}, {"argument"}} {
 		_, problems, code := a.run(args...)
 		g.Expect(code).To(Equal(2), "%q: %s", args, problems)

@@ -25,7 +25,7 @@ type heard struct {
 	all []string
 }
 
-// HandleWarningHeader is called for each.
+// HandleWarningHeader is called for each warning.
 func (h *heard) HandleWarningHeader(_ int, _, text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -40,8 +40,8 @@ func (h *heard) take() []string {
 	return all
 }
 
-// What docs/helmchartproxy.md says of each field, the shipped CRDs and webhooks do: what is accepted
-// is stored as it was written, with the defaults of cluster-api-addon-provider-helm.
+// The shipped CRDs and webhooks do what docs/helmchartproxy.md says of each field. The API server stores an accepted
+// object as it was written, with the defaults of cluster-api-addon-provider-helm.
 func TestHelmChartProxyFields(t *testing.T) {
 	g := NewWithT(t)
 	rows, err := table.Read(table.Page)
@@ -84,7 +84,7 @@ func TestHelmChartProxyFields(t *testing.T) {
 			}
 			want := written(g, namespace, "new", spec)
 			defaults(want)
-			// In lists, numbers of the one are floats, and of the other integers.
+			// In lists, want has floats and the stored object has integers, so the test compares them as JSON.
 			stored, err := json.Marshal(proxy.Object["spec"])
 			g.Expect(err).NotTo(HaveOccurred())
 			expected, err := json.Marshal(want.Object["spec"])
@@ -102,12 +102,12 @@ func TestHelmChartProxyFields(t *testing.T) {
 			To(MatchError(ContainSubstring("spec.reconcileStrategy: Invalid value: %q: field is immutable", change[1])))
 	}
 
-	// A selector that takes minutes to check does not get to a webhook that fails closed.
+	// The API server refuses a selector that takes minutes to check before it calls a webhook that fails closed.
 	selector := map[string]any{"matchExpressions": []any{map[string]any{"key": "a", "operator": "In", "values": slices.Repeat([]any{"?"}, 25_000)}}}
 	g.Expect(api.Create(ctx, written(g, namespace, "large", map[string]any{"clusterSelector": selector}))).
 		To(MatchError(And(ContainSubstring("spec.clusterSelector.matchExpressions: Invalid value"), ContainSubstring("must have at most 1024 values in all"))))
 
-	// What kubectl and clusterctl see of the CRDs.
+	// kubectl and clusterctl read these columns and labels of the CRDs.
 	out, err := env.Kubectl(ctx, "-n", namespace, "get", "hcp", "there", "-o", "wide")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(strings.Fields(out)).To(ContainElements("NAME", "READY", "REASON", "MESSAGE"))
@@ -122,7 +122,7 @@ func TestHelmChartProxyFields(t *testing.T) {
 	g.Expect(out).To(Equal("Cluster Ready Reason Message Status Revision"))
 }
 
-// written is a HelmChartProxy as somebody writes it.
+// written is a HelmChartProxy as a user writes it.
 func written(g Gomega, namespace, name string, more map[string]any) *unstructured.Unstructured {
 	proxy := object(g, fmt.Sprintf(`{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: HelmChartProxy, metadata: {namespace: %s, name: %s},
 spec: {clusterSelector: {}, chartName: nginx, repoURL: "https://charts.example.com"}}`, namespace, name))
@@ -146,7 +146,7 @@ func inIntegers(value any) any {
 	return value
 }
 
-// defaults fills in what cluster-api-addon-provider-helm does.
+// defaults sets the same defaults as cluster-api-addon-provider-helm.
 func defaults(proxy *unstructured.Unstructured) {
 	within := func(parent map[string]any, key string) map[string]any {
 		child, _ := parent[key].(map[string]any)
@@ -177,7 +177,7 @@ func defaults(proxy *unstructured.Unstructured) {
 	}
 }
 
-// applyHelm applies the component helm without its webhooks, which nobody serves, until the test ends.
+// applyHelm applies the component helm until the test ends, without its webhooks, because no program serves them.
 func applyHelm(t *testing.T, g Gomega) {
 	t.Helper()
 	root, err := stack.RepoRoot()
@@ -194,8 +194,8 @@ func applyHelm(t *testing.T, g Gomega) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// Without the webhook, a HelmChartProxy still delivers nothing that its author may not have:
-// no Secret or ConfigMap that they may not get, and nothing to Clusters of other namespaces.
+// Even without the webhook, a HelmChartProxy delivers nothing that its author has no right to: no Secret or ConfigMap
+// that they may not get, and nothing to Clusters of other namespaces.
 func TestAuthorsOfHelmChartProxies(t *testing.T) {
 	g := NewWithT(t)
 	applyHelm(t, g)
@@ -254,7 +254,7 @@ subjects: [{kind: User, name: dora}]
 spec: {clusterSelector: {}, chartName: web, repoURL: "https://charts.example.com"%s}}`, own, name, fields))
 	}
 	g.Eventually(func() error { return dora.Create(ctx, proxy("there", "")) }).Should(Succeed())
-	// What is refused shows that the policy is in force.
+	// A refusal shows that the policy is in force.
 	g.Eventually(func() error { return dora.Create(ctx, proxy("try", ", namespaceSelector: {}"), client.DryRunAll) }).
 		Should(MatchError(ContainSubstring("ValidatingAdmissionPolicy 'muster-helm-authors'")))
 
@@ -299,8 +299,8 @@ spec: {clusterSelector: {}, chartName: web, repoURL: "https://charts.example.com
 		})
 	}
 
-	// Who may in all namespaces may select in all of them; and who changes something else of
-	// theirs is not asked, but has no part of it changed.
+	// A user with the right in all namespaces may select in all. Another user may change the labels of that
+	// HelmChartProxy, but no part of its spec.
 	g.Eventually(func() error { return platform.Create(ctx, proxy("wide", ", namespaceSelector: {}")) }).Should(Succeed())
 	wide := func() *unstructured.Unstructured {
 		return target("addons.cluster.x-k8s.io/v1alpha1", "HelmChartProxy", own, "wide")

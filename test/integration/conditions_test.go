@@ -33,8 +33,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// fleetReports plays Fleet: it reports on the bundles of a cluster whose agent was seen last so
-// long ago.
+// fleetReports plays Fleet. It reports on the bundles of a cluster, and that the agent was last seen this long ago.
 func fleetReports(g Gomega, cluster *clusterv1.Cluster, ready corev1.ConditionStatus, message string, ago time.Duration) {
 	fleet := fleetCluster(g, cluster.Namespace, cluster.Name)
 	before := fleet.DeepCopy()
@@ -43,7 +42,7 @@ func fleetReports(g Gomega, cluster *clusterv1.Cluster, ready corev1.ConditionSt
 	g.Expect(admin.Status().Patch(ctx, fleet, client.MergeFrom(before))).To(Succeed())
 }
 
-// bundlesReady waits until FleetBundlesReady has this status and reason, and a message with that.
+// bundlesReady waits until FleetBundlesReady has this status and reason, and a message with these parts.
 func bundlesReady(g Gomega, cluster *clusterv1.Cluster, state, messages string) {
 	g.Eventually(func(g Gomega) {
 		its := conditions.Get(current(g, cluster), "FleetBundlesReady")
@@ -53,14 +52,14 @@ func bundlesReady(g Gomega, cluster *clusterv1.Cluster, state, messages string) 
 	}).Should(Succeed())
 }
 
-// FleetBundlesReady returns what Fleet says in every state in which a Cluster has a Fleet Cluster,
-// and FleetImported stays true.
+// FleetBundlesReady shows what Fleet reports in every state in which a Cluster has a Fleet Cluster, and FleetImported
+// stays true.
 func TestBundlesReadyInEveryState(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	configureCluster(t, g, "{selector: {matchExpressions: [{key: out, operator: DoesNotExist}]}}")
 	cluster := s.imported(g, "one")
-	// Each state is one of the Cluster or of the FleetAddonConfig, brought about and ended by a patch.
+	// A patch of the Cluster or of the FleetAddonConfig enters each state, and another leaves it.
 	var allow func()
 	nothing := func() {}
 	for _, state := range []struct {
@@ -114,8 +113,7 @@ func TestBundlesReadyInEveryState(t *testing.T) {
 	g.Eventually(func(g Gomega) { g.Expect(conditions.Get(current(g, cluster), "FleetBundlesReady")).To(BeNil()) }).Should(Succeed())
 }
 
-// withoutValidation takes the validating webhooks away until the test ends. The API server takes
-// a moment to notice.
+// withoutValidation removes the validating webhooks until the test ends. The API server takes a moment to notice.
 func withoutValidation(t *testing.T, g Gomega) {
 	t.Helper()
 	validates := func(matcher gomegatypes.GomegaMatcher) {
@@ -129,8 +127,8 @@ func withoutValidation(t *testing.T, g Gomega) {
 	validates(Succeed())
 }
 
-// An agent that falls silent makes the condition Unknown by the clock, and a call makes it what
-// Fleet says. Heartbeats in between cost nothing.
+// When an agent falls silent, the condition becomes Unknown after a set time; when the agent reports again, the
+// condition shows what Fleet says. Heartbeats in between cost nothing.
 func TestSilentAgent(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -146,7 +144,8 @@ func TestSilentAgent(t *testing.T) {
 	quiet(g, in(s.namespace))
 	g.Expect(requests(g, since, in(s.namespace))).To(BeEmpty(), "heartbeats cost requests")
 
-	// It called last as long ago as allowed, all but a few seconds. The change of the message arms the clock.
+	// The agent last reported almost as long ago as allowed, to within a few seconds. The change of the message
+	// starts the timer.
 	fleetReports(g, cluster, corev1.ConditionTrue, "soon", stamp.DefaultStaleAfter-5*time.Second)
 	bundlesReady(g, cluster, "Unknown AgentStale", "has not reported for more than")
 	reports(g, cluster, "True Imported")
@@ -157,8 +156,7 @@ func TestSilentAgent(t *testing.T) {
 	bundlesReady(g, cluster, "True", "")
 }
 
-// An imported Cluster stays so while something is wrong with a write, and a gate on
-// FleetImported stays open.
+// An imported Cluster stays imported while a write fails, and a gate on FleetImported stays open.
 func TestConditionsDoNotFlap(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -178,8 +176,8 @@ func TestConditionsDoNotFlap(t *testing.T) {
 	g.Expect(since()).To(Equal(imported))
 }
 
-// Of instances with watch filters, that one reports on the FleetAddonConfig whose
-// filter it carries; and a Cluster that is relabelled out of a filter is not counted.
+// Among instances with watch filters, the one whose filter the FleetAddonConfig carries reports on it. A Cluster that
+// is relabelled out of a filter is not counted.
 func TestWatchFilters(t *testing.T) {
 	g := NewWithT(t)
 	namespace := newNamespace(t, g, "team", nil)
@@ -218,7 +216,7 @@ func TestWatchFilters(t *testing.T) {
 	g.Expect(metric(g, token, `muster_clusters\{state="imported"\}`)).To(BeZero())
 }
 
-// metric returns the sum of those of the syncer's metrics whose names and labels match.
+// metric sums the syncer's metrics whose names and labels match.
 func metric(g Gomega, token, pattern string) (sum float64) {
 	_, body := scrape(g, syncerProcess, token)
 	found := regexp.MustCompile(`(?m)^`+pattern+` (\S+)$`).FindAllStringSubmatch(body, -1)
@@ -231,8 +229,7 @@ func metric(g Gomega, token, pattern string) (sum float64) {
 	return sum
 }
 
-// An invalid FleetAddonConfig makes nobody try again and again: nothing is done until
-// it is valid, and then all is.
+// An invalid FleetAddonConfig causes no retries: the syncer does nothing until it is valid, and then everything.
 func TestInvalidConfigIsWaitedOut(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -264,8 +261,8 @@ func conditionsOf(config *addonsv1.FleetAddonConfig) map[string]metav1.Condition
 	return result
 }
 
-// Importing a Cluster whose group and mapping are there already costs three writes and
-// no read: the Fleet Cluster, the condition, the event.
+// When group and mapping exist, importing a Cluster costs no read and three writes: the Fleet Cluster, the condition,
+// the event.
 func TestCostOfOneImport(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -285,8 +282,8 @@ func TestCostOfOneImport(t *testing.T) {
 	}
 }
 
-// 200 imported Clusters cost no request while nothing happens, and no write and no read
-// but the informers' own when the syncer starts again.
+// 200 imported Clusters cost no request while nothing happens. When the syncer restarts, they cost no write, and only
+// the informers' own reads.
 func TestUnchangedCostsNothing(t *testing.T) {
 	const count = 200
 	g := NewWithT(t)
@@ -310,7 +307,7 @@ func TestUnchangedCostsNothing(t *testing.T) {
 
 	since := time.Now()
 	g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
-	s.imported(g, "canary") // The start has to be over before its cost is counted: a change must get through.
+	s.imported(g, "canary") // The start must end before its cost is counted: a change must get through.
 	quiet(g)
 	g.Expect(requests(g, since, func(e stack.AuditEvent) bool {
 		aboutCanary := e.Name == "canary" || e.Resource == "events"
@@ -336,7 +333,7 @@ func TestConflictThatLasts(t *testing.T) {
 
 	since := time.Now()
 	patch(g, cluster, entry("labels", "a", `"b"`))
-	g.Eventually(func(g Gomega) { // It is in Fleet.
+	g.Eventually(func(g Gomega) { // The Cluster is in Fleet.
 		reports(g, cluster, "True Failed", "refused as a conflict again and again", "which admission webhook", "come back later")
 	}).WithTimeout(4 * patience).Should(Succeed())
 	tries := requests(g, since, in(s.namespace), func(e stack.AuditEvent) bool { return e.Resource == "clusters" && e.Code == http.StatusConflict })
@@ -388,8 +385,8 @@ webhooks:
 	return allow
 }
 
-// A mapping stays while the syncer may not annotate its Bundle. The syncer tries at growing
-// intervals, and an event says what to do.
+// A mapping stays while the syncer may not annotate its Bundle. The syncer retries at growing intervals, and an event
+// says what to do.
 func TestBundleThatMayNotBeAnnotated(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -422,8 +419,8 @@ func TestBundleThatMayNotBeAnnotated(t *testing.T) {
 	g.Eventually(func(g Gomega) { isGone(g, s.mapping()) }).WithTimeout(3 * patience).Should(Succeed())
 }
 
-// A mapping that is retired waits for Fleet by the clock, however often the Clusters
-// of its namespace are looked at, and lists BundleDeployments once a second at most.
+// A retired mapping waits for Fleet for a set time, however often the Clusters of its namespace are reconciled, and
+// lists BundleDeployments at most once a second.
 func TestRetiringCountsTime(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -431,11 +428,11 @@ func TestRetiringCountsTime(t *testing.T) {
 	user := s.imported(g, "user")
 	other := plainCluster(g, s.namespace, "other", nil)
 	appears(g, s.mapping())
-	deployment := s.deployed(t, g, "app", "user") // No Fleet runs here: what it would drop stays.
+	deployment := s.deployed(t, g, "app", "user") // No Fleet runs here, so the BundleDeployment stays.
 
 	begin := time.Now()
 	deleteNow(g, user)
-	for range 40 { // Each wakes the mapping that this Cluster names and then does not.
+	for range 40 { // Each change wakes the mapping: the Cluster names it, then no longer does.
 		patchf(g, other, `{"spec":{"topology":{"classRef":{"name":"standard","namespace":%q},"version":%q}},"metadata":{"annotations":{"cluster.x-k8s.io/paused":"true"}}}`,
 			s.classNamespace, fixture.KubernetesVersion)
 		patch(g, other, `{"spec":{"topology":null}}`)
@@ -450,11 +447,11 @@ func TestRetiringCountsTime(t *testing.T) {
 	}
 	remove(g, deployment)
 	vanishes(g, s.mapping())
-	deleteNow(g, other) // Paused, it would count as pending for others.
+	deleteNow(g, other) // Left paused, it would count as pending in other tests.
 }
 
-// What a tenant says is deployed in his namespace keeps nothing of the class's namespace
-// deployed: Fleet is made to look at every bundle, and is not waited for in vain.
+// A tenant may claim that a bundle of the class's namespace is deployed in his namespace. The claim keeps nothing
+// deployed: the syncer makes Fleet reconcile every bundle, and does not wait in vain.
 func TestRetiringIsNotMisled(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -477,8 +474,8 @@ func TestRetiringIsNotMisled(t *testing.T) {
 	g.Eventually(func(g Gomega) { isGone(g, s.mapping()) }).WithTimeout(15*time.Second).Should(Succeed(), "nothing real is left")
 }
 
-// The syncer retires a mapping that a user has edited like any other. An apply leaves fields alone
-// that it does not mention, so the mapping would go on mapping.
+// The syncer retires a mapping that a user has edited like any other. An apply leaves alone the fields that it does
+// not mention, so the mapping would go on mapping.
 func TestEditedMappingIsRetired(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)

@@ -24,17 +24,16 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// strictly writes as kubectl does: a field that there is not is refused.
+// strictly writes as kubectl does: the API server refuses unknown fields.
 func strictly() client.Client { return client.WithFieldValidation(admin, "Strict") }
 
-// invalidConfig is a FleetAddonConfig that is refused. What the webhook refuses is tested where it is
-// written (TestValidateConfigRefuses in internal/admission); a few show here that it is asked.
+// invalidConfig is a FleetAddonConfig that is refused. TestValidateConfigRefuses in internal/admission covers the
+// webhook's rules; a few cases here show that the API server calls the webhook.
 type invalidConfig struct {
 	name, yaml string
 	// messages are parts of the refusal: the field's path, and what to do.
 	messages []string
-	// structural means that the CRD refuses it: whoever applies it, and with the
-	// webhook down.
+	// structural means that the CRD refuses it, for every user, even when the webhook is down.
 	structural bool
 }
 
@@ -130,8 +129,8 @@ func TestConfigInvalidIsRefused(t *testing.T) {
 	}
 }
 
-// What the CRD refuses it refuses without the webhook; all else is refused as long
-// as the webhook cannot be asked, with a message that says so.
+// The CRD refuses its cases without the webhook. While the webhook is down, the API server refuses all other changes,
+// with a message that says so.
 func TestConfigInvalidIsRefusedWithoutTheWebhook(t *testing.T) {
 	g := NewWithT(t)
 	noConfig(t)
@@ -160,7 +159,8 @@ func TestConfigInvalidIsRefusedWithoutTheWebhook(t *testing.T) {
 	}
 }
 
-// caapfConfigs are the specs of FleetAddonConfigs that CAAPF documents, tests, and writes, and Rancher Turtles ships.
+// caapfConfigs are the specs of the FleetAddonConfigs in CAAPF's documentation, its tests, its own writes, and
+// Rancher Turtles.
 func caapfConfigs() map[string]string {
 	const (
 		server     = `server: {apiServerUrl: "https://public-url.io", apiServerCaConfigRef: {apiVersion: v1, kind: ConfigMap, name: kube-root-ca.crt, namespace: default}}`
@@ -215,8 +215,8 @@ func caapfConfigs() map[string]string {
 	}
 }
 
-// Every FleetAddonConfig of CAAPF is accepted, with unknown fields refused, and means the same when it is read again: what it
-// means is tested where it is written (TestFrom in internal/settings).
+// Every FleetAddonConfig of CAAPF is accepted, even when unknown fields are refused, and means the same when it is
+// read again. TestFrom in internal/settings covers what each means.
 func TestConfigOfCAAPFIsAccepted(t *testing.T) {
 	for name, spec := range caapfConfigs() {
 		t.Run(name, func(t *testing.T) {
@@ -250,7 +250,7 @@ func TestConfigOfCAAPFIsAccepted(t *testing.T) {
 	}
 }
 
-// makeAuthorities makes the CAs that a FleetAddonConfig refers to, if there are none.
+// makeAuthorities creates the CAs that a FleetAddonConfig refers to, where they do not exist yet.
 func makeAuthorities(t *testing.T, g Gomega, config *addonsv1.FleetConfig) {
 	if config == nil || config.Server == nil {
 		return
@@ -267,7 +267,7 @@ func makeAuthorities(t *testing.T, g Gomega, config *addonsv1.FleetConfig) {
 	}
 }
 
-// Who asks kubectl reads what every field is for.
+// `kubectl explain` describes every field.
 func TestConfigIsExplained(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -361,11 +361,11 @@ func TestWarningsOnTheConfig(t *testing.T) {
 
 	configure(t, g, `{}`)
 	stop(t, g, webhookProcess)
-	remove(g, readConfig(g)) // No deletion waits for the webhook.
+	remove(g, readConfig(g)) // A deletion does not wait for the webhook.
 }
 
-// Whoever names a CA must be allowed to get it; Muster itself may read it only where a Role says so. What
-// it then refuses is tested where it is written (TestConfigAuthorities in internal/admission).
+// A user who names a CA must be allowed to get it; Muster itself may read it only where a Role allows that.
+// TestConfigAuthorities in internal/admission covers the other refusals.
 func TestNamedAuthorities(t *testing.T) {
 	g := NewWithT(t)
 	noConfig(t)
@@ -401,7 +401,7 @@ func TestNamedAuthorities(t *testing.T) {
 	g.Expect(admin.Update(ctx, configMap)).To(Succeed())
 	g.Expect(warnedApply(g, withCA("ConfigMap", "fleet-ca"))).NotTo(ContainSubstring("apiServerCaConfigRef"))
 
-	// Another change asks nobody, and what went wrong since then is not held against it.
+	// A change of another field needs no right to the CA, and a CA that is gone since then causes only a warning.
 	changed := func(value string, args ...string) string {
 		return warnedBy(g, "", append([]string{"patch", "fac", "fleet-addon-config", "--type=merge", "-p",
 			`{"spec":{"cluster":{"hostNetwork":` + value + `}}}`}, args...)...)
@@ -411,8 +411,7 @@ func TestNamedAuthorities(t *testing.T) {
 	g.Expect(changed("true")).To(ContainSubstring("no such ConfigMap"), "but it is said")
 }
 
-// What the webhooks that fail open cannot read they let through, and say so: it is the
-// schema that refuses it.
+// The webhooks that fail open let through an object that they cannot read, and say so; the schema refuses it.
 func TestOpenMeansOpen(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -423,8 +422,7 @@ func TestOpenMeansOpen(t *testing.T) {
 		ContainSubstring("Warning: Muster failed, and its log says why: this Cluster was not stamped; the syncer does it"))))
 }
 
-// The one command for an emergency that the documentation names does what it says: with
-// the webhook down, it lets through what failed closed.
+// The documented emergency command works: with the webhook down, it lets through the changes that failed closed.
 func TestNamedEmergencyCommand(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)

@@ -17,15 +17,15 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// provider is one of infrastructure that nobody has heard of: its kind is served in two
-// versions, and its CRD's labels say which of them Cluster API reads.
+// provider is an infrastructure provider that Muster does not know. The API server serves its kind in two versions,
+// and the labels of its CRD say which of them Cluster API reads.
 type provider struct{ kind, plural string }
 
 const providerGroup = "infrastructure.cluster.x-k8s.io"
 
 func (p provider) crd() *unstructured.Unstructured { return crdOf(p.plural + "." + providerGroup) }
 
-// install makes the CRD, and deletes it when the test ends.
+// install creates the CRD, and deletes it when the test ends.
 func (p provider) install(t *testing.T, g Gomega) *unstructured.Unstructured {
 	t.Helper()
 	const version = "{name: %s, served: true, storage: %t, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}"
@@ -44,14 +44,14 @@ spec:
 	return crd
 }
 
-// allow lets the syncer read the kind, as operators are told to, and waits until it may.
+// allow lets the syncer read the kind, as the documentation tells operators to, and waits until the syncer may.
 func (p provider) allow(t *testing.T, g Gomega) {
 	t.Helper()
 	role := named(&rbacv1.ClusterRole{Rules: []rbacv1.PolicyRule{may(providerGroup, p.plural, "get", "list", "watch")}}, "", "read-"+p.plural)
 	role.Labels = map[string]string{"fleet.addons.cluster.x-k8s.io/aggregate-to-muster-syncer": "true"}
 	create(g, role)
 	t.Cleanup(func() {
-		// The kind goes first: a watch of what may not be read any more would be refused.
+		// The kind goes first: without the right to read it, the syncer's watch would be refused.
 		g := NewWithT(t)
 		remove(g, p.crd())
 		p.isWatched(g, "v1beta1", 0)
@@ -79,7 +79,7 @@ func (p provider) cluster(t *testing.T, g Gomega, namespace string) *clusterv1.C
 	cluster := named(&clusterv1.Cluster{}, namespace, "one")
 	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: providerGroup, Kind: p.kind, Name: "infra"}
 	create(g, cluster)
-	// What it refers to goes with the test: left behind it would be unresolved for others.
+	// The object goes with the test: the reference of a Cluster that stays would be unresolved in other tests.
 	t.Cleanup(func() { remove(NewWithT(t), cluster.DeepCopy()) })
 	g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
 	return cluster
@@ -95,7 +95,7 @@ func (p provider) wantValues(g Gomega, namespace, version, size string) {
 	}).Should(Succeed())
 }
 
-// isWatched waits until the API server has so many watches of a version of the kind open.
+// isWatched waits until the API server has this many open watches of a version of the kind.
 func (p provider) isWatched(g Gomega, version string, times int) {
 	config, err := env.RESTConfig()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -113,14 +113,15 @@ func (p provider) isWatched(g Gomega, version string, times int) {
 	}).Should(Succeed())
 }
 
-// A provider moves to another version of the contract while the syncer runs: what is read,
-// and what is watched, follow.
+// While the syncer runs, a provider moves to another version of the contract. The syncer reads and watches the new
+// version.
 func TestTheWatchFollowsTheContract(t *testing.T) {
 	g := NewWithT(t)
 	p := provider{"MovingCluster", "movingclusters"}
 	crd := p.install(t, g)
 	p.allow(t, g)
-	// It adds up roles, which is over, and looks for new kinds every 30 s, to watch them, too.
+	// This process aggregates roles, which is done by now, and every 30 s it looks for new kinds and watches them,
+	// too.
 	stop(t, g, garbageCollector)
 	namespace := newNamespace(t, g, "moving", nil)
 	object := p.object(namespace, "small")
@@ -129,7 +130,7 @@ func TestTheWatchFollowsTheContract(t *testing.T) {
 	p.wantValues(g, namespace, "v1beta1", "small")
 	from, to, before := "v1beta2", "v1beta1", "small"
 	for _, size := range []string{"medium", "large", "larger", "largest"} {
-		// The first time it stays where it is.
+		// In the first round the version stays the same.
 		patchf(g, crd, `{"metadata":{"labels":{"cluster.x-k8s.io/%[1]s":null,"cluster.x-k8s.io/%[2]s":%[2]q}}}`, from, to)
 		p.wantValues(g, namespace, to, before)
 		patchf(g, object, `{"spec":{"size":%q}}`, size)
@@ -140,15 +141,15 @@ func TestTheWatchFollowsTheContract(t *testing.T) {
 	}
 }
 
-// What a Cluster refers to may not be there: the object, or its kind. When it appears the
-// Cluster is imported at once, and nobody asks for it meanwhile.
+// The object that a Cluster refers to, or its kind, may be missing. When it appears, the syncer imports the Cluster
+// at once; meanwhile it does not ask for the object.
 func TestWhatIsMissingWakesItsCluster(t *testing.T) {
 	g := NewWithT(t)
 	p := provider{"LateCluster", "lateclusters"}
 	p.allow(t, g)
 	namespace := newNamespace(t, g, "late", nil)
 	cluster := p.cluster(t, g, namespace)
-	// Soon: well before anything that is tried again after a while.
+	// soon is well before any retry after a delay.
 	soon := func(expectation func(g Gomega)) {
 		g.Eventually(expectation).WithTimeout(8 * time.Second).Should(Succeed())
 	}
@@ -162,14 +163,14 @@ func TestWhatIsMissingWakesItsCluster(t *testing.T) {
 	soon(func(g Gomega) { fleetCluster(g, namespace, "one") })
 	p.wantValues(g, namespace, "v1beta1", "small")
 
-	// An object that goes and comes back.
+	// An object is deleted and comes back.
 	deleteNow(g, object)
 	willReport(g, cluster, unresolved, notFound)
 	p.create(g, p.object(namespace, "medium"))
 	soon(func(g Gomega) { reports(g, cluster, "Imported") })
 	p.wantValues(g, namespace, "v1beta1", "medium")
 
-	// A CRD that goes and comes back.
+	// A CRD is deleted and comes back.
 	restore := removeCRDs(g, p.crd().GetName())
 	willReport(g, cluster, unresolved, p.crd().GetName())
 	p.isWatched(g, "v1beta1", 0)

@@ -23,12 +23,12 @@ import (
 )
 
 const (
-	// confidential is what nobody is to read, and guess is another text like it.
+	// confidential is a text that no account may read, and guess is another text like it.
 	confidential, guess = "correct-horse-battery-staple", "incorrect-mule-fuse-paperclip"
 	foreignNamespace    = "bank"
 )
 
-// sample is an object that holds something confidential; pointer is where, as JSON Patch names it.
+// sample is an object that holds a confidential text; pointer is the JSON Pointer to it.
 type sample struct{ apiVersion, kind, resource, namespace, pointer string }
 
 func (s sample) path() string {
@@ -45,7 +45,7 @@ func (s sample) object(name string, fields map[string]any) map[string]any {
 	return object
 }
 
-// value is how the object holds a text.
+// value returns the text in the form in which the object holds it.
 func (s sample) value(text string) string {
 	if s.kind == "Secret" {
 		return base64.StdEncoding.EncodeToString([]byte(text))
@@ -53,14 +53,14 @@ func (s sample) value(text string) string {
 	return text
 }
 
-// fields make an object that holds a text.
+// fields returns the fields of an object that holds a text.
 func (s sample) fields(text string) map[string]any {
 	var value any = s.value(text)
 	for _, step := range slices.Backward(strings.Split(s.pointer[1:], "/")) {
 		switch step {
 		case "0":
 			value = []any{value}
-		case "value": // Of a variable.
+		case "value": // The value of a variable.
 			value = map[string]any{"name": "PASSWORD", "value": value}
 		default:
 			value = map[string]any{step: value}
@@ -77,7 +77,7 @@ func ofFleet(kind, pointer string) sample {
 	return sample{fleetVersion, kind, strings.ToLower(kind) + "s", foreignNamespace, pointer}
 }
 
-// samples are of every kind that may hold something confidential, by what the table of rights calls them.
+// samples has one sample of every kind that may hold a confidential text, under its name in the table of rights.
 var samples = map[string]sample{
 	"Secrets":                                 secretIn(foreignNamespace),
 	"Secrets of kube-system":                  secretIn("kube-system"),
@@ -91,8 +91,8 @@ var samples = map[string]sample{
 	"environment of Fleet Clusters":           ofFleet("Cluster", "/spec/agentEnvVars/0/value"),
 }
 
-// rights is what each account may see of others' objects, with the reason. docs/threat-model.md says the
-// same. Nothing else may reach it, in an answer or an error.
+// rights lists what each account may see of others' objects, with the reason. docs/threat-model.md says the same.
+// Nothing else may reach an account, in an answer or an error.
 var rights = map[string]map[string]string{
 	"muster-webhook": {
 		"environment of Fleet Clusters": "it reads Fleet Clusters, for names that are taken",
@@ -120,7 +120,7 @@ var rights = map[string]map[string]string{
 	},
 }
 
-// attempt is one request; path and query are added to those of the collection.
+// attempt is one request; path and query are added to the path and query of the collection.
 type attempt struct {
 	what, method, path, contentType string
 	query                           url.Values
@@ -140,7 +140,7 @@ func try(method, path, contentType, query string, body any) attempt {
 	return attempt{fmt.Sprintf("%s %s %s %s %v", method, path, contentType, query, body), method, path, contentType, values, body}
 }
 
-// attempts are all the ways to have the API server answer with an object, or with a part of it.
+// attempts returns every request that makes the API server answer with an object, or with a part of it.
 func (s sample) attempts(name string) []attempt {
 	one, guessed := "/"+name, s.object(name, s.fields(guess))
 	other := maps.Clone(guessed)
@@ -172,7 +172,8 @@ func (s sample) attempts(name string) []attempt {
 	return all
 }
 
-// oracles are pairs of requests, one with the right text and one with a guess: an answer that differs tells.
+// oracles returns pairs of requests, one with the right text and one with a guess: if the answers differ, they
+// disclose the text.
 func (s sample) oracles(name string) (pairs [][2]attempt) {
 	test := func(text string) any {
 		return []any{map[string]any{"op": "test", "path": s.pointer, "value": s.value(text)}}
@@ -232,10 +233,10 @@ func discloses(answer string) bool {
 	return strings.Contains(answer, confidential) || strings.Contains(answer, base64.StdEncoding.EncodeToString([]byte(confidential)))
 }
 
-// The two objects of each sample: nothing keeps the first one, and a finalizer the second.
+// Each sample has two objects: the first can go at once, a finalizer holds the second.
 var sampleNames = []string{"plain", "held"}
 
-// put makes both objects be there, as they were.
+// put restores both objects.
 func (s sample) put(g Gomega) {
 	for _, name := range sampleNames {
 		want := &unstructured.Unstructured{Object: s.object(name, s.fields(confidential))}
@@ -255,7 +256,7 @@ func (s sample) put(g Gomega) {
 	}
 }
 
-// disclosed tries everything with one account on one sample, and returns the requests that told something.
+// disclosed sends every request as one account about one sample, and returns the requests that disclosed something.
 func disclosed(g Gomega, a account, s sample) (which []string) {
 	for _, name := range sampleNames {
 		for _, its := range s.attempts(name) {
@@ -275,9 +276,8 @@ func disclosed(g Gomega, a account, s sample) (which []string) {
 	return which
 }
 
-// Whoever has the token of one of our accounts reads nothing confidential that is not in the table: what
-// an answer or an error tells is bounded by RBAC alone, because the API server patches, validates and quotes
-// before it asks a policy.
+// The token of one of our accounts reads nothing confidential outside the table. RBAC alone limits what an answer or
+// an error discloses, because the API server patches, validates and quotes before it evaluates a policy.
 func TestNoAccountDisclosesSecrets(t *testing.T) {
 	g := NewWithT(t)
 	ownStack(t, g)
@@ -288,13 +288,13 @@ func TestNoAccountDisclosesSecrets(t *testing.T) {
 		_, err := env.Kubectl(ctx, "apply", "--server-side", "-k", "../../manifests/"+component)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	// As the installer does.
+	// The installer makes the same binding.
 	_, err := env.Kubectl(ctx, "create", "rolebinding", "muster-installer", "--namespace=cattle-fleet-system",
 		"--clusterrole=muster-installer-fleet-namespace", "--serviceaccount=muster-system:muster-installer")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(env.Stop(ctx, syncerProcess)).To(Succeed()) // It would restore what this test changes.
+	g.Expect(env.Stop(ctx, syncerProcess)).To(Succeed()) // A running syncer would restore what this test changes.
 
-	// Each kind's samples are tried by one account after another.
+	// The accounts try each kind's samples one after another.
 	tryAll := func(t *testing.T, kinds func(kind string) bool) {
 		for kind, s := range samples {
 			if !kinds(kind) {
@@ -317,7 +317,7 @@ func TestNoAccountDisclosesSecrets(t *testing.T) {
 	every := func(string) bool { return true }
 	t.Run("as shipped", func(t *testing.T) { tryAll(t, every) })
 
-	// A policy is in force about a second after it is applied, and somebody may remove one.
+	// A policy takes effect about a second after it is applied, and a user may remove one.
 	_, err = env.Kubectl(ctx, "delete", "validatingadmissionpolicybindings", "--all")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {

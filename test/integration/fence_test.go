@@ -27,7 +27,7 @@ import (
 // deed is one row of a table.
 type deed fixture.Deed
 
-// tryAll tries deeds with a token. The name of the policy that refuses one matches policies.
+// tryAll tries deeds with a token. The name of a policy that refuses one matches policies.
 func tryAll(t *testing.T, by client.Client, policies string, deeds []deed) {
 	for _, test := range deeds {
 		t.Run(test.Name, func(t *testing.T) {
@@ -43,15 +43,15 @@ func tryAll(t *testing.T, by client.Client, policies string, deeds []deed) {
 	}
 }
 
-// fieldsOf returns an object of Muster's with these fields, as YAML.
+// fieldsOf returns one of Muster's objects with these fields, as YAML.
 func fieldsOf(g Gomega, its *unstructured.Unstructured, fields string) *unstructured.Unstructured {
 	its.SetLabels(map[string]string{stamp.ManagedByLabel: stamp.ManagedBy})
 	maps.Copy(its.Object, object(g, fields).Object)
 	return its
 }
 
-// Who has the syncer's token can do what the syncer does, and no more. RBAC lets all of
-// these pass unless the test says otherwise: the shipped policies refuse them.
+// The syncer's token allows exactly what the syncer does. RBAC allows all of these requests unless the test says
+// otherwise: the shipped policies refuse them.
 func TestSyncerToken(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -202,7 +202,7 @@ spec: {privateRepoURL: registry.example}
 				deeds = append(deeds, deed{Name: fmt.Sprintf("may not set one of the %s of a %s to %s", where, kind, value), Object: object,
 					Do: entry(where, "kept", value), Refused: "may not change or remove labels and annotations of a " + kind + ": kept"})
 			}
-			// What mutating webhooks add to its requests looks like its own.
+			// What mutating webhooks add to the syncer's requests looks like its own change.
 			deeds = append(deeds, deed{Name: "may add to the " + where + " of a " + kind, Object: object, Do: entry(where, "example.com/cost", `"1"`)})
 		}
 	}
@@ -211,18 +211,18 @@ spec: {privateRepoURL: registry.example}
 		{"create", target("v1", "Secret", s.namespace, "new"), "create", "secrets"}, {"delete", secret, "delete", "secrets"}}
 	t.Run("has no right to a Secret", func(t *testing.T) { tryAll(t, syncer, "cannot", noRight) })
 
-	// A right that somebody adds to the syncer's roles is not one to write.
+	// A role that a user adds to the syncer's gives it no right to write.
 	grant(t, g, "", "system:serviceaccount:muster-system:muster-syncer", may("", "secrets", "patch"))
 	isForbidden(g, fixture.Deed(noRight[1]).Try(ctx, syncer), "muster-syncer has no business to update secrets")
 }
 
-// A mapping delivers the bundles of a namespace. Who has the syncer's token makes none
-// but of the shape that Muster's have, and no group but those of a class.
+// A mapping delivers the bundles of a namespace. The syncer's token can create only mappings of the shape that Muster
+// uses, and only groups of a class.
 func TestShapesOfTheSyncer(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	s.imported(g, "one")
-	stop(t, g, syncerProcess) // It would put back what is edited here.
+	stop(t, g, syncerProcess) // A running syncer would revert the edits here.
 	mappingOf := func(name, fields string) *unstructured.Unstructured {
 		return fieldsOf(g, target(fleetVersion, "BundleNamespaceMapping", s.classNamespace, name), fields)
 	}
@@ -276,7 +276,7 @@ func TestShapesOfTheSyncer(t *testing.T) {
 		{"may label a mapping that somebody edited", edited, entry("labels", "a", `"b"`), ""},
 		{"may put back what somebody edited", edited, ownBundlesIn + `,"namespaceSelector":{"matchLabels":{"by":null,"kubernetes.io/metadata.name":"edited"}}}`, ""},
 
-		// RBAC cannot tell a name at creation; the fence can.
+		// RBAC cannot check a name at creation; the fence can.
 		{"may make no Lease but its own", lease("other"), "create", "muster-syncer has no business to create leases"},
 		{"may read no Lease but its own", lease("other"), "get", "cannot get"},
 		{"may read its own", its, "get", ""},
@@ -284,9 +284,8 @@ func TestShapesOfTheSyncer(t *testing.T) {
 	})
 }
 
-// Fleet makes accounts, deploys and deletes in the namespace that a Fleet Cluster's status
-// names, and any agent may write that status. It also reads kubeconfigs in some namespaces for
-// whoever names them.
+// Fleet makes accounts, deploys and deletes in the namespace that a Fleet Cluster's status names, and any agent may
+// write that status. Fleet also reads kubeconfigs in some namespaces for any user who names them.
 func TestWhereFleetDeploysIsFleets(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -344,8 +343,8 @@ func TestWhereFleetDeploysIsFleets(t *testing.T) {
 	}
 }
 
-// The fence has gaps that no policy can close; the documentation says so, and this is why.
-// No role that ships opens one.
+// The fence has gaps that no policy can close. This test shows why the documentation says so; no role that ships
+// opens one.
 func TestWhatPoliciesDoNotBound(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -359,8 +358,8 @@ func TestWhatPoliciesDoNotBound(t *testing.T) {
 	mutating := fieldsOf(g, target(kind, "MutatingAdmissionPolicyBinding", "", "new"), "spec: {policyName: none}")
 	syncer := thief(g)
 	tryAll(t, syncer, "", []deed{
-		// Policies are not asked about policies and their bindings, about reading, or about whom
-		// a request impersonates, but about webhooks and tokens of somebody else.
+		// The API server evaluates no policy on policies and their bindings, on reads, or on the user that a request
+		// impersonates. It does on webhooks and on tokens of other accounts.
 		{"a policy's binding", target(kind, "ValidatingAdmissionPolicyBinding", "", "muster-syncer-nothing-else"), label, ""},
 		{"a policy", target(kind, "ValidatingAdmissionPolicy", "", "muster-syncer-nothing-else"), label, ""},
 		{"a policy that changes", mutating, "create", ""},
@@ -382,9 +381,9 @@ func TestWhatPoliciesDoNotBound(t *testing.T) {
 		"muster-syncer has no business to create serviceaccounts/token")
 }
 
-// nothingRefused checks the audit log after all tests on a stack: neither RBAC nor the syncer's
-// policies refused a request of the two ServiceAccounts. The webhook may be refused the CA that a
-// FleetAddonConfig refers to: it tries to read it without having the right.
+// nothingRefused checks the audit log when all tests on a stack are done: neither RBAC nor the syncer's policies
+// refused a request of the two ServiceAccounts. One exception: the webhook may be refused the CA that a
+// FleetAddonConfig refers to, because it tries to read it without having the right.
 func nothingRefused(s *stack.Stack) error {
 	return fixture.NothingRefused(s, "muster-system", []string{webhookProcess, syncerProcess}, func(e stack.AuditEvent) bool {
 		isCA := e.User == stack.ServiceAccount("muster-system", webhookProcess) && e.Verb == "get" && (e.Resource == "configmaps" || e.Resource == "secrets")
@@ -400,7 +399,7 @@ func tokenOf(g Gomega, namespace, account string) string {
 	return strings.TrimSpace(token)
 }
 
-// What the two ServiceAccounts may do is written out, and none of it is too much.
+// This test lists every right of the two ServiceAccounts, so that none is too broad.
 func TestAccessIsNarrow(t *testing.T) {
 	g := NewWithT(t)
 	var roles rbacv1.ClusterRoleList
@@ -431,7 +430,7 @@ func TestAccessIsNarrow(t *testing.T) {
 	}
 }
 
-// Names are chosen by those who may make namespaces and accounts: none exempts.
+// Users who may create namespaces and accounts choose their names: no name exempts from a policy.
 func TestNoNameExempts(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -440,20 +439,20 @@ func TestNoNameExempts(t *testing.T) {
 	grant(t, g, s.namespace, "system:serviceaccount:"+s.namespace+":"+syncerProcess, may("*", "*", "*"))
 	grant(t, g, "muster-system", "squatter", may("*", "*", "*"))
 
-	// An account of the syncer's name is bounded like the syncer, and loses nothing but its own rights by that.
+	// The policies bound another account with the syncer's name like the syncer; it loses nothing but its own rights.
 	namesake := accountClient(g, s.namespace, syncerProcess)
 	bare := fieldsOf(g, target(fleetVersion, "Cluster", s.namespace, "bare"), "{}")
 	create(g, bare.DeepCopy())
 	g.Expect(namesake.Patch(ctx, bare.DeepCopy(), mergePatch(entry("labels", "a", `"b"`)))).To(Succeed())
 	isForbidden(g, namesake.Patch(ctx, bare.DeepCopy(), mergePatch(entry("annotations", stamp.ReleasedAnnotation, `"x"`))), "muster-bookkeeping")
 	isForbidden(g, namesake.Create(ctx, named(&corev1.ConfigMap{}, s.namespace, "new")), "muster-syncer-nothing-else")
-	// Nor does a namespace of Muster's name exempt.
+	// A namespace with Muster's name does not exempt, either.
 	isForbidden(g, tenant(g, "squatter").Create(ctx, fixture.Cluster("muster-system", "squatting", "standard", s.classNamespace), client.DryRunAll),
 		"class-access.clusters.fleet.addons.cluster.x-k8s.io")
 }
 
-// The shipped namespace enforces the restricted profile, and the API server admits the
-// pods of the shipped Deployments to it. No controller makes them here: the test does.
+// The shipped namespace enforces the restricted profile, and the API server admits the pods of the shipped
+// Deployments to it. No controller makes pods here, so the test does.
 func TestPodSecurity(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

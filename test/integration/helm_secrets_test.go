@@ -24,8 +24,8 @@ import (
 	"github.com/muster-fleet/muster/test/helm/repository"
 )
 
-// helmPatience is longer than the program waits before it reads Secrets again, and than the garbage
-// collector takes to hear of new kinds.
+// helmPatience is longer than the program waits before it reads Secrets again, and longer than the garbage collector
+// takes to discover new kinds.
 const helmPatience = 90 * time.Second
 
 var bindingLine = regexp.MustCompile(`kubectl (create rolebinding muster-helm-read-secrets \S+ \S+ \S+muster-helm)`)
@@ -43,8 +43,8 @@ func removeHelm(t *testing.T) {
 	}
 }
 
-// By default the program may read Secrets nowhere, and says who allows it how. It writes its own without
-// reading them, and what it needs no more the garbage collector takes.
+// By default the program may read no Secret, and says who can allow it, and how. It writes its own Secrets without
+// reading them, and the garbage collector deletes those it no longer needs.
 func TestHelmReadsSecretsWhereAllowed(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -106,11 +106,11 @@ func TestHelmReadsSecretsWhereAllowed(t *testing.T) {
 			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "got %v", err)
 		}
 	}
-	read := func() { // No event tells of Secrets.
+	read := func() { // A change of a Secret causes no event.
 		g.Expect(admin.Patch(ctx, proxy.DeepCopy(), mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{"look":"%d"}}}`, time.Now().UnixNano())))).To(Succeed())
 	}
 
-	// What the condition says is what an administrator runs.
+	// The condition contains the command that an administrator must run.
 	var command string
 	g.Eventually(func(g Gomega) {
 		message := ready(g)
@@ -160,7 +160,7 @@ func TestHelmReadsSecretsWhereAllowed(t *testing.T) {
 		g.Expect(owner.OwnerReferences).To(BeEmpty())
 		g.Expect(named(g).OwnerReferences).To(HaveExactElements(HaveField("UID", owner.UID)))
 		g.Expect(env.Stop(ctx, "muster-helm")).To(Succeed())
-		// As clusterctl move does it at the source.
+		// clusterctl move does this at the source.
 		moved := mergePatch(`{"metadata":{"annotations":{"clusterctl.cluster.x-k8s.io/delete-for-move":""}}}`)
 		release := get(g, &addonsv1.HelmReleaseProxy{}, s.namespace, "web-one")
 		for _, its := range []client.Object{proxy.DeepCopy(), release} {
@@ -187,7 +187,7 @@ func TestHelmReadsSecretsWhereAllowed(t *testing.T) {
 	})
 }
 
-// Whoever has the token of helm writes no Secret that another program would take for its own.
+// The token of helm writes no Secret that another program would take for its own.
 func TestHelmToken(t *testing.T) {
 	g := NewWithT(t)
 	files := []string{
@@ -267,7 +267,7 @@ func TestHelmToken(t *testing.T) {
 		_, answer := create(foreign, secret(foreign, "any", "Opaque", "a", nil))
 		return answer
 	}).Should(ContainSubstring("muster-helm may touch only"))
-	key := &unstructured.Unstructured{Object: its.object(digestKey, nil)} // The program may have made it.
+	key := &unstructured.Unstructured{Object: its.object(digestKey, nil)} // The program may have created it.
 	g.Expect(client.IgnoreNotFound(admin.Delete(ctx, key))).To(Succeed())
 	there := &unstructured.Unstructured{Object: secret(foreign, "hcp-there.for.one", valuesType, "00.yaml", own())}
 	g.Expect(admin.Create(ctx, there)).To(Succeed())
@@ -278,7 +278,7 @@ func TestHelmToken(t *testing.T) {
 	} {
 		g.Eventually(func() error { return admin.Create(ctx, (&unstructured.Unstructured{Object: object}).DeepCopy()) }).Should(Succeed())
 	}
-	t.Cleanup(func() { // Its namespace is not to wait for it.
+	t.Cleanup(func() { // The deletion of its namespace must not wait for it.
 		for _, name := range []string{"there", "edited"} {
 			_, err := env.Kubectl(ctx, "patch", "helmreleaseproxies", name, "--namespace="+namespace, "--type=merge", `--patch={"metadata":{"finalizers":null}}`)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -334,7 +334,7 @@ func TestHelmToken(t *testing.T) {
 			g.Expect(answer).To(ContainSubstring(test.refused))
 		})
 	}
-	// So the program finds out whether a Secret exists, and learns nothing else of it.
+	// So the program finds out whether a Secret exists, and learns nothing else about it.
 	for name, want := range map[string]int{"hcp-there.for.one": http.StatusConflict, "hcp-gone.for.one": http.StatusNotFound} {
 		object := foreign.object(name, nil)
 		object["metadata"].(map[string]any)["resourceVersion"] = "9223372036854775807"
@@ -344,8 +344,8 @@ func TestHelmToken(t *testing.T) {
 	}
 }
 
-// The program takes over a HelmChartProxy that admission has not defaulted, as its webhook fails open: to set the
-// finalizer is no change of the spec.
+// The program takes over a HelmChartProxy that admission has not defaulted, because its webhook fails open: setting
+// the finalizer is no change of the spec.
 func TestUndefaultedHelmChartProxies(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(env.StartComponent(ctx, "helm")).To(Succeed())
@@ -365,7 +365,7 @@ spec: {clusterSelector: {matchLabels: {charts: none}}, repoURL: "https://charts.
 		return get(g, &addonsv1.HelmChartProxy{}, namespace, name).Spec.Options.Timeout != nil
 	}
 	webhook := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	g.Eventually(func(g Gomega) { // cert-manager has put the CA in.
+	g.Eventually(func(g Gomega) { // cert-manager has injected the CA.
 		g.Expect(admin.Get(ctx, types.NamespacedName{Name: "muster-helm-mutating-webhook"}, webhook)).To(Succeed())
 		g.Expect(webhook.Webhooks[0].ClientConfig.CABundle).NotTo(BeEmpty())
 	}).Should(Succeed())

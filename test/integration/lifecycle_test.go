@@ -19,8 +19,8 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// After import of a Cluster in namespace A whose class is in B: every object of the
-// contract, with exact names, labels and selectors.
+// A Cluster in namespace A, with a class in B, is imported. The test checks every object of the contract, with exact
+// names, labels and selectors.
 func TestImportAcrossNamespaces(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -120,8 +120,8 @@ func TestThePinSurvivesUpdates(t *testing.T) {
 	g.Expect(cluster.Labels).To(HaveKeyWithValue(stamp.ClassNameLabel, "standard"))
 }
 
-// A pin that is changed while the webhook is down is put back by the syncer, and makes no second
-// Fleet Cluster, although the naming says now that it would have another name.
+// A user changes a pin while the webhook is down. The syncer restores it and makes no second Fleet Cluster, although
+// a changed naming would by now give the Cluster another name.
 func TestAlteredPinIsPutBack(t *testing.T) {
 	for name, test := range map[string]struct{ owners, pin string }{
 		"owned, altered": {"true", `"altered"`}, "owned, dropped": {"true", "null"}, "not owned, altered": {"false", `"altered"`},
@@ -262,12 +262,12 @@ func TestPausedAndNameConflict(t *testing.T) {
 	cluster := s.cluster("one")
 	cluster.Spec.Paused = ptr.To(true)
 	create(g, cluster)
-	foreign := newFleetCluster(g, s.namespace, "one", nil) // The Cluster came first, or its name would have been refused.
+	foreign := newFleetCluster(g, s.namespace, "one", nil) // Later, the name would be refused.
 	initialize(g, cluster)
 	willReport(g, cluster, "Paused")
 	unpause(g, cluster)
 	willReport(g, cluster, "NameConflict", stamp.AdoptAnnotation)
-	patch(g, cluster, entry("labels", "changed", `"yes"`)) // It stays changeable.
+	patch(g, cluster, entry("labels", "changed", `"yes"`)) // The Cluster can still be changed.
 	g.Expect(fleetCluster(g, s.namespace, "one").Labels).To(BeEmpty())
 
 	patch(g, foreign, entry("annotations", stamp.AdoptAnnotation, `"true"`))
@@ -275,8 +275,8 @@ func TestPausedAndNameConflict(t *testing.T) {
 	g.Expect(fleetCluster(g, s.namespace, "one").UID).To(Equal(foreign.UID))
 }
 
-// clusterctl move pauses a Cluster, copies it elsewhere, and deletes the original with
-// its finalizers. The applications of a cluster that lives on must stay.
+// clusterctl move pauses a Cluster, copies it elsewhere, and deletes the original with its finalizers. The cluster
+// lives on, and its applications must stay.
 func TestMovedAwayKeepsItsApplications(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -304,13 +304,13 @@ func TestMovedAwayKeepsItsApplications(t *testing.T) {
 		exists(g, s.group(), s.mapping())
 	}).WithTimeout(4 * time.Second).Should(Succeed())
 
-	// They go when a user deletes the Fleet Cluster.
+	// The applications go when a user deletes the Fleet Cluster.
 	g.Expect(admin.Delete(ctx, s.fleet("one"))).To(Succeed())
 	vanishes(g, s.group(), s.mapping())
 }
 
-// A Cluster that is moved away keeps its group and mapping also if its Fleet Cluster had no owner:
-// what Fleet deploys goes on.
+// A Cluster that is moved away keeps its group and mapping even if its Fleet Cluster had no owner: Fleet goes on
+// deploying.
 func TestMovedWithoutOwnerReferences(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -329,8 +329,8 @@ func TestMovedWithoutOwnerReferences(t *testing.T) {
 	}).Should(Succeed())
 }
 
-// clusterctl moves Clusters also while the import is turned off: what is in Fleet is
-// released all the same, or it would be deleted with the original.
+// clusterctl also moves Clusters while the import is turned off. The syncer must release their Fleet Clusters even
+// then, or they would be deleted with the originals.
 func TestReleasedWhileTurnedOff(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -357,7 +357,7 @@ func TestDeselection(t *testing.T) {
 			s := newScene(t, g)
 			cluster := s.imported(g, "one")
 			uid := fleetCluster(g, s.namespace, "one").UID
-			// Other tests' Clusters stay selected.
+			// The Clusters of other tests stay selected.
 			configureCluster(t, g, "{onDeselect: "+policy+", selector: {matchExpressions: [{key: leave, operator: DoesNotExist}]}}")
 			patch(g, cluster, entry("labels", "leave", `"yes"`))
 			if policy == "Delete" {
@@ -378,7 +378,8 @@ func TestDeselection(t *testing.T) {
 				exists(g, s.mapping())
 			}).Should(Succeed())
 
-			// A pin that is dropped while the webhook is down comes back as long as the Fleet Cluster is there.
+			// When a pin is dropped while the webhook is down, the syncer restores it as long as the Fleet Cluster
+			// exists.
 			restart := stop(t, g, webhookProcess)
 			defer restart()
 			patchf(g, cluster, `{"metadata":{"annotations":{%q:null,%q:null}}}`, stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation)
@@ -389,7 +390,7 @@ func TestDeselection(t *testing.T) {
 	}
 }
 
-// The status of the FleetAddonConfig counts what the Clusters themselves say.
+// The status of the FleetAddonConfig counts what the conditions of the Clusters say.
 func TestConfigStatusCounts(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -414,7 +415,7 @@ func TestConfigStatusCounts(t *testing.T) {
 	}).Should(Succeed())
 }
 
-// A Cluster made anew does not inherit the Fleet Cluster of its dead namesake: one that is owned goes first.
+// A recreated Cluster does not inherit the Fleet Cluster of its dead namesake: if that has an owner, it goes first.
 func TestMadeAnewUnderTheSameName(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -437,7 +438,7 @@ func TestMadeAnewUnderTheSameName(t *testing.T) {
 	}).WithTimeout(time.Minute).Should(Succeed())
 }
 
-// One that is not owned is handed over, and its agent is deployed anew, once.
+// A Fleet Cluster without an owner is handed over to the new Cluster, and Fleet deploys its agent anew, once.
 func TestHandedOverToANamesake(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -461,8 +462,8 @@ func TestHandedOverToANamesake(t *testing.T) {
 	}).Should(Succeed())
 }
 
-// An owner reference that somebody replaced by another is put back: without it the Fleet
-// Cluster would outlive its Cluster.
+// When a user replaces the owner reference, the syncer restores it: without it the Fleet Cluster would outlive its
+// Cluster.
 func TestReplacedOwnerIsPutBack(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

@@ -31,10 +31,9 @@ import (
 
 const stampWebhook = "stamp.clusters.fleet.addons.cluster.x-k8s.io"
 
-// The webhook's certificate is renewed, and then its CA replaced, by cert-manager while
-// Clusters are being created: no call fails. The stamp fails open, so that a create that
-// succeeds proves nothing: the API server's own count of failures does, and the stamp on
-// every answer.
+// While Clusters are being created, cert-manager renews the webhook's certificate, and then replaces its CA: no call
+// fails. The stamp fails open, so a create that succeeds proves nothing. The API server's own count of failures does,
+// and the stamp on every answer.
 func TestCertificateRotation(t *testing.T) {
 	g := NewWithT(t)
 	namespace := newNamespace(t, g, "rotation", nil)
@@ -52,7 +51,7 @@ func TestCertificateRotation(t *testing.T) {
 		load := startLoad(g, namespace)
 		defer load.stop()
 		for _, how := range []func(){
-			lasting(`{"duration":"1h","renewBefore":"59m45s"}`), // A new lifetime is a new certificate at once, and 15 s later it is time again.
+			lasting(`{"duration":"1h","renewBefore":"59m45s"}`), // Renews at once, and 15 s later.
 			func() {},
 			func() { reissue(g, its) }, func() { reissue(g, its) }, func() { reissue(g, its) },
 		} {
@@ -67,14 +66,14 @@ func TestCertificateRotation(t *testing.T) {
 		defer load.stop()
 		before := secretData(g, its+"-tls", "ca.crt")
 		renew(g, "muster-ca", "muster-ca", func() { reissue(g, "muster-ca") })
-		g.Eventually(func(g Gomega) { // The issuer may still sign with the CA it knew.
+		g.Eventually(func(g Gomega) { // The issuer may still sign with the old CA.
 			if bytes.Equal(secretData(g, its+"-tls", "ca.crt"), before) {
 				renew(g, its, its+"-tls", func() { reissue(g, its) })
 			}
 			g.Expect(secretData(g, its+"-tls", "ca.crt")).NotTo(Equal(before))
 		}).Should(Succeed())
 		g.Eventually(served).Should(Succeed())
-		time.Sleep(2 * time.Second) // Connections of before may have to be made anew.
+		time.Sleep(2 * time.Second) // Earlier connections may have to be renewed.
 		load.verify(t, g)
 	})
 }
@@ -87,8 +86,7 @@ func secretData(g Gomega, name, key string) []byte {
 	return get(g, &corev1.Secret{}, "muster-system", name).Data[key]
 }
 
-// renew waits until what is done has led to a new certificate in a Secret, and
-// cert-manager is content with it.
+// renew calls do, then waits until a Secret holds a new certificate and cert-manager reports it as ready.
 func renew(g Gomega, certificateName, secretName string, do func()) {
 	before := secretData(g, secretName, "tls.crt")
 	do()
@@ -103,15 +101,15 @@ func renew(g Gomega, certificateName, secretName string, do func()) {
 func reissue(g Gomega, name string) {
 	certificate := issued(g, name)
 	before := certificate.DeepCopy()
-	// A merge patch of a list puts it in place of the old one.
+	// A merge patch replaces the whole list.
 	certificate.Status.Conditions = []certmanagerv1.CertificateCondition{{
 		Type: certmanagerv1.CertificateConditionIssuing, Status: cmmetav1.ConditionTrue, Reason: "ManuallyTriggered", Message: "by the test",
 	}}
 	g.Expect(admin.Status().Patch(ctx, certificate, client.MergeFrom(before))).To(Succeed())
 }
 
-// served succeeds when the webhook serves the certificate of the Secret, and is ready,
-// which it only says of itself when it serves what is mounted.
+// served succeeds when the webhook serves the certificate of the Secret, and is ready. The webhook reports ready only
+// when it serves the mounted certificate.
 func served(g Gomega) {
 	servesSecret(g, webhookProcess, "--webhook-port=")
 	response, err := http.Get("http://127.0.0.1:" + portOf(g, webhookProcess, "--health-addr=:") + "/readyz")
@@ -197,12 +195,11 @@ func (l *load) verify(t *testing.T, g Gomega) {
 	ours := func(labels map[string]string) bool { return labels["name"] == stampWebhook }
 	g.Expect(l.failed.Load()).To(BeZero(), "the last: %v", l.problem.Load())
 	g.Expect(l.unstamped.Load()).To(BeZero(), "of %d", l.answered.Load())
-	// It is some 80/s on a machine that does nothing else; how fast it is says nothing
-	// about rotation, but a load there must have been.
+	// An idle machine reaches some 80/s. The rate says nothing about rotation, but there must have been some load.
 	g.Expect(l.answered.Load()).To(BeNumerically(">=", 100))
 	g.Expect(delta("request_total", ours)).To(BeNumerically(">=", l.answered.Load()))
 	g.Expect(delta("request_total", func(labels map[string]string) bool { return ours(labels) && labels["code"] != "200" })).To(BeZero())
-	// Of any webhook: nothing else is created meanwhile that one should refuse.
+	// This counts rejections by any webhook: nothing else that one should refuse is created meanwhile.
 	g.Expect(delta("rejection_count", nil)).To(BeZero())
 	g.Expect(delta("fail_open_count", nil)).To(BeZero())
 }
@@ -210,10 +207,10 @@ func (l *load) verify(t *testing.T, g Gomega) {
 // webhookLimit is the memory limit of the webhook's container, in MiB.
 const webhookLimit = 256
 
-// Many create large Clusters at once, or still more create Clusters of medium size, again and again:
-// the webhook stays within its memory limit and stamps the Clusters of others, and what fails closed is
-// not refused to them. The requests do not come from the API server, which is slower with them than the
-// webhook. All the large ones are let through; a machine that is slow does not answer all the others in time.
+// Many clients create large Clusters at once, or still more create Clusters of medium size, again and again. The
+// webhook stays within its memory limit and stamps the Clusters of other users, and no fail-closed request of theirs
+// is refused. The requests do not come from the API server, which takes longer over them than the webhook. The
+// webhook lets all the large ones through; a slow machine does not answer all the others in time.
 func TestFloods(t *testing.T) {
 	for name, test := range map[string]struct {
 		labels, size, atOnce, rounds int
@@ -227,7 +224,7 @@ func TestFloods(t *testing.T) {
 			g.Expect(usage.ResetPeak(webhook)).To(Succeed())
 			body := s.review(g, test.labels)
 			g.Expect(len(body)).To(BeNumerically("~", test.size, test.size/14))
-			// As from the API server, they share connections.
+			// These requests share connections, like the API server's.
 			caller := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 			defer caller.CloseIdleConnections()
 			url := "https://127.0.0.1:" + portOf(g, webhookProcess, "--webhook-port=")
@@ -259,8 +256,8 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// review returns the review of a Cluster with that many labels that is created. Short labels
-// take the most memory of all that the webhook reads.
+// review returns the review of a new Cluster with this many labels. Of everything that the webhook reads, short
+// labels take the most memory.
 func (s scene) review(g Gomega, labels int) []byte {
 	cluster := s.cluster("large")
 	cluster.Spec.Topology.ClassRef.Namespace, cluster.Labels = "", map[string]string{}
@@ -278,7 +275,7 @@ func (s scene) review(g Gomega, labels int) []byte {
 	return body
 }
 
-// call sends a review, which is to be answered and allowed.
+// call sends a review, which the webhook must answer and allow.
 func call(caller *http.Client, url string, body []byte) error {
 	response, err := caller.Post(url, "application/json", bytes.NewReader(body))
 	if err != nil {

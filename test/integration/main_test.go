@@ -1,9 +1,9 @@
-// Package integration runs the shipped manifests and both programs against a real API
-// server, with the CRDs of Cluster API and Fleet but without their controllers: the
-// tests play those, and see exactly what Muster does.
+// Package integration runs the shipped manifests and both programs against a real API server, with the CRDs of
+// Cluster API and Fleet but without their controllers. The tests play those controllers, and see exactly what Muster
+// does.
 //
-// Tests that need the FleetAddonConfig, stop a process or count all requests run one after
-// another. The others, which keep to namespaces of their own, run at the same time, later.
+// Tests that need the FleetAddonConfig, stop a process or count all requests run one after another. The others keep
+// to namespaces of their own, and run later, in parallel.
 package integration
 
 import (
@@ -25,18 +25,18 @@ const (
 	webhookProcess   = "muster-webhook"
 	syncerProcess    = "muster-syncer"
 	garbageCollector = "kube-controller-manager"
-	// patience is how long a condition may take on a loaded machine before it fails.
+	// patience is how long a condition may take on a loaded machine.
 	patience = 30 * time.Second
 )
 
 var (
 	ctx = context.Background()
 	env *stack.Stack
-	// admin is a client with all rights; what Muster does is done by its own ServiceAccounts.
+	// admin is a client with all rights; Muster acts through its own ServiceAccounts.
 	admin client.Client
 )
 
-// use lets tests run on a stack.
+// use makes tests use a stack.
 func use(s *stack.Stack) error { return errors.Join(fixture.Use(&env, &admin)(s), follow(s)) }
 
 func TestMain(m *testing.M) {
@@ -44,14 +44,14 @@ func TestMain(m *testing.M) {
 	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
 	SetDefaultConsistentlyDuration(2 * time.Second)
 	SetDefaultConsistentlyPollingInterval(100 * time.Millisecond)
-	if err := flag.Set("test.parallel", "8"); err != nil { // They wait more than they compute.
+	if err := flag.Set("test.parallel", "8"); err != nil { // Tests wait more than they compute.
 		panic(err)
 	}
 	os.Exit(stack.Main(m, stack.Options{Profile: stack.API, Muster: true}, use, nothingRefused))
 }
 
-// ownStack gives a test a stack of its own, because of what it does to it that others could
-// not bear. Until the test ends, that stack is the one in use.
+// ownStack gives a test a stack of its own, because the test would break others on a shared one. Until the test ends,
+// all helpers use that stack.
 func ownStack(t *testing.T, g Gomega) {
 	t.Helper()
 	own, err := stack.Up(ctx, stack.Options{Profile: stack.API, Muster: true, Progress: os.Stderr})

@@ -13,8 +13,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// What CAAPF leaves on a cluster is adopted in place: same objects, without the
-// finalizers, managers and owner references that made trouble.
+// Muster adopts in place what CAAPF leaves on a cluster: the objects stay, without the finalizers, managers and owner
+// references that caused trouble.
 func TestMigrationFromCAAPF(t *testing.T) {
 	g := NewWithT(t)
 	startSyncer := stop(t, g, syncerProcess)
@@ -51,13 +51,13 @@ func TestMigrationFromCAAPF(t *testing.T) {
 	}).Should(Succeed())
 	g.Expect(idsOf(g, s.leftByCAAPF("one", "two"), client.Object.GetUID)).To(Equal(uids))
 
-	// Everything goes with its last user.
+	// All objects go with their last user.
 	deleteNow(g, clusters[0], clusters[1], s.class)
 	vanishes(g, s.group())
 	g.Eventually(func(g Gomega) { g.Expect(get(g, &corev1.Namespace{}, "", s.namespace).Annotations).To(BeEmpty()) }).Should(Succeed())
 }
 
-// leaveCAAPFObjects makes what CAAPF makes of a Cluster, with a naming prefix.
+// leaveCAAPFObjects makes the objects that CAAPF makes for a Cluster, with a naming prefix.
 func (s scene) leaveCAAPFObjects(g Gomega, cluster *clusterv1.Cluster) {
 	owner := fmt.Sprintf("[{apiVersion: cluster.x-k8s.io/v1beta1, kind: Cluster, name: %s, uid: %s}]", cluster.Name, cluster.UID)
 	classLabels := fmt.Sprintf("%s: standard, %s: %s", stamp.ClassNameLabel, stamp.ClassNamespaceLabel, s.classNamespace)
@@ -98,7 +98,7 @@ func (s scene) leftByCAAPF(names ...string) []client.Object {
 	return left
 }
 
-// idsOf reads objects and returns something of each.
+// idsOf reads objects and returns one value of each.
 func idsOf[T any](g Gomega, objects []client.Object, of func(client.Object) T) (ids []T) {
 	exists(g, objects...)
 	for _, object := range objects {
@@ -107,8 +107,8 @@ func idsOf[T any](g Gomega, objects []client.Object, of func(client.Object) T) (
 	return ids
 }
 
-// CAAPF imports what either of two selectors matches, Muster what both match. What CAAPF
-// imported stays as it is until somebody decides.
+// CAAPF imports Clusters that match either of two selectors, Muster those Clusters that match both. The others that
+// CAAPF imported stay as they are until a user decides.
 func TestMigrationOfWhatOneSelectorMatches(t *testing.T) {
 	for _, policy := range []string{"Keep", "Delete"} {
 		t.Run(policy, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestMigrationOfWhatOneSelectorMatches(t *testing.T) {
 				g.Expect(get(g, &corev1.Namespace{}, "", s.namespace).Annotations).To(HaveKey(workspace))
 			}).Should(Succeed())
 
-			patch(g, cluster, entry("labels", "fleet", `"yes"`)) // Somebody decides.
+			patch(g, cluster, entry("labels", "fleet", `"yes"`)) // The user decides.
 			g.Eventually(func(g Gomega) {
 				reports(g, cluster, "Imported")
 				live := fleetCluster(g, s.namespace, "capi-one")
@@ -144,8 +144,8 @@ func TestMigrationOfWhatOneSelectorMatches(t *testing.T) {
 	}
 }
 
-// CAAPF leaves several Fleet Clusters of one Cluster when naming changes. Muster pins the Cluster to
-// the one with the expected name, or else to the oldest.
+// CAAPF leaves several Fleet Clusters for one Cluster when naming changes. Muster pins the Cluster to the one with
+// the expected name, or else to the oldest.
 func TestSeveralFleetClustersOfOneCluster(t *testing.T) {
 	for prefix, want := range map[string]string{"new-": "new-one", "never-": "zzz-one"} {
 		t.Run(want, func(t *testing.T) {

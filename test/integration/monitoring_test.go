@@ -26,8 +26,8 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// A node can be drained of a webhook that does not work, and the webhook of a fail-closed
-// entry goes before pods that do not say how important they are.
+// A node with a failing webhook can be drained, and the webhook of a fail-closed entry is scheduled before pods
+// without a priority class.
 func TestWebhookYieldsAndIsPreferred(t *testing.T) {
 	g := NewWithT(t)
 	budget := get(g, &policyv1.PodDisruptionBudget{}, "muster-system", webhookProcess)
@@ -40,8 +40,8 @@ func TestWebhookYieldsAndIsPreferred(t *testing.T) {
 	g.Expect(class.Value).To(And(BeNumerically(">", 0), BeNumerically("<", 1_000_000_000)))
 }
 
-// The API server and kubelets, which no selector names, reach their ports; the port of the
-// metrics is reached from namespaces that say they scrape.
+// The API server and kubelets, which no selector matches, reach their ports; only namespaces labelled for scraping
+// reach the metrics port.
 func TestNetworkPolicies(t *testing.T) {
 	for component, open := range map[string][]string{webhookProcess: {"webhook", "health"}, syncerProcess: {"health"}} {
 		g := NewWithT(t)
@@ -71,8 +71,7 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 }
 
-// Go knows of the limit and collects harder before it is reached; and what is tested here
-// runs with it.
+// Go knows the memory limit and collects harder before reaching it; the tests here run with the same setting.
 func TestGoKnowsTheMemoryLimit(t *testing.T) {
 	for _, name := range []string{webhookProcess, syncerProcess} {
 		g := NewWithT(t)
@@ -93,15 +92,15 @@ func pidOf(name string) int {
 	return all[slices.IndexFunc(all, func(p process.Status) bool { return p.Name == name })].PID
 }
 
-// Every metric, label and value that the shipped alerts and dashboard ask for is exposed:
-// by syncer and webhook to the account that ships for it, and by the API server.
+// Every metric, label and value that the shipped alerts and dashboard query exists. The syncer and the webhook expose
+// theirs to the account that ships for it, and the API server exposes the rest.
 func TestMonitoringAsksForWhatIsExposed(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	configure(t, g, "{}")
 	s.imported(g, "one")
 
-	// The API server counts calls in vain from the first one on.
+	// The API server counts failed calls only from the first one on.
 	restart := stop(t, g, webhookProcess)
 	open := fixture.Cluster(s.namespace, "open", "standard", "")
 	g.Expect(admin.Create(ctx, open, client.DryRunAll)).To(Succeed())
@@ -125,7 +124,7 @@ func TestMonitoringAsksForWhatIsExposed(t *testing.T) {
 	}).Should(Succeed())
 }
 
-// isAsked expects that all is exposed that these programs are asked for, which is more than so much.
+// isAsked expects more than least queries to these programs, and everything that they query to be exposed.
 func isAsked(g Gomega, exposed map[string]string, least int) {
 	missing, asked, err := fixture.Unexposed(exposed)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -133,15 +132,15 @@ func isAsked(g Gomega, exposed map[string]string, least int) {
 	g.Expect(asked).To(BeNumerically(">", least))
 }
 
-// readerToken returns a token of the account that the shipped role lets read metrics.
+// readerToken returns a token of an account to which the shipped role grants metrics.
 func readerToken(g Gomega) string {
 	token, err := fixture.MetricsReader(ctx, env, admin)
 	g.Expect(err).NotTo(HaveOccurred())
 	return token
 }
 
-// What the shipped alerts and the dashboard ask of the optional component helm is exposed, to the
-// account that ships for it, and with a certificate that can be verified.
+// The optional component helm exposes everything that the shipped alerts and the dashboard query, to the account that
+// ships for it, and with a certificate that clients can verify.
 func TestMonitoringOfHelmChartProxies(t *testing.T) {
 	g := NewWithT(t)
 	const process = "muster-helm"
@@ -169,13 +168,14 @@ spec: {clusterSelector: {matchLabels: {charts: none}}, repoURL: "https://charts.
 	g.Eventually(func() error { return fixture.ServesItsCertificate(ctx, env, admin, process) }).Should(Succeed())
 }
 
-// Metrics are for those who may read them, and hold Muster's own. They are served with a certificate
-// that can be verified, as the ServiceMonitors that ship do: by the CA beside it, and under its name.
+// Only authorized accounts can read the metrics, which include Muster's own. Clients can verify the certificate as
+// the shipped ServiceMonitors do: against the CA in the same Secret, and under its name.
 func TestMetrics(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	s.imported(g, "one")
-	// A refusal is remembered for a while: who is refused is not who is let in later.
+	// The authorizer's refusal is cached for a while, so the account that is refused here is not the one that gets
+	// access later.
 	create(g, named(&corev1.ServiceAccount{}, s.namespace, "stranger"))
 	for token, want := range map[string]int{"": http.StatusUnauthorized, tokenOf(g, s.namespace, "stranger"): http.StatusForbidden} {
 		code, _ := scrape(g, syncerProcess, token)
@@ -192,7 +192,7 @@ func TestMetrics(t *testing.T) {
 	for _, program := range []string{webhookProcess, syncerProcess} {
 		g.Eventually(func() error { return fixture.ServesItsCertificate(ctx, env, admin, program) }).Should(Succeed())
 	}
-	// Rotation of the webhook's is tested where it is admission's.
+	// The tests of admission cover the rotation of the webhook's certificate.
 	before := secretData(g, syncerProcess+"-tls", "tls.crt")
 	remove(g, named(&corev1.Secret{}, "muster-system", syncerProcess+"-tls"))
 	g.Eventually(func(g Gomega) {

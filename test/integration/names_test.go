@@ -17,7 +17,7 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// A name that is taken in Fleet is refused to the one who types it; TestClusterValidator in
+// The webhook refuses a name that Fleet already has, so that the user sees it at once; TestClusterValidator in
 // internal/admission has all the cases.
 func TestNamesThatAreTaken(t *testing.T) {
 	g := NewWithT(t)
@@ -36,7 +36,7 @@ func TestNamesThatAreTaken(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
-			g.Eventually(func(g Gomega) { // The webhook's cache hears of others a moment later.
+			g.Eventually(func(g Gomega) { // The webhook's cache sees other objects a moment later.
 				_, err := apply(t, test.manifest, "--dry-run=server")
 				g.Expect(err).To(MatchError(And(ContainSubstring(test.messages),
 					ContainSubstring(`admission webhook "names.clusters.fleet.addons.cluster.x-k8s.io" denied the request`))))
@@ -55,8 +55,8 @@ func TestNamesThatAreTaken(t *testing.T) {
 	})
 }
 
-// A Fleet Cluster that several Clusters own is that of one of them: they do not write to
-// it in turns, as whoever may write owner references could have them do for ever.
+// A Fleet Cluster with several owning Clusters belongs to one of them. Otherwise, a user who may write owner
+// references could make them overwrite each other for ever.
 func TestFleetClusterOfSeveralOwners(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -81,8 +81,7 @@ func TestFleetClusterOfSeveralOwners(t *testing.T) {
 	g.Expect(requests(g, since, in(namespace), isWrite)).To(BeEmpty())
 }
 
-// Two Clusters that are pinned to one name, and become ready at once: one gets it, and
-// nothing of the other's is ever written to it.
+// Two Clusters have pins with the same name and become ready at once: one gets it, and the other never writes to it.
 func TestRaceForOneName(t *testing.T) {
 	g := NewWithT(t)
 	namespace := newNamespace(t, g, "team", nil)
@@ -115,7 +114,7 @@ func oneHasIt(g Gomega, one, other *clusterv1.Cluster) {
 	}).Should(Succeed())
 }
 
-// What is handed over is handed over once, and to one Cluster.
+// A handover takes effect once, for one Cluster.
 func TestAdoptIsActedOnOnce(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -132,7 +131,7 @@ func TestAdoptIsActedOnOnce(t *testing.T) {
 	}
 	g.Eventually(converged).Should(Succeed())
 	oneHasIt(g, one, two)
-	// Handed over again: the one that has it exists, so it stays.
+	// A user hands it over again: its present Cluster exists, so that Cluster keeps it.
 	live := fleetCluster(g, s.namespace, "shared")
 	owner := live.OwnerReferences[0].UID
 	patch(g, live, entry("annotations", stamp.AdoptAnnotation, `"true"`))
@@ -144,8 +143,8 @@ func TestAdoptIsActedOnOnce(t *testing.T) {
 	oneHasIt(g, one, two)
 }
 
-// A name that is taken while the webhook is down is the syncer's to find. A conflict with a Cluster that
-// exists ends when that goes, as its message says.
+// A name may be taken while the webhook is down; then the syncer reports the conflict. A conflict with an existing
+// Cluster ends when that Cluster goes, as the message says.
 func TestConflictEndsWithItsRival(t *testing.T) {
 	g := NewWithT(t)
 	configureCluster(t, g, "{setOwnerReferences: false}")
@@ -161,8 +160,8 @@ func TestConflictEndsWithItsRival(t *testing.T) {
 	willReport(g, waiting, "Imported")
 }
 
-// Class std.classes of a namespace and class std of namespace classes want groups of
-// one name. The class's own keeps it, and nothing is targeted through the wrong one.
+// Class std.classes of a namespace and class std of namespace classes need groups of the same name. The class in the
+// group's namespace gets the group, and no bundle is targeted through the wrong one.
 func TestGroupOfTwoClasses(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -178,7 +177,7 @@ func TestGroupOfTwoClasses(t *testing.T) {
 	}
 	dotted := newClass(g, s.namespace, "standard."+s.classNamespace, nil)
 	selects(s.namespace)
-	willReport(g, before, "True NameConflict", "rename one of the two classes") // It is in Fleet as it was.
+	willReport(g, before, "True NameConflict", "rename one of the two classes") // It stays in Fleet.
 	later := s.started(g, "later")
 	willReport(g, later, "NameConflict")
 	isGone(g, s.fleet("later"))
@@ -189,8 +188,8 @@ func TestGroupOfTwoClasses(t *testing.T) {
 	willReport(g, before, "Imported")
 }
 
-// FleetImported names a group or mapping that another user made under the needed name. The
-// Cluster is imported, and adopting the object ends the conflict.
+// FleetImported names a group or mapping that another user made under the needed name. The Cluster is imported, and
+// adopting the object ends the conflict.
 func TestForeignTarget(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind   string
@@ -226,8 +225,8 @@ func TestForeignTarget(t *testing.T) {
 	}
 }
 
-// Fleet derives one namespace for Clusters of two teams. The webhook refuses the second, whose
-// message proposes a name that is free.
+// Fleet derives the same namespace for Clusters of two teams. The webhook refuses the second, with a message that
+// proposes a free name.
 func TestOneFleetNamespaceForTwo(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -235,22 +234,21 @@ func TestOneFleetNamespaceForTwo(t *testing.T) {
 	create(g, rightful)
 	shared := stamp.FleetNamespace(rightful.Namespace, rightful.Name)
 	isRefused := func(options ...client.CreateOption) {
-		g.Eventually(func(g Gomega) { // The webhook's cache hears of others a moment later.
+		g.Eventually(func(g Gomega) { // The webhook's cache sees other objects a moment later.
 			isForbidden(g, admin.Create(ctx, other.DeepCopy(), append(options, client.DryRunAll)...),
 				fmt.Sprintf("Fleet would keep it in Namespace %q", shared), fmt.Sprintf("for example %q", other.Name+"-2"))
 		}).Should(Succeed())
 	}
-	isRefused() // Its pin is enough.
+	isRefused() // The first Cluster's pin is enough for the refusal.
 	initialize(g, rightful)
 	appears(g, named(&fleetv1.Cluster{}, rightful.Namespace, rightful.Name))
 	isRefused()
 	create(g, fixture.Cluster(other.Namespace, other.Name+"-2", "", ""))
 }
 
-// An attacker's Cluster whose name leads to the Fleet namespace of a Cluster that waits for its
-// control plane does not get there, although its own agent would register at once: neither if it
-// is selected only later, nor if the webhook could not check it, nor with a pin that the attacker
-// wrote.
+// A victim's Cluster waits for its control plane. An attacker names a Cluster so that Fleet would deploy it to the
+// same Fleet namespace; its own agent would register at once. It does not get there: not if it is selected only
+// later, not if the webhook could not check it, and not with a pin that the attacker wrote.
 func TestNoFleetNamespaceOfAnotherForLatecomers(t *testing.T) {
 	g := NewWithT(t)
 	configureCluster(t, g, "{selector: {matchLabels: {fleet: \"yes\"}}}")
@@ -284,14 +282,14 @@ func TestNoFleetNamespaceOfAnotherForLatecomers(t *testing.T) {
 			willReport(g, victim, "True Imported")
 			g.Consistently(isRefused).Should(Succeed())
 
-			// As long as Fleet has not removed the namespace, what is deployed there is the first one's.
+			// Until Fleet removes the namespace, the first Cluster's deployments may still be there.
 			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shared, Annotations: map[string]string{
 				fleetv1.ClusterNamespaceAnnotation: victim.Namespace, fleetv1.ClusterAnnotation: victim.Name}}}
 			create(g, namespace)
 			g.Expect(admin.Delete(ctx, victim)).To(Succeed())
 			vanishes(g, named(&fleetv1.Cluster{}, victim.Namespace, victim.Name))
 			g.Consistently(isRefused).Should(Succeed())
-			// When it is free, the other one gets it.
+			// Once the namespace is gone, the other Cluster gets the name.
 			g.Expect(admin.Delete(ctx, namespace)).To(Succeed())
 			g.Eventually(func(g Gomega) {
 				g.Expect(fleetCluster(g, its.Namespace, its.Name).Annotations).To(HaveKeyWithValue(stamp.ImportedFromAnnotation, attacker.Name))
@@ -309,15 +307,15 @@ func TestNoFleetNamespaceOfAnotherForLatecomers(t *testing.T) {
 	})
 }
 
-// passes creates Clusters that no webhook checks.
+// passes creates Clusters without any webhook's check.
 func passes(t *testing.T, g Gomega, clusters ...client.Object) {
 	t.Helper()
 	defer stop(t, g, webhookProcess)()
 	create(g, clusters...)
 }
 
-// rivalsFor returns two Clusters of two new namespaces for which Fleet derives one namespace. The
-// agent of the second registers itself.
+// rivalsFor returns two Clusters in two new namespaces, for which Fleet derives the same namespace. The agent of the
+// second registers itself.
 func rivalsFor(g Gomega, namespace string) (victim, attacker *clusterv1.Cluster) {
 	const name = "production-eu-west-1-payments-cluster-0001"
 	create(g, named(&corev1.Namespace{}, "", namespace+"-a"), named(&corev1.Namespace{}, "", namespace))

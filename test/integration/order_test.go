@@ -27,17 +27,17 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// namesakes is how many namespaces have their first Cluster at once: how soon the syncer's
-// cache shows what it has just written differs from one to the other.
+// namesakes is how many namespaces get their first Cluster at once. The delay until the syncer's cache shows the
+// syncer's own writes differs between them.
 const namesakes = 12
 
-// Fleet does not watch groups and mappings: what it does for a Fleet Cluster that comes
-// before them it does not mend by itself. So they are there first, whoever stamps the
-// Cluster, and the Fleet Cluster notes both of them from its first write on.
+// Fleet does not watch groups and mappings, and does not correct a Fleet Cluster that came before them. So they exist
+// first, whether the webhook or the syncer stamps the Cluster, and the Fleet Cluster records both from its first
+// write on.
 func TestOrder(t *testing.T) {
 	for _, stamping := range []struct {
 		name string
-		// make leads to initialized and claimed Clusters of the scenes' class, with these settings.
+		// make creates initialized Clusters of the scenes' class, and makes Muster claim them, with these settings.
 		make func(t *testing.T, g Gomega, scenes []scene, settings string)
 	}{
 		{"stamped by the webhook", stampedByWebhook},
@@ -86,7 +86,7 @@ func stampedAtStart(t *testing.T, g Gomega, scenes []scene, settings string) {
 func stampedWhenSelected(t *testing.T, g Gomega, scenes []scene, settings string) {
 	configureCluster(t, g, "{"+settings+", namespaceSelector: {matchLabels: {selected: "+scenes[0].namespace+"}}}")
 	configObserved(g)
-	g.Eventually(func(g Gomega) { // The webhook may still have the settings of before.
+	g.Eventually(func(g Gomega) { // The webhook may still use the earlier settings.
 		cluster := scenes[0].cluster("one")
 		g.Expect(admin.Create(ctx, cluster, client.DryRunAll)).To(Succeed())
 		g.Expect(cluster.Annotations).To(BeEmpty())
@@ -94,14 +94,14 @@ func stampedWhenSelected(t *testing.T, g Gomega, scenes []scene, settings string
 	for _, s := range scenes {
 		s.initialized(g)
 	}
-	time.Sleep(time.Second) // All of that has been looked at.
+	time.Sleep(time.Second) // The syncer has reconciled all of them by now.
 	for _, s := range scenes {
 		patchf(g, named(&corev1.Namespace{}, "", s.namespace), `{"metadata":{"labels":{"selected":%q}}}`, scenes[0].namespace)
 	}
 }
 
-// initialized creates a Cluster of the scene's class whose control plane is initialized.
-// It refers to nothing, so that it can be imported the moment it is stamped.
+// initialized creates a Cluster of the scene's class whose control plane is initialized. It refers to no object, so
+// that it can be imported as soon as it is stamped.
 func (s scene) initialized(g Gomega) *clusterv1.Cluster {
 	cluster := s.cluster("one")
 	create(g, cluster)
@@ -109,7 +109,7 @@ func (s scene) initialized(g Gomega) *clusterv1.Cluster {
 	return cluster
 }
 
-// watch returns the first state that a Fleet Cluster of the scene has.
+// watch returns the first state of a Fleet Cluster of the scene.
 func (s scene) watch(t *testing.T, g Gomega) <-chan *fleetv1.Cluster {
 	t.Helper()
 	watching, err := fixture.Client(env)
@@ -129,7 +129,7 @@ func (s scene) watch(t *testing.T, g Gomega) <-chan *fleetv1.Cluster {
 	return first
 }
 
-// checkOrder checks what the API server saw of the syncer since then.
+// checkOrder checks the syncer's requests since then, as the API server saw them.
 func (s scene) checkOrder(g Gomega, since time.Time, first <-chan *fleetv1.Cluster) {
 	var cluster *fleetv1.Cluster
 	g.Eventually(first).Should(Receive(&cluster))
@@ -149,9 +149,9 @@ func (s scene) checkOrder(g Gomega, since time.Time, first <-chan *fleetv1.Clust
 	g.Expect(cluster.Annotations).To(HaveKeyWithValue(desired.TargetingAnnotation, desired.Hash([]types.UID{group.UID, mapping.UID})))
 }
 
-// To begin with some Clusters, the FleetAddonConfig has to be there before the syncer.
-// Applied with everything else, it is refused: its webhook does not answer yet. The
-// documented order is the CRD, the FleetAddonConfig, and then the rest.
+// To start with only some Clusters, the FleetAddonConfig must exist before the syncer. Applied together with
+// everything else, it is refused, because its webhook does not answer yet. The documented order is the CRD, the
+// FleetAddonConfig, and then the rest.
 func TestConfigIsAppliedFirst(t *testing.T) {
 	g := NewWithT(t)
 	fresh, err := stack.Up(ctx, stack.Options{Profile: stack.API, WithoutCertManager: true, Progress: os.Stderr})
@@ -177,21 +177,20 @@ func TestConfigIsAppliedFirst(t *testing.T) {
 	out, err := fresh.Kubectl(ctx, "get", "fac", "fleet-addon-config", "-o", "jsonpath={.spec.cluster.selector.matchLabels.phase}")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(out).To(Equal("first"))
-	// The webhook is configured by now, and does not run: this is why it had to be first.
+	// The webhook is configured by now but does not run, which is why the FleetAddonConfig had to come first.
 	g.Eventually(func() error {
 		_, err := fresh.KubectlInput(ctx, config("second"), "apply", "-f", "-")
 		return err
 	}).Should(MatchError(ContainSubstring(`failed calling webhook "config.fleet.addons.cluster.x-k8s.io"`)))
 }
 
-// What others could not bear, or what others would disturb, is done on a stack of its own, in
-// this order.
+// Tests that would disturb others, or be disturbed, run on a stack of their own, in this order.
 func TestAlone(t *testing.T) {
 	ownStack(t, NewWithT(t))
 	t.Run("columns", testColumns)
 	t.Run("a restart keeps the status", testRestartKeepsTheStatus)
 	t.Run("Fleet is installed later", testFleetIsInstalledLater)
-	// A second replica of the webhook stays once it has been started.
+	// A second replica of the webhook stays once the test has started it.
 	_, err := env.StartReplica(ctx, webhookProcess)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	t.Run("one of two replicas is killed", testOneOfTwoKilled)
@@ -199,7 +198,7 @@ func TestAlone(t *testing.T) {
 	t.Run("uninstall", testUninstall)
 }
 
-// Where all is well, as it is where no test has left a Cluster that waits.
+// All is well in this test, because no earlier test has left a waiting Cluster.
 func testColumns(t *testing.T) {
 	g := NewWithT(t)
 	configure(t, g, "{}")
@@ -216,12 +215,12 @@ func testColumns(t *testing.T) {
 	g.Expect(out).To(ContainSubstring("fleetaddonconfig.addons.cluster.x-k8s.io/fleet-addon-config"))
 }
 
-// A restart leaves the status of the FleetAddonConfig as it was: counts that grow from
-// zero would say that Clusters were lost. Nothing may be under way meanwhile, nor wait.
+// A restart leaves the status of the FleetAddonConfig as it was: counts that grow from zero would say that Clusters
+// were lost. Meanwhile, no Cluster may be in progress or waiting.
 func testRestartKeepsTheStatus(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
-	provoked.Store(s.classNamespace, true) // A later test takes the CRD of its mapping.
+	provoked.Store(s.classNamespace, true) // A later test deletes the CRD of its mapping.
 	configure(t, g, "{}")
 	for _, name := range []string{"one", "two", "three"} {
 		s.imported(g, name)
@@ -232,15 +231,15 @@ func testRestartKeepsTheStatus(t *testing.T) {
 	quiet(g)
 	before, since := readConfig(g).Status, time.Now()
 	g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
-	patch(g, s.class, entry("labels", "canary", `"sings"`)) // A change that counts nothing has to get through.
+	patch(g, s.class, entry("labels", "canary", `"sings"`)) // A change that affects no count must get through.
 	g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, "three").Labels).To(HaveKey("canary")) }).Should(Succeed())
 	quiet(g)
 	g.Expect(requests(g, since, isWrite, func(e stack.AuditEvent) bool { return e.Resource == "fleetaddonconfigs" })).To(BeEmpty())
 	g.Expect(readConfig(g).Status).To(Equal(before))
 }
 
-// Muster may be installed before Fleet: it waits, says so, and needs no restart; nor does it when
-// a CRD goes and comes back.
+// Muster may be installed before Fleet: it waits, says so, and needs no restart. Nor does it need one when a CRD is
+// deleted and comes back.
 func testFleetIsInstalledLater(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -266,7 +265,7 @@ func testFleetIsInstalledLater(t *testing.T) {
 	messages(metav1.ConditionTrue, metav1.ConditionTrue, "")
 	g.Expect(env.Processes()).To(Equal(processes), "a process was restarted")
 
-	provoked.Store(s.classNamespace, true) // Nothing may be made while the CRD is being deleted.
+	provoked.Store(s.classNamespace, true) // The API server refuses new objects while it deletes their CRD.
 	restore = removeCRDs(g, "bundlenamespacemappings.fleet.cattle.io")
 	messages(metav1.ConditionFalse, metav1.ConditionFalse, "BundleNamespaceMapping.fleet.cattle.io")
 	restore()
@@ -278,7 +277,7 @@ func crdOf(name string) *unstructured.Unstructured {
 	return target("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", name)
 }
 
-// removeCRDs deletes CRDs, and returns how to bring them back.
+// removeCRDs deletes CRDs, and returns a function that restores them.
 func removeCRDs(g Gomega, names ...string) (restore func()) {
 	var saved []*unstructured.Unstructured
 	for _, name := range names {
@@ -303,7 +302,7 @@ func removeCRDs(g Gomega, names ...string) (restore func()) {
 
 const secondWebhookProcess = webhookProcess + "-2"
 
-// bothReady starts what is dead and waits until the Service connects to both.
+// bothReady starts both replicas, where they do not run, and waits until the Service connects to both.
 func bothReady(g Gomega) {
 	for _, replica := range []string{webhookProcess, secondWebhookProcess} {
 		g.Expect(env.Start(ctx, replica)).To(Succeed())
@@ -311,9 +310,9 @@ func bothReady(g Gomega) {
 	g.Eventually(func() int { return env.ReadyReplicas(webhookProcess) }).Should(Equal(2))
 }
 
-// One of two replicas is killed while Clusters are being created: no create fails. The
-// stamp of what was in flight, and of what comes before the death is known to those who
-// route, may be missed, for the syncer to set. After that nothing is missed.
+// One of two replicas is killed while Clusters are being created: no create fails. Requests in flight may miss their
+// stamp, and so may later ones until the Service stops routing to the dead replica; the syncer then sets it. After
+// that, no stamp is missed.
 func testOneOfTwoKilled(t *testing.T) {
 	g := NewWithT(t)
 	namespace := newNamespace(t, g, "one-killed", nil)
@@ -329,7 +328,7 @@ func testOneOfTwoKilled(t *testing.T) {
 		t.Logf("%d creates, %d of them without the stamp", load.answered.Load(), load.unstamped.Load())
 		g.Expect(load.failed.Load()).To(BeZero(), "the last: %v", load.problem.Load())
 
-		// The other one is enough.
+		// The remaining replica is enough.
 		rest := startLoad(g, namespace)
 		defer rest.stop()
 		g.Eventually(rest.answered.Load).Should(BeNumerically(">", 100))
@@ -337,8 +336,8 @@ func testOneOfTwoKilled(t *testing.T) {
 	}
 }
 
-// With no replica left, Clusters are created as ever and imported all the same. What
-// only the webhook can allow is refused, in words that say what is wrong.
+// With no replica left, Clusters are still created and imported. The API server refuses the changes that only the
+// webhook can allow, with a message that says what is wrong.
 func testBothKilled(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -371,7 +370,7 @@ func testBothKilled(t *testing.T) {
 	g.Expect(admin.Create(ctx, s.cluster("cross"), client.DryRunAll)).To(Succeed(), "they are back")
 }
 
-// Muster can be taken away under everything that it imported: nothing waits for it.
+// Muster can be uninstalled while everything that it imported stays: no object waits for it.
 func testUninstall(t *testing.T) {
 	g := NewWithT(t)
 	create(g, fixture.Config())

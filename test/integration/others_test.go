@@ -17,9 +17,9 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// mutate lets a policy of somebody else change what the syncer writes to these resources,
-// as a mutating webhook would, until the test ends or it is undone. It returns when the policy
-// is in force: when sees succeeds with the answer to the syncer's stamping of a Cluster, and the error.
+// mutate makes a foreign policy change what the syncer writes to these resources, as a mutating webhook would, until
+// the test ends or undo is called. It returns when the policy is in force: when sees succeeds with the answer, and
+// the error, to the syncer's stamping of a Cluster.
 func mutate(t *testing.T, g Gomega, groups, resources, mutation string, of *clusterv1.Cluster, sees func(Gomega, *clusterv1.Cluster, error)) (undo func()) {
 	t.Helper()
 	g.Expect(env.Apply(ctx, fmt.Sprintf(`
@@ -54,8 +54,8 @@ spec: {policyName: test-somebody-elses}
 	return undo
 }
 
-// unstamped creates a Cluster that waits for the syncer to stamp it, and returns how to
-// start the syncer. The webhook is down until the test ends.
+// unstamped creates a Cluster that waits for the syncer to stamp it, and returns a function that starts the syncer.
+// The webhook is down until the test ends.
 func (s scene) unstamped(t *testing.T, g Gomega, cluster *clusterv1.Cluster) (start func()) {
 	t.Helper()
 	start = stop(t, g, syncerProcess)
@@ -68,9 +68,9 @@ func (s scene) unstamped(t *testing.T, g Gomega, cluster *clusterv1.Cluster) (st
 
 const cost = "example.com/cost"
 
-// Where somebody else's webhook puts a label on everything, the syncer's own policies see
-// that label in the syncer's requests. They let it pass: stamping, importing, releasing
-// and retiring go on, and there is no tug of war.
+// A foreign webhook puts a label on every object, and the syncer's own policies see that label in the syncer's
+// requests. They let it pass: stamping, importing, releasing and retiring go on, and syncer and webhook do not fight
+// over the label.
 func TestOthersLabelEverything(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -121,8 +121,8 @@ func TestOthersLabelEverything(t *testing.T) {
 	g.Expect(requests(g, begin, isRefused)).To(BeEmpty())
 }
 
-// A class got new variables since a Cluster was written: whoever writes it next, Cluster
-// API's webhook fills in their defaults, wherever variables may be.
+// A class got new variables since a Cluster was written. At the next write, by any client, Cluster API's webhook
+// fills in their defaults, wherever variables may be.
 func TestOthersFillInVariables(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -162,8 +162,8 @@ func TestOthersFillInVariables(t *testing.T) {
 	g.Expect(requests(g, begin, isRefused)).To(BeEmpty())
 }
 
-// What somebody's webhook changes in the syncer's request is refused like a change of the
-// syncer's. The condition names it, so that people know whose webhook to look at.
+// A foreign webhook's change to the syncer's request is refused like the syncer's own. The condition names the
+// change, so that users know which webhook to look at.
 func TestOthersChangeIsNamed(t *testing.T) {
 	for name, test := range map[string]struct{ mutation, named string }{
 		"a label is changed":      {`Object{metadata: Object.metadata{labels: {"team": "b"}}}`, "labels and annotations of a Cluster: team"},
@@ -191,7 +191,7 @@ func TestOthersChangeIsNamed(t *testing.T) {
 	}
 }
 
-// What a policy may cost is limited. The fence stays below that for the largest Clusters.
+// The API server limits the cost of a policy. The fence stays below the limit for the largest Clusters.
 func TestFenceOfALargeCluster(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -212,7 +212,7 @@ func TestFenceOfALargeCluster(t *testing.T) {
 		cluster.Labels[fmt.Sprintf("label-%d", i)], cluster.Annotations[fmt.Sprintf("annotation-%d", i)] = "x", "x"
 	}
 	create(g, cluster)
-	t.Cleanup(func() { deleteNow(NewWithT(t), cluster) }) // Others count those that wait.
+	t.Cleanup(func() { deleteNow(NewWithT(t), cluster) }) // Other tests count waiting Clusters.
 	write := func(change func(pool, variable int) (value string, changed bool)) error {
 		live := current(g, cluster)
 		before := live.DeepCopy()
@@ -238,8 +238,7 @@ func TestFenceOfALargeCluster(t *testing.T) {
 	})).To(MatchError(ContainSubstring("variable-9 of pool-99")))
 }
 
-// withClassLabels installs the component until the test ends. It returns when the API server
-// labels Clusters.
+// withClassLabels installs the component until the test ends. It returns when the API server labels Clusters.
 func withClassLabels(t *testing.T, g Gomega, namespace string) {
 	t.Helper()
 	deleteByKubectl(t, "mutatingadmissionpolicybinding,mutatingadmissionpolicy", "muster-class-labels")
@@ -251,9 +250,9 @@ func withClassLabels(t *testing.T, g Gomega, namespace string) {
 	}).Should(Succeed())
 }
 
-// Without the webhook the API server alone labels Clusters with their class, on every change
-// that concerns it, and leaves to the syncer what it cannot do: to shorten a name. What is
-// forged stays only if it may be that.
+// Without the webhook, the API server alone labels Clusters with their class, on every change that concerns the
+// class. It leaves shortening of a name, which it cannot do, to the syncer. It keeps a forged label only if the label
+// could be right.
 func TestClassLabelsWithoutTheWebhook(t *testing.T) {
 	g := NewWithT(t)
 	namespace, classNamespace := newNamespace(t, g, "labels", nil), newNamespace(t, g, "classes", nil)
@@ -289,13 +288,13 @@ func TestClassLabelsWithoutTheWebhook(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			cluster := fixture.Cluster(namespace, "", test.class, test.classNamespace)
-			cluster.GenerateName, cluster.Labels = "cluster-", test.labels // As with a name: no label depends on it.
+			cluster.GenerateName, cluster.Labels = "cluster-", test.labels // No label depends on the name.
 			create(g, cluster)
 			g.Expect(current(g, cluster).Labels).To(Equal(test.want))
 		})
 	}
 
-	// It follows the class.
+	// The labels follow the class.
 	cluster := fixture.Cluster(namespace, "follows", "standard", classNamespace)
 	create(g, cluster)
 	classRef := func(fields string) string { return `{"spec": {"topology": {"classRef": {` + fields + `}}}}` }
@@ -308,7 +307,7 @@ func TestClassLabelsWithoutTheWebhook(t *testing.T) {
 		{`{"metadata": {"labels": {"env": "prod", "` + stamp.ClassNameLabel + `": "forged"}}}`, stamp.Merge(prod, of("standard", classNamespace))},
 		{classRef(`"name": "large"`), stamp.Merge(prod, of("large", classNamespace))},
 		{classRef(`"namespace": null`), stamp.Merge(prod, of("large", namespace))},
-		{classRef(`"name": "` + tooLong + `"`), stamp.Merge(prod, unnamed)}, // What was right before is wrong now, and only a hash would be right.
+		{classRef(`"name": "` + tooLong + `"`), stamp.Merge(prod, unnamed)}, // Only a hash would be right.
 		{classRef(`"name": "small"`), stamp.Merge(prod, of("small", namespace))},
 		{`{"spec": {"topology": null}}`, prod},
 	} {
@@ -317,8 +316,7 @@ func TestClassLabelsWithoutTheWebhook(t *testing.T) {
 	}
 }
 
-// With the webhook each Cluster is stamped as without the policy: what either does, the other
-// leaves as it is.
+// With the webhook, each Cluster gets the same stamp as without the policy: neither changes the other's labels.
 func TestClassLabelsBesideTheWebhook(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -342,7 +340,7 @@ func TestClassLabelsBesideTheWebhook(t *testing.T) {
 	withClassLabels(t, g, s.namespace)
 	g.Expect(dry()).To(Equal(alone))
 
-	// The webhook's labels of a class whose name does not fit stay through later changes.
+	// The webhook's labels for a class whose name is too long stay through later changes.
 	create(g, tooLong)
 	patch(g, tooLong, entry("labels", "env", `"prod"`))
 	g.Expect(tooLong.Labels).To(HaveKeyWithValue(stamp.ClassNameLabel, alone[2][0][stamp.ClassNameLabel]))

@@ -23,8 +23,8 @@ func rollout(g Gomega, user string, args ...string) (string, int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// Who may patch a HelmChartProxy, but has not the verb promote, neither approves a change nor lets a halted
-// rollout go on; and does not reach the same by the annotations of a HelmReleaseProxy.
+// A user who may patch a HelmChartProxy, but lacks the verb promote, can neither approve a change nor resume a halted
+// rollout. Annotations on a HelmReleaseProxy do not help, either.
 func TestPromoters(t *testing.T) {
 	g := NewWithT(t)
 	applyHelm(t, g)
@@ -68,7 +68,7 @@ spec: {clusterSelector: {}, chartName: web, repoURL: "https://charts.example.com
 	g.Expect(code).To(Equal(0), out)
 	g.Expect(out).To(ContainSubstring("approve the change for team/one"))
 	g.Expect(annotations()).To(HaveKeyWithValue(approved, "4567"))
-	// What does not act on the rollout is not refused.
+	// Changes that do not affect the rollout are allowed.
 	g.Expect(peter.Patch(ctx, web(), mergePatch(`{"metadata":{"annotations":{"note":"mine"}}}`))).To(Succeed())
 
 	plays("Halted", "stage all, 0 of 1 updated: no longer ready while its stage was soaking: team/one", "")
@@ -88,7 +88,7 @@ spec: {clusterRef: {kind: Cluster, namespace: %[2]s, name: one}, chartName: web,
 	for _, key := range []string{"rollout-granted", "rollout-approved", "release", "bundle"} {
 		for _, value := range []string{`"89ab"`, "null"} {
 			if key != "release" && value == "null" {
-				continue // It is not there.
+				continue // The annotation is not there.
 			}
 			change := mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{"fleet.addons.cluster.x-k8s.io/%s":%s}}}`, key, value))
 			err := peter.Patch(ctx, release(), change, client.DryRunAll)

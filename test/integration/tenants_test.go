@@ -18,8 +18,8 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// Naming a class of another namespace delivers that namespace's bundles: only those may
-// who are allowed to get the class.
+// Naming a class of another namespace delivers that namespace's bundles, so only users who may get the class may name
+// it.
 func TestTenants(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -77,7 +77,7 @@ spec: {topology: {class: standard, classNamespace: %s, version: v1.36.3}}
 	t.Run("where everybody may read the classes, the verb use is asked about", func(t *testing.T) {
 		g := NewWithT(t)
 		configure(t, g, "{policy: {crossNamespaceClassVerb: use}}")
-		g.Eventually(func(g Gomega) { // Until the webhook has seen the settings.
+		g.Eventually(func(g Gomega) { // Until the webhook has read the settings.
 			isForbidden(g, anna.Create(ctx, s.cluster("reader"), client.DryRunAll),
 				"may not use clusterclasses.cluster.x-k8s.io", "with verb use on resource clusterclasses")
 		}).Should(Succeed())
@@ -96,15 +96,15 @@ spec: {topology: {class: standard, classNamespace: %s, version: v1.36.3}}
 	}
 }
 
-// A tenant who writes a pin onto a Cluster that is not selected does not make it a user of its class: the
-// webhook removes the pin, and without the webhook the syncer ignores it.
+// A tenant who writes a pin onto a Cluster that is not selected does not make it a user of its class: the webhook
+// removes the pin, and without the webhook the syncer ignores it.
 func TestForgedPinClaimsNothing(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	configureCluster(t, g, `{namespaceSelector: {matchLabels: {import: "yes"}}}`)
 	configObserved(g)
 	grant(t, g, s.namespace, "mallory", may("cluster.x-k8s.io", "clusters", "*"))
-	g.Eventually(func(g Gomega) { // Until the webhook has seen the settings.
+	g.Eventually(func(g Gomega) { // Until the webhook has read the settings.
 		probe := s.cluster("probe")
 		g.Expect(admin.Create(ctx, probe, client.DryRunAll)).To(Succeed())
 		g.Expect(stamp.PinOf(probe.Annotations)).To(Equal(stamp.Pin{}))
@@ -146,7 +146,7 @@ func TestForgedPinClaimsNothing(t *testing.T) {
 	})
 }
 
-// The syncer removes keys of Muster that it does not set itself, whoever wrote them.
+// The syncer removes Muster's keys that it does not set itself, whichever user wrote them.
 func TestOwnKeysThatNobodyWantsGo(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -168,7 +168,7 @@ func TestOwnKeysThatNobodyWantsGo(t *testing.T) {
 	}
 }
 
-// bookkeeping are the keys by which Muster remembers, on Fleet's objects, what it did.
+// bookkeeping are the keys with which Muster records its actions on Fleet's objects.
 var bookkeeping = map[string][]string{
 	"labels": {stamp.ClassNameLabel, stamp.ClassNamespaceLabel},
 	"annotations": {
@@ -177,8 +177,7 @@ var bookkeeping = map[string][]string{
 	},
 }
 
-// A tenant may do everything with Fleet's objects of his namespace, but not forge what
-// Muster wrote down there.
+// A tenant may do everything with Fleet's objects in his namespace, except forge Muster's records on them.
 func TestBookkeepingIsMustersOwn(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -216,7 +215,7 @@ func TestBookkeepingIsMustersOwn(t *testing.T) {
 					}
 					refused(g, his.Create(ctx, made()), key)
 					refused(g, his.Patch(ctx, target(fleetVersion, kind, s.namespace, "bare"), mergePatch(entry(where, key, `"true"`))), key)
-					// Who administers the whole cluster may, and so may who was given the verb for it.
+					// A cluster administrator may, and so may a user who was given the verb for it.
 					for _, writer := range []client.Client{admin, theirs} {
 						g.Expect(writer.Create(ctx, made(), client.DryRunAll)).To(Succeed())
 					}
@@ -235,7 +234,7 @@ func TestBookkeepingIsMustersOwn(t *testing.T) {
 				}
 			}
 		}
-		// The message specifies what to do.
+		// The message says what to do.
 		isForbidden(g, his.Patch(ctx, one.DeepCopy(), mergePatch(entry("labels", stamp.ClassNameLabel, `"x"`))), "Leave it as it is", "labels of your own",
 			"bookkeep")
 	})
@@ -253,9 +252,9 @@ func TestBookkeepingIsMustersOwn(t *testing.T) {
 	})
 }
 
-// A role in one namespace that includes BundleNamespaceMappings lets a tenant deploy to the
-// clusters of every namespace: Fleet asks nobody there. The optional component refuses it, and
-// leaves the syncer and cluster administrators alone.
+// A role in one namespace that includes BundleNamespaceMappings lets a tenant deploy to the clusters of every
+// namespace, because Fleet checks no rights there. The optional component refuses that, and does not restrict the
+// syncer and cluster administrators.
 func TestMappingsOfTenants(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -281,13 +280,13 @@ func TestMappingsOfTenants(t *testing.T) {
 	change := func(name, body string) error {
 		return mallory.Patch(ctx, target(fleetVersion, "BundleNamespaceMapping", namespace, name), mergePatch(body))
 	}
-	// A tenant opens no namespace to others, but may label and delete a mapping that is there.
+	// A tenant opens no namespace to others, but may label and delete an existing mapping.
 	g.Eventually(func(g Gomega) { isForbidden(g, mallory.Create(ctx, toEverybody("new"), client.DryRunAll), refusal) }).Should(Succeed())
 	isForbidden(g, change("closed", `{"namespaceSelector":{}}`), refusal)
 	isForbidden(g, change("open", `{"bundleSelector":{"matchLabels":{"a":"b"}}}`), refusal)
 	g.Expect(change("open", entry("labels", "a", `"b"`))).To(Succeed())
 	g.Expect(mallory.Delete(ctx, toEverybody("open"))).To(Succeed())
-	// The syncer makes its mappings, and an administrator any.
+	// The syncer creates its mappings, and an administrator may create any.
 	s.imported(g, "one")
 	appears(g, s.mapping())
 	create(g, toEverybody("new"))

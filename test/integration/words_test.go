@@ -76,8 +76,8 @@ func newFleetCluster(g Gomega, namespace, name string, annotations map[string]st
 	return cluster
 }
 
-// initialize plays Cluster API: control plane and infrastructure appear, the Cluster
-// refers to them, and its control plane is initialized.
+// initialize plays Cluster API: it creates the control plane and the infrastructure, makes the Cluster refer to them,
+// and initializes the control plane.
 func initialize(g Gomega, cluster *clusterv1.Cluster) {
 	controlPlane, infrastructure := fixture.ControlPlane(cluster), fixture.Infrastructure(cluster)
 	create(g, controlPlane, infrastructure)
@@ -88,7 +88,7 @@ func initialize(g Gomega, cluster *clusterv1.Cluster) {
 	g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
 }
 
-// scene is a class in one namespace and room for Clusters in another.
+// scene is a class in one namespace, and another namespace for Clusters.
 type scene struct {
 	classNamespace, namespace string
 	class                     *clusterv1.ClusterClass
@@ -106,7 +106,7 @@ func (s scene) cluster(name string) *clusterv1.Cluster {
 	return fixture.Cluster(s.namespace, name, s.class.Name, s.class.Namespace)
 }
 
-// yaml is the same, as a user writes it.
+// yaml returns the same Cluster as a user writes it.
 func (s scene) yaml(name string) string {
 	return fmt.Sprintf(topologyYAML, s.namespace, name, s.class.Name, s.classNamespace)
 }
@@ -129,7 +129,7 @@ func (s scene) imported(g Gomega, name string, labels ...string) *clusterv1.Clus
 	return cluster
 }
 
-// What the syncer makes of the scene's Clusters.
+// The following methods return the objects that the syncer makes for the scene's Clusters.
 func (s scene) fleet(name string) *fleetv1.Cluster {
 	return named(&fleetv1.Cluster{}, s.namespace, name)
 }
@@ -142,7 +142,7 @@ func (s scene) mapping() *fleetv1.BundleNamespaceMapping {
 	return named(&fleetv1.BundleNamespaceMapping{}, s.classNamespace, s.namespace)
 }
 
-// isRetired expects that the mapping is there and maps nothing.
+// isRetired expects a mapping that exists and maps nothing.
 func (s scene) isRetired(g Gomega) {
 	mapping := s.mapping()
 	exists(g, mapping)
@@ -161,7 +161,7 @@ func (s scene) deployed(t *testing.T, g Gomega, bundle, cluster string) *fleetv1
 	return deployment
 }
 
-// named gives an object its key.
+// named sets an object's namespace and name.
 func named[T client.Object](object T, namespace, name string) T {
 	object.SetNamespace(namespace)
 	object.SetName(name)
@@ -215,7 +215,7 @@ func apply(t *testing.T, text string, args ...string) (string, error) {
 	return env.KubectlInput(ctx, text, append([]string{"apply", "-f", "-"}, args...)...)
 }
 
-// deleteByKubectl deletes what a test has left, when it ends.
+// deleteByKubectl deletes the objects that a test has left, when it ends.
 func deleteByKubectl(t *testing.T, args ...string) {
 	t.Cleanup(func() {
 		if _, err := env.Kubectl(ctx, append([]string{"delete", "--ignore-not-found"}, args...)...); err != nil {
@@ -238,7 +238,7 @@ func fleetCluster(g Gomega, namespace, name string) *fleetv1.Cluster {
 	return get(g, &fleetv1.Cluster{}, namespace, name)
 }
 
-// exists reads objects, which must be there.
+// exists reads objects, which must exist.
 func exists(g Gomega, objects ...client.Object) {
 	for _, object := range objects {
 		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed(), "%T should exist", object)
@@ -268,14 +268,14 @@ func isAbsentThroughout(g Gomega, objects ...client.Object) {
 	g.Consistently(func(g Gomega) { isGone(g, objects...) }).Should(Succeed())
 }
 
-// remove deletes objects, and waits for nothing.
+// remove deletes objects, and does not wait.
 func remove(g Gomega, objects ...client.Object) {
 	for _, object := range objects {
 		g.Expect(client.IgnoreNotFound(admin.Delete(ctx, object))).To(Succeed())
 	}
 }
 
-// deleteNow deletes objects, which go at once: nothing of ours holds them.
+// deleteNow deletes objects, which must go at once: Muster holds none of them.
 func deleteNow(g Gomega, objects ...client.Object) {
 	remove(g, objects...)
 	g.Eventually(func(g Gomega) { isGone(g, objects...) }).WithTimeout(5 * time.Second).Should(Succeed())
@@ -339,7 +339,7 @@ func configure(t *testing.T, g Gomega, spec string) {
 	create(g, object(g, configYAML(spec)))
 }
 
-// configureCluster does so with spec.cluster.
+// configureCluster does so for spec.cluster.
 func configureCluster(t *testing.T, g Gomega, cluster string) {
 	t.Helper()
 	configure(t, g, "{cluster: "+cluster+"}")
@@ -356,8 +356,8 @@ func readConfig(g Gomega) *addonsv1.FleetAddonConfig {
 	return get(g, &addonsv1.FleetAddonConfig{}, "", addonsv1.FleetAddonConfigName)
 }
 
-// configObserved waits until the syncer has read the FleetAddonConfig, before which it selects Clusters
-// as the settings of the test before said.
+// configObserved waits until the syncer has read the FleetAddonConfig; before that, it selects Clusters by the
+// settings of the previous test.
 func configObserved(g Gomega) {
 	g.Eventually(func(g Gomega) {
 		config := readConfig(g)
@@ -373,7 +373,7 @@ func stop(t *testing.T, g Gomega, process string) (restart func()) {
 	return restart
 }
 
-// withoutWebhooks takes webhook configurations of Muster from the API server until the test ends.
+// withoutWebhooks removes webhook configurations of Muster until the test ends.
 func withoutWebhooks(t *testing.T, g Gomega, configurations ...client.Object) {
 	t.Helper()
 	for _, configuration := range configurations {
@@ -387,16 +387,16 @@ func withoutWebhooks(t *testing.T, g Gomega, configurations ...client.Object) {
 	}
 }
 
-// Other people, and what they may.
+// Other users, and their rights.
 
-// tenant is a client of a user with these groups, as the API server knows impersonation.
+// tenant is a client that impersonates a user with these groups.
 func tenant(g Gomega, user string, groups ...string) client.Client {
 	result, err := fixture.ClientAs(env, user, groups...)
 	g.Expect(err).NotTo(HaveOccurred())
 	return result
 }
 
-// thiefAgent is the user agent of requests that a test makes with a token of Muster's.
+// thiefAgent is the user agent of the requests that a test makes with a token of Muster's.
 const thiefAgent = "thief"
 
 // accountClient is a client with a token of a ServiceAccount.
@@ -413,8 +413,8 @@ func may(group, resource string, verbs ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
 }
 
-// grant lets somebody do something in a namespace, or everywhere if that is "", until the test
-// ends. It returns when the authorizer knows. A group begins with "group:".
+// grant gives a user or group rights in a namespace, or in all if namespace is "", until the test ends. It returns
+// when the authorizer knows them. A group begins with "group:".
 func grant(t *testing.T, g Gomega, namespace, who string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	name := fmt.Sprintf("test-%d", counter.Add(1))
@@ -433,7 +433,7 @@ func grant(t *testing.T, g Gomega, namespace, who string, rules ...rbacv1.Policy
 	knows(g, subject, namespace, rules...)
 }
 
-// knows waits until the authorizer lets somebody do something.
+// knows waits until the authorizer grants a subject these rights.
 func knows(g Gomega, subject rbacv1.Subject, namespace string, rules ...rbacv1.PolicyRule) {
 	spec := authorizationv1.SubjectAccessReviewSpec{User: subject.Name}
 	if subject.Kind == rbacv1.GroupKind {
@@ -451,11 +451,11 @@ func knows(g Gomega, subject rbacv1.Subject, namespace string, rules ...rbacv1.P
 	}
 }
 
-// provoked are the namespaces, and the plural names of kinds, for which Muster was refused on purpose.
+// provoked holds the namespaces, and the plural names of kinds, for which a test made the API server refuse Muster.
 var provoked sync.Map
 
-// deny has the API server refuse every update of a kind of Fleet's objects in the namespace of
-// this one, until the test ends or allow is called.
+// deny makes the API server refuse every update of a kind of Fleet's objects in the namespace of this one, until the
+// test ends or allow is called.
 func deny(t *testing.T, g Gomega, object client.Object, resource, message string) (allow func()) {
 	t.Helper()
 	name := "test-" + object.GetNamespace()
@@ -472,16 +472,16 @@ func deny(t *testing.T, g Gomega, object client.Object, resource, message string
 	return allow
 }
 
-// What Muster asked.
+// Muster's requests.
 
-// asked is what the syncer asked of the API server in use, as far as the log has been read.
+// asked holds the syncer's requests to the API server in use, as far as the log has been read.
 var asked struct {
 	sync.Mutex
 	tails  map[*stack.Stack]*stack.AuditTail
 	events map[*stack.Stack][]stack.AuditEvent
 }
 
-// follow begins to read a stack's log: of a long log not all is read again for every question.
+// follow starts reading a stack's log, so that a test does not read the whole log for every question.
 func follow(s *stack.Stack) error {
 	asked.Lock()
 	defer asked.Unlock()
@@ -496,8 +496,8 @@ func follow(s *stack.Stack) error {
 	return err
 }
 
-// requests returns what the syncer asked of the API server, without what it does on
-// its own account: leader election, and asking once per kind whether it may read it.
+// requests returns the syncer's requests to the API server, without those on its own account: leader election, and
+// one check per kind of whether it may read it.
 func requests(g Gomega, since time.Time, where ...func(stack.AuditEvent) bool) (selected []stack.AuditEvent) {
 	asked.Lock()
 	defer asked.Unlock()
@@ -529,14 +529,14 @@ func in(namespace string) func(stack.AuditEvent) bool {
 	return func(e stack.AuditEvent) bool { return e.Namespace == namespace }
 }
 
-// about selects requests that name something in their address, such as the labels that are listed.
+// about selects requests whose address contains this name, such as the labels of a list.
 func about(name string) func(stack.AuditEvent) bool {
 	return func(e stack.AuditEvent) bool { return strings.Contains(e.URI, name) }
 }
 
 func isRefused(e stack.AuditEvent) bool { return e.Code == http.StatusForbidden }
 
-// quiet waits until the syncer has asked nothing of that for a while.
+// quiet waits until the syncer has sent no matching request for a while.
 func quiet(g Gomega, where ...func(stack.AuditEvent) bool) {
 	g.Eventually(func(g Gomega) {
 		g.Expect(requests(g, time.Now().Add(-2*time.Second), where...)).To(BeEmpty())
@@ -548,7 +548,7 @@ func caapf(g Gomega, manager, text string) {
 	g.Expect(admin.Apply(ctx, client.ApplyConfigurationFromUnstructured(object(g, text)), client.FieldOwner(manager), client.ForceOwnership)).To(Succeed())
 }
 
-// unstamp takes off Clusters what the webhook put on them, as if they were from before.
+// unstamp removes what the webhook put on Clusters, as if they were older than the webhook.
 func unstamp(t *testing.T, g Gomega, clusters ...*clusterv1.Cluster) {
 	t.Helper()
 	defer stop(t, g, webhookProcess)()

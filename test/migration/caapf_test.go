@@ -26,14 +26,14 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// The settings of the CAAPF that is played, those of its default FleetAddonConfig.
+// These are the settings of the simulated CAAPF, taken from its default FleetAddonConfig.
 const (
 	caapfNamespace  = "caapf-system"
 	caapfDeployment = "caapf-controller-manager"
 	caapfManager    = "addon-provider-fleet"
 )
 
-// caapfInstallation is what CAAPF has on an API server. Its CRD demands both selectors.
+// caapfInstallation contains CAAPF's objects on an API server. Its CRD requires both selectors.
 const caapfInstallation = `
 apiVersion: v1
 kind: Namespace
@@ -88,7 +88,7 @@ spec:
           status: {type: object, x-kubernetes-preserve-unknown-fields: true}
 `
 
-// caapfConfig is applied when the CRD is there.
+// caapfConfig is applied once the CRD exists.
 const caapfConfig = `
 apiVersion: addons.cluster.x-k8s.io/v1alpha1
 kind: FleetAddonConfig
@@ -104,7 +104,7 @@ spec:
   clusterClass: {patchResource: true, setOwnerReferences: true}
 `
 
-// caapfOfClass is what CAAPF makes of a ClusterClass.
+// caapfOfClass contains the objects that CAAPF makes for a ClusterClass.
 const caapfOfClass = `
 apiVersion: fleet.cattle.io/v1alpha1
 kind: ClusterGroup
@@ -112,7 +112,7 @@ metadata: {namespace: {{.Namespace}}, name: {{.Name}}, labels: {{.Labels}}, owne
 spec: {selector: {matchLabels: {{.ClassLabels}}}}
 `
 
-// caapfOfCluster is what CAAPF makes, in this order, of a Cluster that is initialized.
+// caapfOfCluster contains the objects that CAAPF makes, in this order, for an initialized Cluster.
 const caapfOfCluster = `
 apiVersion: fleet.cattle.io/v1alpha1
 kind: BundleNamespaceMapping
@@ -143,8 +143,8 @@ kind: Namespace
 metadata: {name: {{.Namespace}}, annotations: {field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace: "true"}}
 `
 
-// playCAAPF does once what CAAPF's controllers do, as its account. It applies without force and
-// goes on where another manager has a field, as they do.
+// playCAAPF does once what CAAPF's controllers do, with CAAPF's account. Like them, it applies without force, and
+// goes on where another manager owns a field.
 func playCAAPF() error {
 	caapf, err := fixture.ClientAs(env, stack.ServiceAccount(caapfNamespace, caapfDeployment))
 	if err != nil {
@@ -183,8 +183,8 @@ func (p player) cluster(cluster *clusterv1.Cluster) error {
 	return p.apply(caapfOfCluster, []string{perCluster, caapfManager, perCluster, "namespace-" + caapfManager}, "Cluster", cluster, class.Name, class.Namespace, values)
 }
 
-// group gives a group the labels of its class, once more by the whole object: owners and all
-// belong to two managers from then on.
+// group gives a group the labels of its class, with a second apply of the whole object: from then on two managers own
+// everything, including the owner references.
 func (p player) group(group *fleetv1.ClusterGroup, classes []clusterv1.ClusterClass) error {
 	for _, class := range classes {
 		if class.Name == group.Labels[stamp.ClassNameLabel] && class.Namespace == group.Labels[stamp.ClassNamespaceLabel] {
@@ -211,8 +211,7 @@ func (p player) finalize(object client.Object) error {
 	return nil
 }
 
-// apply fills in a template, and applies each of its objects as a field manager. The first
-// that fails ends it.
+// apply fills in a template, and applies each of its objects as a field manager. It stops at the first error.
 func (p player) apply(text string, managers []string, kind string, object client.Object, class, classNamespace string, values any) error {
 	asJSON := func(value any) string {
 		content, _ := json.Marshal(value)
@@ -250,8 +249,8 @@ func (p player) applyOne(content []byte, manager string) error {
 	return p.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(manager))
 }
 
-// templateValues are the Cluster and what it refers to, without status, managed fields and
-// resource version, and with all else.
+// templateValues returns the Cluster and the objects that it refers to, with all fields except status, managed fields
+// and resource version.
 func (p player) templateValues(cluster *clusterv1.Cluster) (map[string]any, error) {
 	values := map[string]any{}
 	for key, ref := range map[string]clusterv1.ContractVersionedObjectReference{

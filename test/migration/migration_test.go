@@ -1,5 +1,5 @@
-// Package migration moves a management cluster from CAAPF to Muster by the steps of
-// docs/migrate-from-caapf.md, and back. CAAPF is played.
+// Package migration moves a management cluster from CAAPF to Muster by the steps of docs/migrate-from-caapf.md, and
+// back. The test plays CAAPF.
 package migration
 
 import (
@@ -34,14 +34,14 @@ const (
 	soon    = 2 * time.Minute
 )
 
-// prod has an agent that deploys; one and two are in Fleet, and nothing runs there.
+// prod has an agent that deploys; one and two are in Fleet, and no agent runs for them.
 var (
 	prod = types.NamespacedName{Namespace: "team", Name: "prod"}
 	one  = types.NamespacedName{Namespace: "team", Name: "one"}
 	two  = types.NamespacedName{Namespace: "other", Name: "two"}
 )
 
-// The page, step by step, from a CAAPF that runs; back to it; and again.
+// TestMigration follows the page step by step, from a running CAAPF to Muster, back, and forth again.
 func TestMigration(t *testing.T) {
 	g := NewWithT(t)
 	steps := newPage(t)
@@ -111,7 +111,7 @@ func runCAAPF(t *testing.T, g Gomega) {
 		{Namespace: one.Namespace, Name: one.Name, ClassNamespace: classes, Labels: map[string]string{"env": "test"}},
 		{Namespace: two.Namespace, Name: two.Name, ClassNamespace: classes},
 	} {
-		// As users apply them: with the annotation that CAAPF copies.
+		// The Clusters are applied as users do it: with the annotation that CAAPF copies.
 		_, err := env.KubectlInput(ctx, cluster.YAML(), "apply", "-f", "-")
 		g.Expect(err).NotTo(HaveOccurred())
 	}
@@ -134,7 +134,7 @@ func runCAAPF(t *testing.T, g Gomega) {
 	}).WithTimeout(2 * soon).Should(Succeed())
 }
 
-// page runs the commands of the page in a directory of its own.
+// page runs the commands of docs/migrate-from-caapf.md in a directory of its own.
 type page struct {
 	*fixture.Shell
 	commands  map[string]string
@@ -162,8 +162,8 @@ func (p *page) run(t *testing.T, g Gomega, step string) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// install runs the page's command on a kustomization of the shipped manifests, and then,
-// as a kubelet would, what its Deployments describe.
+// install runs the page's command on a kustomization of the shipped manifests, and then starts the programs of its
+// Deployments, as a kubelet would.
 func (p *page) install(t *testing.T, g Gomega) {
 	root, err := stack.RepoRoot()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -187,7 +187,7 @@ func (p *page) install(t *testing.T, g Gomega) {
 	g.Expect(names).To(ConsistOf("muster-webhook", "muster-syncer"))
 }
 
-// objects names the objects of Fleet's in a file.
+// objects returns the names of Fleet's objects in a file.
 func (p *page) objects(g Gomega, file string) []string {
 	read, problems := manifests.Read([]string{filepath.Join(p.Home, file)}, nil)
 	g.Expect(problems).To(BeEmpty())
@@ -227,7 +227,7 @@ func eventuallyMusters(g Gomega) {
 	}).WithTimeout(soon).Should(Succeed())
 }
 
-// isUnchanged looks for some time whether everything is what it was.
+// isUnchanged checks for some time that everything is as it was.
 func isUnchanged(g Gomega, before state) {
 	g.Consistently(func(g Gomega) {
 		now := observe(g)
@@ -238,7 +238,7 @@ func isUnchanged(g Gomega, before state) {
 	}).WithTimeout(10 * time.Second).WithPolling(time.Second).Should(Succeed())
 }
 
-// left looks for what CAAPF leaves on shared objects, which nobody wants.
+// left expects no leftovers of CAAPF on shared objects and ClusterClasses.
 func left(g Gomega) {
 	for kind, list := range map[string][]types.NamespacedName{
 		"ClusterGroup":           {{Namespace: "team", Name: "in-memory.classes"}, {Namespace: "team", Name: "standard.classes"}, {Namespace: "other", Name: "in-memory.classes"}},
@@ -283,14 +283,13 @@ func testRemoved(t *testing.T) {
 	}).Should(Succeed())
 }
 
-// state is what there is, and which objects they are.
+// state contains the objects and their UIDs.
 type state struct {
 	// objects are Fleet's Clusters, groups and mappings.
 	objects map[string]types.UID
-	// deployments are BundleDeployments, with the version that is deployed; agents those of
-	// Fleet's agents.
+	// deployments are BundleDeployments, with the deployed version; agents belong to Fleet's agents.
 	deployments, agents map[string]string
-	// applications and releases are on the cluster that runs.
+	// applications and releases are on the running cluster.
 	applications map[string]types.UID
 	releases     []string
 }

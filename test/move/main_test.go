@@ -1,5 +1,5 @@
-// Package move moves a cluster with clusterctl between two management clusters that both
-// have Cluster API, Fleet and Muster, by the commands of docs/operations.md.
+// Package move moves a cluster with clusterctl between two management clusters that both have Cluster API, Fleet and
+// Muster. It uses the commands of docs/operations.md.
 package move
 
 import (
@@ -26,8 +26,7 @@ type side struct {
 	admin client.Client
 }
 
-// home is where the clusters are made; their processes and files are its own, also when
-// they are managed from away.
+// home is where the clusters are made; it keeps their processes and files even while away manages them.
 var home, away *side
 
 func TestMain(m *testing.M) {

@@ -106,8 +106,8 @@ func TestMove(t *testing.T) {
 	t.Run("nothing was refused to Muster", testAudit)
 }
 
-// prepare makes a side ready for clusters: clusterctl knows Cluster API's kinds by the label
-// that it gives them when it installs them.
+// prepare makes a side ready for clusters: clusterctl recognizes Cluster API's kinds by the label that it gives them
+// when it installs them.
 func (s *side) prepare(g Gomega) {
 	out, err := s.Kubectl(ctx, "get", "crds", "-o", "name")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -120,7 +120,7 @@ func (s *side) prepare(g Gomega) {
 	for _, namespace := range []string{classes, team} {
 		g.Expect(s.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")).To(Succeed())
 	}
-	// The agent listens nowhere on the node: docs/guides/cni.md.
+	// The agent listens on no port of the node: docs/guides/cni.md.
 	blocks, err := fixture.Guide("cni.md", 3)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(s.Apply(ctx, blocks[0])).To(Succeed())
@@ -181,7 +181,7 @@ func testRehearsal(t *testing.T, guide *guide) {
 	}).Should(Succeed())
 }
 
-// testMoved moves the cluster, and looks at who has written what meanwhile.
+// testMoved moves the cluster, and checks which program wrote what meanwhile.
 func testMoved(t *testing.T, guide *guide, from, to *side) {
 	g := NewWithT(t)
 	original := from.cluster(g)
@@ -191,7 +191,7 @@ func testMoved(t *testing.T, guide *guide, from, to *side) {
 	g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "the original is still there: %v", err)
 	g.Expect(to.cluster(g).UID).NotTo(Equal(original.UID))
 
-	// On the side that it leaves: paused, released, deleted, in this order.
+	// The side that the cluster leaves pauses it, releases it and deletes it, in this order.
 	const ctl = "clusterctl/"
 	paused := from.first(g, begin, func(e stack.AuditEvent) bool {
 		return strings.Contains(e.UserAgent, ctl) && e.Resource == "clusters" && e.Verb == "patch" && e.Subresource == ""
@@ -205,7 +205,8 @@ func testMoved(t *testing.T, guide *guide, from, to *side) {
 	t.Logf("paused, released %s and deleted %s later", released.Completed.Sub(paused.Completed), deleted.Received.Sub(paused.Completed))
 	g.Expect(released.Completed.Before(deleted.Received)).To(BeTrue(), "the original was deleted before the Fleet Cluster was released")
 
-	// On the side it comes to: nothing before it is unpaused. The class is not paused for Muster.
+	// On the side that the cluster comes to, the syncer writes nothing before it is unpaused. The class is not paused
+	// for Muster.
 	unpaused := to.first(g, begin, func(e stack.AuditEvent) bool {
 		return strings.Contains(e.UserAgent, ctl) && e.Resource == "clusters" && e.Verb == "patch" && e.Received.After(deleted.Received)
 	})
@@ -215,7 +216,7 @@ func testMoved(t *testing.T, guide *guide, from, to *side) {
 	}
 }
 
-// first returns the first request to Cluster API's Clusters or Fleet's that is so.
+// first returns the first matching request to Cluster API's Clusters or Fleet's.
 func (s *side) first(g Gomega, since time.Time, where func(stack.AuditEvent) bool) stack.AuditEvent {
 	events, err := s.AuditLog(stack.AuditFilter{Since: since, Where: where})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -223,7 +224,7 @@ func (s *side) first(g Gomega, since time.Time, where func(stack.AuditEvent) boo
 	return events[0]
 }
 
-// syncerWrites are the syncer's writes to Fleet's objects that are there for the Cluster.
+// syncerWrites returns the syncer's writes to Fleet's objects for the Cluster.
 func (s *side) syncerWrites(g Gomega, since time.Time) []stack.AuditEvent {
 	events, err := s.AuditLog(stack.AuditFilter{User: syncer, Since: since, Where: func(e stack.AuditEvent) bool {
 		isOfClass := e.Resource == "clustergroups" && e.Namespace == classes
@@ -233,7 +234,7 @@ func (s *side) syncerWrites(g Gomega, since time.Time) []stack.AuditEvent {
 	return events
 }
 
-// testCleanUp deletes what is left by the commands of `kubectl muster audit`.
+// testCleanUp deletes the leftovers with the commands of `kubectl muster audit`.
 func testCleanUp(t *testing.T, guide *guide, on *side) {
 	g := NewWithT(t)
 	applications := deployed(g)

@@ -21,7 +21,7 @@ func (s *side) cluster(g Gomega) *clusterv1.Cluster {
 	return live
 }
 
-// state is what a side's Fleet has of the cluster.
+// state is what a side's Fleet has of the cluster: its objects and their UIDs.
 type state struct {
 	uid                 types.UID
 	owners              []types.UID
@@ -54,8 +54,8 @@ func bundleOf(deployment *fleetv1.BundleDeployment) string {
 	return deployment.Labels["fleet.cattle.io/bundle-namespace"] + "/" + deployment.Labels["fleet.cattle.io/bundle-name"]
 }
 
-// waitDeployed waits until the cluster is in the Fleet of this side with exactly these
-// bundles and that of its agent, all ready. Its agent has checked in since that time.
+// waitDeployed waits until the cluster is in the Fleet of this side with exactly these bundles and its agent's
+// bundle, all ready, and its agent has checked in since the given time.
 func (s *side) waitDeployed(g Gomega, since time.Time, bundles ...string) {
 	g.Eventually(func(g Gomega) {
 		imported := conditions.Get(s.cluster(g), "FleetImported")
@@ -75,8 +75,7 @@ func (s *side) waitDeployed(g Gomega, since time.Time, bundles ...string) {
 	}).WithTimeout(2 * soon).Should(Succeed())
 }
 
-// deployed are the applications on the cluster, by name: what they hold and which objects
-// they are.
+// deployed returns the applications on the cluster, by name: their content and the UIDs of their objects.
 func deployed(g Gomega) map[string]string {
 	out, err := home.HostedKubectl(ctx, prod.Namespace, prod.Name, "-n", "default", "get", "configmaps",
 		"--field-selector=metadata.name!=kube-root-ca.crt", "-o", "json")

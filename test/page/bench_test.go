@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// soon is the bar for a first paint and for a change, and most that for memory in KiB.
+	// soon is the bar for a first paint and for a change, and most is the bar for memory in KiB.
 	soon = time.Second
 	most = 150 << 10
-	// samples are how many paints and changes are measured.
+	// samples is how many paints and changes are measured.
 	samples = 5
 )
 
-// BenchmarkMany measures the page of as many Clusters as test/view says that there are. Each
-// time has one beside it that the same machine took, at the same time, for what the page
-// cannot do without: their ratio says more than the time where the machine has other work.
+// BenchmarkMany measures the page with all Clusters that test/view has made. Next to each time is another, measured
+// at the same moment on the same machine, for the work that the page cannot avoid. Their ratio says more than the
+// time where the machine has other work.
 func BenchmarkMany(b *testing.B) {
 	count := many(b)
 	for b.Loop() {
@@ -59,7 +59,7 @@ func BenchmarkMany(b *testing.B) {
 
 		for _, field := range []string{"VmHWM", "VmRSS"} {
 			kib := memory(b, program, field)
-			b.Logf("%s: %d MiB", field, kib>>10) // Metrics are not printed where a bar is missed.
+			b.Logf("%s: %d MiB", field, kib>>10) // Go does not print metrics when a bar is missed.
 			b.ReportMetric(float64(kib)/1024, field+"-MiB")
 			if kib > most {
 				b.Errorf("%s: %d MiB, more than %d", field, kib>>10, most>>10)
@@ -68,7 +68,7 @@ func BenchmarkMany(b *testing.B) {
 	}
 }
 
-// report reports the largest of the times, and its ratio to the largest of those beside them.
+// report reports the largest of the times, and its ratio to the largest of the comparison times.
 func report(b *testing.B, what, beside string, bar time.Duration, times, others []time.Duration) {
 	b.Helper()
 	longest, other := times[0], others[0]
@@ -83,9 +83,8 @@ func report(b *testing.B, what, beside string, bar time.Duration, times, others 
 	}
 }
 
-// paint returns when the browser painted something, and when all was there and what is seen
-// of it was painted: both from when the address was entered, the second overstated by what
-// it takes to ask.
+// paint returns when the browser first painted, and when the page was complete and its visible part painted. Both
+// count from entering the address; the second also contains the time of the query for it.
 func paint(tab *tab, url string) (first, whole time.Duration) {
 	tab.Helper()
 	tab.run(chromedp.Navigate(url))
@@ -105,8 +104,8 @@ func paint(tab *tab, url string) (first, whole time.Duration) {
 	return time.Duration(times[0] * float64(time.Millisecond)), time.Duration(times[1] * float64(time.Millisecond))
 }
 
-// change changes a Cluster's state, and returns after what time the page had it, and after
-// what time kubectl that watches did. Both count from before the change is sent.
+// change changes a Cluster's state, and returns how long the page took to show it, and how long a watching kubectl
+// took. Both count from before the change is sent.
 func change(tab *tab, name, state string) (page, event time.Duration) {
 	tab.Helper()
 	args := []string{"get", "clusters.fleet.cattle.io", "-n", "many", name, "--watch", "-o", "jsonpath={.status.display.state}{'\\n'}"}
@@ -148,7 +147,7 @@ func change(tab *tab, name, state string) (page, event time.Duration) {
 	}
 }
 
-// memory returns what the kernel says of a process, in KiB.
+// memory returns a field of the kernel's status of a process, in KiB.
 func memory(b *testing.B, pid int, field string) (kib int) {
 	b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -26,7 +26,7 @@ import (
 //go:embed axe/axe.min.js
 var axe string
 
-// findBrowser looks for Chromium under the names that Debian and others give it; empty is none.
+// findBrowser looks for Chromium under the names that Debian and others give it, and returns "" if there is none.
 func findBrowser() string {
 	for _, name := range []string{"chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -36,7 +36,7 @@ func findBrowser() string {
 	return ""
 }
 
-// tab is a tab of the browser, with what went wrong in it.
+// tab is a tab of the browser, with the errors in it.
 type tab struct {
 	testing.TB
 	ctx context.Context
@@ -66,7 +66,7 @@ func newTab(t testing.TB) *tab {
 	}
 	limit := 3 * time.Minute
 	if _, isBenchmark := t.(*testing.B); isBenchmark {
-		limit = 10 * time.Minute // It measures how long things take, also where that is long.
+		limit = 10 * time.Minute // It measures durations, even long ones.
 	}
 	result.ctx, cancel = context.WithTimeout(ctx, limit)
 	t.Cleanup(cancel)
@@ -149,7 +149,7 @@ func (t *tab) press(keys string) {
 	t.run(chromedp.KeyEvent(keys))
 }
 
-// clean fails for anything that went wrong, and for anything that was asked of others.
+// clean fails if there was an error, or a request to another server.
 func (t *tab) clean() {
 	t.Helper()
 	t.mu.Lock()
@@ -159,8 +159,7 @@ func (t *tab) clean() {
 	}
 }
 
-// accessibleEverywhere looks at the page in the light, in the dark and on a narrow screen, where
-// it stays.
+// accessibleEverywhere checks the page in light and dark colors and on a narrow screen, and leaves it narrow.
 func (t *tab) accessibleEverywhere() {
 	t.Helper()
 	t.accessible()
@@ -173,7 +172,7 @@ func (t *tab) accessibleEverywhere() {
 	}
 }
 
-// accessible runs axe-core: roles, names, contrast.
+// accessible runs axe-core, which checks roles, names and contrast.
 func (t *tab) accessible() {
 	t.Helper()
 	eval[int](t, axe+";0")
@@ -210,7 +209,7 @@ func (t *tab) dark(on bool) {
 	command(t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: value}}})
 }
 
-// screenshot writes what is seen, where MUSTER_SCREENSHOTS says.
+// screenshot writes the visible page into the folder MUSTER_SCREENSHOTS, if set.
 func (t *tab) screenshot(name string) {
 	t.Helper()
 	folder := os.Getenv("MUSTER_SCREENSHOTS")
@@ -231,8 +230,8 @@ const root = "../.."
 // program is kubectl-muster.
 var program string
 
-// TestMain builds the program before any test begins: to compile it can take minutes, and is
-// not what a test's deadline is for.
+// TestMain builds the program before any test begins, because compiling can take minutes, and a test's deadline must
+// not include it.
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "muster-page-")
@@ -286,7 +285,7 @@ func viewState(t testing.TB, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first file of the archive is what kubectl get recorded.
+	// The first file of the archive is the output of kubectl get.
 	state, _, _ := strings.Cut(strings.TrimPrefix(string(archive), "-- state.yaml --\n"), "\n-- ")
 	file := filepath.Join(t.TempDir(), "state.yaml")
 	if err := os.WriteFile(file, []byte(state), 0o600); err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// kubectl runs kubectl on the cluster that test/view has started, or skips the test.
+// kubectl runs kubectl on the cluster of test/view, or skips the test.
 func kubectl(t testing.TB, args ...string) string {
 	t.Helper()
 	program := os.Getenv("MUSTER_KUBECTL")
@@ -24,7 +24,7 @@ func kubectl(t testing.TB, args ...string) string {
 	return string(out)
 }
 
-// TestLive sees changes in the cluster on the page. How fast, BenchmarkMany measures.
+// TestLive expects the page to show changes in the cluster. BenchmarkMany measures how fast.
 func TestLive(t *testing.T) {
 	kubectl(t, "version")
 	tab := newTab(t)
@@ -55,7 +55,7 @@ func TestLive(t *testing.T) {
 		`{"status":{"ready":false,"nonReadyStatus":[{"kind":"DaemonSet","name":"calico-node","summary":{"state":"in-progress","message":["1/3"]}}]}}`)
 	tab.eventually("document.getElementById('detail').innerText.includes('calico-node')")
 
-	// A Cluster comes, and goes.
+	// A Cluster is created, and deleted.
 	kubectl(t, "create", "-f", "testdata/new.yaml")
 	tab.eventually("document.getElementById('cluster/team-a/new') !== null")
 	kubectl(t, "delete", "-f", "testdata/new.yaml")
@@ -64,7 +64,7 @@ func TestLive(t *testing.T) {
 	tab.clean()
 }
 
-// many is how many Clusters test/view says that there are.
+// many returns how many Clusters test/view says that it has made.
 func many(t testing.TB) int {
 	count, err := strconv.Atoi(os.Getenv("MUSTER_MANY"))
 	if err != nil {
@@ -73,7 +73,7 @@ func many(t testing.TB) int {
 	return count
 }
 
-// TestMany looks at many Clusters: each has a cell, and changes in it are seen.
+// TestMany expects each of many Clusters to have a cell that shows its changes.
 func TestMany(t *testing.T) {
 	count := many(t)
 	tab := newTab(t)
@@ -90,7 +90,7 @@ func TestMany(t *testing.T) {
 	tab.clean()
 }
 
-// shows is true once the cell of one of many Clusters has a state.
+// shows returns an expression that is true once the cell of one of many Clusters has a state.
 func shows(name, state string) string {
 	return fmt.Sprintf("document.getElementById('cluster/many/%s').querySelector('.cell').ariaLabel === %q", name, name+" "+state)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// viewMany shows Clusters out of a file, of which every hundredth is held back by its name.
+// viewMany shows Clusters from a file, every hundredth of which waits because of its name.
 func viewMany(t *testing.T, many, namespaces int) string {
 	t.Helper()
 	type object = map[string]any
@@ -37,9 +37,9 @@ func viewMany(t *testing.T, many, namespaces int) string {
 	return view(t, "-f", file)
 }
 
-// TestManyStill paints ten thousand Clusters out of a file, in one namespace and in twenty:
-// each has a cell. How long it takes depends on the machine; what it depends on does not:
-// a cell is two elements, and what is not seen is not laid out.
+// TestManyStill paints ten thousand Clusters from a file, in one namespace and in twenty: each has a cell. The time
+// depends on the machine, but its causes do not: a cell is two elements, and the browser does not lay out cells that
+// are out of sight.
 func TestManyStill(t *testing.T) {
 	const many = 10_000
 	for _, namespaces := range []int{1, 20} {
@@ -63,7 +63,7 @@ func TestManyStill(t *testing.T) {
 	}
 }
 
-// TestDense looks at Clusters that are too many for their names to have room.
+// TestDense shows so many Clusters that their names have no room.
 func TestDense(t *testing.T) {
 	tab := newTab(t)
 	tab.open(viewMany(t, 600, 1))

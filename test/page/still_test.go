@@ -10,7 +10,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// TestStates looks at recorded states in light and dark, wide and narrow.
+// TestStates checks recorded states in light and dark, wide and narrow.
 func TestStates(t *testing.T) {
 	for name, clusters := range map[string]int{"healthy": 1, "bundle-failing": 2, "deselected": 3, "conflict": 3, "cluster-gone": 3, "mapping-missing": 2, "fleet-absent": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestDetail(t *testing.T) {
 	seen := "document.getElementById('detail').innerText"
 	isOpen := "!document.getElementById('detail').hidden && " + seen + ".includes('team-a/prod')"
 
-	tab.press("n") // The next problem.
+	tab.press("n") // This goes to the next problem.
 	tab.press(kb.Enter)
 	tab.eventually(isOpen)
 	for _, want := range []string{"Problem: NotReady", "calico-node", "Available: 1/3", "Needs action from: the Bundle's author", "classes → team-a", "kubectl muster trace classes/cni team-a/prod"} {
@@ -67,7 +67,7 @@ func TestDetail(t *testing.T) {
 	if focused := eval[string](tab, "document.activeElement.parentElement.id"); focused != "cluster/classes/dev" {
 		t.Errorf("after an arrow, the focus is on %q", focused)
 	}
-	eval[chromedp.Void](tab, "history.back()") // It opens again what was closed.
+	eval[chromedp.Void](tab, "history.back()") // This opens the closed Cluster again.
 	tab.eventually(isOpen)
 
 	tab.open(url + "cluster/team-a/prod") // A deep link.
@@ -106,7 +106,7 @@ func TestSearch(t *testing.T) {
 	tab.clean()
 }
 
-// TestHostile shows what others wrote as text: nothing of it runs, and nothing is loaded.
+// TestHostile expects the page to show foreign text as text: none of it runs, and the page loads nothing for it.
 func TestHostile(t *testing.T) {
 	tab := newTab(t)
 	url := viewState(t, "hostile")
@@ -127,7 +127,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestGuarded asks for the page as somebody else would.
+// TestGuarded requests the page in ways that the server must refuse, such as without the token.
 func TestGuarded(t *testing.T) {
 	url := viewState(t, "healthy")
 	base := url[:strings.Index(url[len("http://"):], "/")+len("http://")]

@@ -24,12 +24,12 @@ const (
 	manifestReady   = "FleetAgentManifestReady"
 )
 
-// credentialsNamespace is where Fleet leaves credentials.
+// credentialsNamespace is the namespace where Fleet leaves credentials.
 const credentialsNamespace = "cattle-fleet-clusters-system"
 
-// What happens to Clusters whose agents register themselves: what people ask for, and what Fleet does, which
-// is played. What Fleet is asked for is known when Muster is at rest, and each of these comes
-// out differently if it is seen too late.
+// agentOperations happen to Clusters whose agents register themselves: requests of users, and actions of Fleet, which
+// the run plays. The run knows what Muster has requested from Fleet when Muster is at rest, and each operation ends
+// differently if Muster sees it too late.
 var agentOperations = []operation{
 	{name: "CallUp", weight: 26, draw: func(rng *rand.Rand, step *Step) {
 		draws(drawSlot, drawNamespace, drawValue("", "called", "called"))(rng, step)
@@ -49,9 +49,8 @@ var agentOperations = []operation{
 	{name: "ChangeManifest", weight: 5, draw: draws(drawSlot, drawKind("Delete", "Delete", "Edit", "Forge")), do: changeManifest, racy: always},
 }
 
-// flapOperations turn Clusters away from their agents by mistake and back again. No agent may
-// be cut off, registered again or left without a manifest. Value says whether Muster comes to
-// rest in between.
+// flapOperations turn Clusters away from their agents by mistake and back again. Meanwhile, Muster must not cut off
+// an agent, register it again or leave it without a manifest. Value says whether Muster comes to rest in between.
 var flapOperations = []operation{
 	{name: "Flap", weight: 8, draw: draws(drawSlot, drawKind("Annotation", "Flag", "Selector", "Config", "Config"), drawValue("", "at rest")),
 		do: flap, racy: always},
@@ -82,7 +81,7 @@ func flap(r *run, step Step) (bool, error) {
 			cluster.AgentInitiatedSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"evn": "prod"}}
 		default:
 			mistake = func() (bool, error) { return deleteConfig(r, step) }
-			step.Value = "at rest" // Without one, other Clusters are selected.
+			step.Value = "at rest" // Without a selector, Muster selects other Clusters.
 		}
 	}
 	if done, err := mistake(); !done || err != nil {
@@ -97,7 +96,7 @@ func flap(r *run, step Step) (bool, error) {
 	return true, err
 }
 
-// register returns who registers a Cluster.
+// register sets which side registers a Cluster.
 func (r *run) register(step Step, by string) (bool, error) {
 	return r.changeStamped(admin, step, metadata("annotations", registrationKey, by))
 }
@@ -115,7 +114,7 @@ func fleetReports(r *run, step Step) (bool, error) {
 	return r.changed(fleet, admin.Status().Patch(ctx, fleet, client.MergeFrom(before)))
 }
 
-// its returns the Fleet Cluster of a step's Cluster as it was seen last; nil if there is none.
+// its returns the last known Fleet Cluster of a step's Cluster, or nil if there is none.
 func (r *run) its(step Step) *fleetv1.Cluster {
 	cluster := r.cluster(step)
 	if cluster == nil {
@@ -128,8 +127,8 @@ func (r *run) its(step Step) *fleetv1.Cluster {
 	return fleet.DeepCopy()
 }
 
-// agentInitiated moves a step to the next Cluster whose agent must register itself, if there is one. At any time
-// there are only a few.
+// agentInitiated moves a step to the next Cluster whose agent must register itself, if there is one. There are only a
+// few at any time.
 func (r *run) agentInitiated(step Step) Step {
 	step.Cluster = firstSlot(step.Cluster, slotCount, func(slot int) bool {
 		cluster := r.cluster(Step{Cluster: slot})
@@ -149,7 +148,7 @@ func firstSlot(from, count int, is func(int) bool) int {
 	return from
 }
 
-// checkIn does all that it takes for a Cluster's agent to check in, as far as nothing is in the way.
+// checkIn takes every step that a Cluster's agent needs before it checks in, unless something prevents one.
 func checkIn(r *run, step Step) (bool, error) {
 	var done bool
 	var err error
@@ -185,14 +184,14 @@ func reason(cluster *clusterv1.Cluster, condition string) string {
 	return ""
 }
 
-// touch changes a label of a Cluster, which the registrar reads: it does not watch Secrets, and
-// may otherwise look a minute later.
+// touch changes a label of a Cluster to wake the registrar, which does not watch Secrets and might otherwise react a
+// minute later.
 func (r *run) touch(step Step) error {
 	_, err := r.changeStamped(admin, step, metadata("labels", "touched", fmt.Sprint(r.count)))
 	return err
 }
 
-// rotateCredential asks for another credential of a Cluster that has one.
+// rotateCredential requests a new credential for a Cluster that has one.
 func rotateCredential(r *run, step Step) (bool, error) {
 	step = r.agentInitiated(step)
 	cluster := r.cluster(step)
@@ -202,8 +201,8 @@ func rotateCredential(r *run, step Step) (bool, error) {
 	return r.changeStamped(admin, step, metadata("annotations", rotateKey, step.Value))
 }
 
-// fleetDeploys plays Fleet, which takes note of a Fleet Cluster: it gives it a namespace, and
-// a Bundle with its agent. One that it is to import itself gets a clientID.
+// fleetDeploys plays Fleet, which sees a new Fleet Cluster: it gives it a namespace, and a Bundle with its agent. A
+// Fleet Cluster that Fleet must import gets a clientID.
 func fleetDeploys(r *run, step Step) (bool, error) {
 	fleet := r.its(step)
 	if fleet == nil {
@@ -232,8 +231,8 @@ func fleetDeploys(r *run, step Step) (bool, error) {
 	return true, r.makeFleetNamespace(fleet)
 }
 
-// fleetGrants plays Fleet, which grants what waits for it, and lets what it has granted under
-// the same clientID go. If it does not know the Fleet Cluster yet, it takes note of it first.
+// fleetGrants plays Fleet, which grants pending registrations, and deletes those that it granted earlier under the
+// same clientID. If Fleet does not know the Fleet Cluster yet, it processes that first.
 func fleetGrants(r *run, step Step) (bool, error) { return grantIts(r, r.agentInitiated(step)) }
 
 func grantIts(r *run, step Step) (bool, error) {
@@ -288,8 +287,8 @@ func (r *run) grant(asked *fleetv1.ClusterRegistration, fleet *fleetv1.Cluster) 
 	return nil
 }
 
-// fleetInstalls plays Fleet, which has installed an agent through the kubeconfig: it registers
-// itself, and checks in.
+// fleetInstalls plays Fleet, which has installed an agent through the kubeconfig; the agent registers itself, and
+// checks in.
 func fleetInstalls(r *run, step Step) (bool, error) {
 	if _, err := fleetDeploys(r, Step{Cluster: step.Cluster, Kind: "Namespace"}); err != nil {
 		return false, err
@@ -318,7 +317,7 @@ func checksInIts(r *run, step Step) (bool, error) {
 		return false, nil
 	}
 	for _, asked := range r.state.AgentInitiated.Registrations {
-		// Fleet alone does not hand a credential out.
+		// Fleet alone hands out no credential.
 		if isOwnedBy(asked, fleet) && asked.Status.Granted && (asked.Labels[managedByLabel] == "" || r.isHandedOut(asked)) {
 			return true, r.call(fleet)
 		}
@@ -335,7 +334,7 @@ func (r *run) isHandedOut(asked *fleetv1.ClusterRegistration) bool {
 	return false
 }
 
-// call has an agent report. Times are in whole seconds: what follows is in a later one.
+// call makes an agent report. Times are in whole seconds, so whatever follows happens in a later second.
 func (r *run) call(fleet *fleetv1.Cluster) error {
 	at := time.Now().Truncate(time.Second)
 	if last := fleet.Status.Agent.LastSeen.Time; !at.After(last) {
@@ -374,8 +373,7 @@ func loseCredential(r *run, step Step) (bool, error) {
 	return done, nil
 }
 
-// changeManifest has somebody delete a manifest, write into it, or take its name, and give that
-// back again.
+// changeManifest plays a user who deletes a manifest, writes into it, or takes its name, and gives the name back.
 func changeManifest(r *run, step Step) (bool, error) {
 	if step.Kind != "Forge" {
 		step = r.agentInitiated(step)

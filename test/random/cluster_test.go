@@ -30,13 +30,13 @@ const (
 	namespaceLabel = "clusterclass-namespace." + domain
 	managedByLabel = "app.kubernetes.io/managed-by"
 	pausedKey      = "cluster.x-k8s.io/paused"
-	// finalizer stands for Cluster API's own: its Clusters take their time to go.
+	// finalizer stands for Cluster API's own, because of which Clusters take time to go.
 	finalizer = "cluster.cluster.x-k8s.io"
 )
 
 var clusterOperations = []operation{
 	{name: "CreateCluster", weight: 12, draw: drawCreateCluster, do: createCluster, racy: func(r *run, step Step) bool {
-		// A paused Cluster keeps what it finds, and makes nothing: it matters what is still there.
+		// A paused Cluster keeps the objects that it finds, and makes none, so the remaining objects matter.
 		return step.Kind == "Paused"
 	}},
 	{name: "DeleteCluster", weight: 4, draw: drawSlot, do: deleteCluster, racy: leavesSomething},
@@ -48,8 +48,8 @@ var clusterOperations = []operation{
 	{name: "AnnotateCluster", weight: 4, draw: draws(
 		drawSlot, drawKey("note", "meta.helm.sh/release-name", "kubectl.kubernetes.io/last-applied-configuration"), drawValue("", "a", "b"),
 	), do: annotateCluster},
-	// As long as a Cluster has no Fleet Cluster, its pin is all there is to go by: it
-	// matters whether one was made under the old name.
+	// As long as a Cluster has no Fleet Cluster, only its pin tells its name. So it matters whether Muster has
+	// already made one under the old name.
 	{name: "DropPin", weight: 2, draw: draws(drawSlot, drawKey(pinKey, ownKey, ""), drawValue("", "", "forged", "taken")),
 		do: func(r *run, step Step) (bool, error) { return r.dropPin(admin, step) }, racy: always},
 	{name: "Initialize", weight: 10, draw: draws(drawSlot, drawKind("", "", "", "NoReferences", "Dangling")), do: initialize,
@@ -75,12 +75,12 @@ func drawCreateCluster(rng *rand.Rand, step *Step) {
 		step.Namespace = lib
 	}
 	if step.Kind == "Calls" && rng.IntN(3) > 0 {
-		step.Class = noClass // Without a topology, nothing is waited for.
+		step.Class = noClass // Without a topology, the Cluster waits for no object.
 	}
 }
 
-// slotName returns the name of a slot's Cluster. Some share it, in other namespaces;
-// one is none that Fleet could use, and one so long that Fleet cuts it.
+// slotName returns the name of a slot's Cluster. Some Clusters share a name, in other namespaces. One name Fleet
+// cannot use, and one is so long that Fleet cuts it.
 func slotName(slot int) string {
 	return [slotCount]string{"one", "two", "three.dotted", "one", "two", "production-eu-west-1-payments-cluster0001"}[slot]
 }
@@ -146,9 +146,8 @@ func sameStamp(what string, want, got *clusterv1.Cluster) error {
 	return nil
 }
 
-// hasKeepers reports whether there may be Clusters for which Muster keeps groups and mappings
-// as they are, but does not make them. Then it matters which existed when the last Cluster
-// went for which it makes them.
+// hasKeepers reports whether there may be Clusters for which Muster keeps existing groups and mappings, but does not
+// make them. Then it matters which of these existed when the last Cluster went for which Muster makes them.
 func hasKeepers(r *run, step Step) bool {
 	if mayDeselect(r, step) {
 		return true
@@ -166,15 +165,15 @@ func hasKeepers(r *run, step Step) bool {
 		}
 	}
 	for _, class := range r.state.Classes {
-		if strings.Contains(class.Name, "."+r.id+"-") { // It displaces the group of another class.
+		if strings.Contains(class.Name, "."+r.id+"-") { // Its group displaces another class's.
 			return true
 		}
 	}
 	return false
 }
 
-// leavesSomething: the Cluster or its Fleet Cluster does not go at once, and stays as it was, or
-// something is kept for others.
+// leavesSomething reports whether the Cluster or its Fleet Cluster does not go at once, and stays as it was, or
+// Muster keeps an object for other Clusters.
 func leavesSomething(r *run, step Step) bool {
 	cluster := r.cluster(step)
 	config, _ := r.config()
@@ -195,8 +194,8 @@ func leavesSomething(r *run, step Step) bool {
 	return false
 }
 
-// mayDeselect: a selector is in force, so that the Cluster may be retained or withdrawn, or its
-// agent have to call and to call no longer.
+// mayDeselect reports whether a selector is in force. Then Muster may retain or withdraw the Cluster, or its agent
+// may have to register itself, and later no longer.
 func mayDeselect(r *run, _ Step) bool {
 	config, _ := r.config()
 	return config.Selector != nil || config.NamespaceSelector != nil || config.AgentInitiatedSelector != nil
@@ -213,7 +212,7 @@ func deleteCluster(r *run, step Step) (bool, error) {
 	return true, r.wentOrWaits(cluster)
 }
 
-// wentOrWaits takes note of a Cluster that was deleted, or waits for its finalizer.
+// wentOrWaits notes that a Cluster was deleted, or waits for its finalizer.
 func (r *run) wentOrWaits(cluster *clusterv1.Cluster) error {
 	current := &clusterv1.Cluster{}
 	err := admin.Get(ctx, client.ObjectKeyFromObject(cluster), current)
@@ -277,7 +276,7 @@ func (r *run) changeStamped(somebody client.Client, step Step, change map[string
 	before := r.cluster(step)
 	done, err := r.changeCluster(somebody, step, change)
 	if !done || err != nil || r.cluster(step).ResourceVersion == before.ResourceVersion {
-		return done, err // An update that changes nothing is not shown to the webhook.
+		return done, err // The API server does not call the webhook for an update that changes nothing.
 	}
 	if !r.isUp(webhookProcess) {
 		return true, checkLabelled(r.cluster(step))
@@ -285,8 +284,8 @@ func (r *run) changeStamped(somebody client.Client, step Step, change map[string
 	return true, sameUpdate(r.cluster(step), r.cluster(step))
 }
 
-// sameUpdate checks the answer to an update: the labels are those of the class, and
-// the pin is that of another Cluster.
+// sameUpdate checks the answer to an update: the labels must name the class, and the pin must equal the pin of the
+// other Cluster.
 func sameUpdate(cluster, pinned *clusterv1.Cluster) error {
 	unselected := oracle.NewState()
 	unselected.Config = &addonsv1.FleetAddonConfig{Spec: addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{Enabled: ptr.To(false)}}}
@@ -299,8 +298,7 @@ func sameUpdate(cluster, pinned *clusterv1.Cluster) error {
 	return sameStamp("the answer to UPDATE", want, cluster)
 }
 
-// dropPin drops a pin or forges one, with a name that is free or with that of another
-// Cluster's Fleet Cluster.
+// dropPin drops a pin or forges one, with a free name or with the name of another Cluster's Fleet Cluster.
 func (r *run) dropPin(somebody client.Client, step Step) (bool, error) {
 	before := r.cluster(step)
 	if before == nil {
@@ -311,7 +309,7 @@ func (r *run) dropPin(somebody client.Client, step Step) (bool, error) {
 	case "forged":
 		name, owner = "forged-"+fmt.Sprint(step.Cluster), "forged"
 	case "taken":
-		// Two that have nothing but the same pin compete for the name, and either may win.
+		// Two Clusters with only the same pin compete for the name, and either may win.
 		taken := r.nameOfAnother(before)
 		if taken == "" || !r.isImported(before) {
 			return false, nil
@@ -329,10 +327,10 @@ func (r *run) dropPin(somebody client.Client, step Step) (bool, error) {
 	if !done || err != nil || !r.isUp(webhookProcess) {
 		return done, err
 	}
-	return true, sameUpdate(r.cluster(step), before) // The webhook puts the pin back, whatever was asked for.
+	return true, sameUpdate(r.cluster(step), before) // The webhook restores the pin, whatever the request.
 }
 
-// nameOfAnother returns the first Fleet Cluster beside a Cluster that is another's, or "".
+// nameOfAnother returns the first Fleet Cluster in a Cluster's namespace that belongs to another Cluster, or "".
 func (r *run) nameOfAnother(cluster *clusterv1.Cluster) string {
 	names := []string{""}
 	for key, fleet := range r.state.FleetClusters {
@@ -346,7 +344,7 @@ func (r *run) nameOfAnother(cluster *clusterv1.Cluster) string {
 	return names[min(1, len(names)-1)]
 }
 
-// isImported: the Cluster owns a Fleet Cluster and has reported so.
+// isImported reports whether the Cluster owns a Fleet Cluster and has said so in its status.
 func (r *run) isImported(cluster *clusterv1.Cluster) bool {
 	if reason(cluster, "FleetImported") != "Imported" {
 		return false
@@ -394,7 +392,7 @@ func uninitialize(r *run, step Step) (bool, error) {
 	return r.changed(cluster, admin.Status().Patch(ctx, cluster, client.MergeFrom(before)))
 }
 
-// referenced returns what a Cluster is to refer to.
+// referenced returns an object for a Cluster to refer to.
 func referenced(kind string, cluster *clusterv1.Cluster) *unstructured.Unstructured {
 	if kind == "ControlPlane" {
 		return fixture.ControlPlane(cluster)
@@ -402,7 +400,7 @@ func referenced(kind string, cluster *clusterv1.Cluster) *unstructured.Unstructu
 	return fixture.Infrastructure(cluster)
 }
 
-// itsReferenced returns what the Cluster of a step is to refer to, as it was seen last if it is there.
+// itsReferenced returns the object for a step's Cluster to refer to, as last seen if it exists.
 func (r *run) itsReferenced(kind string, step Step) *unstructured.Unstructured {
 	cluster := r.cluster(step)
 	if cluster == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/muster-fleet/muster/test/oracle"
 )
 
-// collided is the slot of the victim: a Cluster with a long name in namespace lib. The tenant
-// creates Clusters and Fleet Clusters whose derived Fleet namespace is the victim's.
+// collided is the slot of the victim: a Cluster with a long name in namespace lib. The tenant creates Clusters and
+// Fleet Clusters for which Fleet derives the victim's namespace.
 const collided = slotCount - 1
 
 var collidingOperations = []operation{
@@ -31,8 +31,8 @@ func (r *run) collidedKey() oracle.Key {
 	return oracle.Key{Namespace: r.namespace(lib), Name: slotName(collided)}
 }
 
-// collidingName returns a name in the tenant's namespace for which Fleet derives the victim's
-// namespace. About one in a million does.
+// collidingName returns a name in the tenant's namespace for which Fleet derives the victim's namespace. About one
+// name in a million does.
 func (r *run) collidingName() string {
 	wanted := oracle.FleetNamespace(r.collidedKey())
 	for i := 0; r.colliding == ""; i++ {
@@ -44,7 +44,7 @@ func (r *run) collidingName() string {
 	return r.colliding
 }
 
-// mine is the name of a Fleet Cluster that the tenant makes by hand.
+// mine returns the name of a Fleet Cluster that the tenant makes by hand.
 func (r *run) mine(slot int) string {
 	if slot == collided {
 		return r.collidingName()
@@ -52,7 +52,7 @@ func (r *run) mine(slot int) string {
 	return fmt.Sprint("mine-", slot)
 }
 
-// createCollided makes the Cluster that the tenant is after, ready to be imported.
+// createCollided makes the Cluster that the tenant attacks, ready for import.
 func createCollided(r *run, _ Step) (bool, error) {
 	step := Step{Cluster: collided, Namespace: lib, Class: noClass}
 	if done, err := createCluster(r, step); !done || err != nil {
@@ -61,7 +61,7 @@ func createCollided(r *run, _ Step) (bool, error) {
 	return initialize(r, step)
 }
 
-// tenantCollide has the tenant create a Cluster whose namespace in Fleet another one has.
+// tenantCollide plays the tenant, who creates a Cluster whose Fleet namespace already belongs to another.
 func tenantCollide(r *run, step Step) (bool, error) {
 	if !r.isUp(syncerProcess) {
 		if err := r.quiet(); err != nil {
@@ -93,7 +93,7 @@ func tenantCollide(r *run, step Step) (bool, error) {
 	return deleteCluster(r, step)
 }
 
-// makeFleetNamespace plays Fleet: it creates the Namespace for the first Fleet Cluster it sees.
+// makeFleetNamespace plays Fleet: it creates the Namespace for the first Fleet Cluster that it sees.
 func (r *run) makeFleetNamespace(fleet *fleetv1.Cluster) error {
 	key := client.ObjectKeyFromObject(fleet)
 	if key != r.collidedKey() || r.state.FleetNamespaces[fleet.Status.Namespace].Name != "" {
@@ -110,9 +110,9 @@ func (r *run) makeFleetNamespace(fleet *fleetv1.Cluster) error {
 	return nil
 }
 
-// fleetCollects plays Fleet, which removes the namespaces of Fleet Clusters that are gone.
+// fleetCollects plays Fleet, which removes the namespaces of deleted Fleet Clusters.
 func fleetCollects(r *run, _ Step) (bool, error) {
-	if r.state.GarbageRemains { // Nobody empties namespaces either.
+	if r.state.GarbageRemains { // The controller that empties namespaces does not run, either.
 		return false, nil
 	}
 	before := len(r.state.FleetNamespaces)
@@ -120,7 +120,7 @@ func fleetCollects(r *run, _ Step) (bool, error) {
 	return len(r.state.FleetNamespaces) < before, err
 }
 
-// removeFleetNamespaces removes the namespaces in Fleet of those Fleet Clusters that may go.
+// removeFleetNamespaces removes the Fleet namespaces of those Fleet Clusters for which mayGo is true.
 func (r *run) removeFleetNamespaces(mayGo func(oracle.Key) bool) error {
 	for name, holder := range r.state.FleetNamespaces {
 		if !mayGo(holder) {

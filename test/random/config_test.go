@@ -21,7 +21,7 @@ import (
 
 var classOperations = []operation{
 	{name: "CreateClass", weight: 8, draw: draws(drawOneClass, drawKey("", "tier", "both"), drawValue("gold", "iron")), do: createClass},
-	// Such a class retains the Clusters that have a group of its name: it matters how they are.
+	// Such a class makes Muster retain the Clusters with a group of its name, so their state matters.
 	{name: "CreateDisplacing", weight: 2, draw: drawDisplacing, do: createClass, racy: always},
 	{name: "DeleteDisplacing", weight: 2, draw: drawDisplacing, do: deleteClass, racy: always},
 	// A group that does not go with its class stays as it was.
@@ -47,14 +47,14 @@ func drawOneClass(rng *rand.Rand, step *Step) {
 	step.Class, step.ClassNamespace = oneOf(rng, 0, 0, 1, 2), rng.IntN(namespaceCount)
 }
 
-// drawDisplacing draws a class under the name of the group that Clusters of its
-// namespace have for a class of another.
+// drawDisplacing draws a class with the group name that Clusters of its namespace use for a class of another
+// namespace.
 func drawDisplacing(rng *rand.Rand, step *Step) {
 	drawOneClass(rng, step)
 	step.Kind, step.Namespace = "Displacing", rng.IntN(namespaceCount)
 }
 
-// class returns the class that a step creates, changes or deletes, as it was seen last if it is there.
+// class returns the class that a step creates, changes or deletes, as last seen if it exists.
 func (r *run) class(step Step) *clusterv1.ClusterClass {
 	key := r.classKey(step)
 	if step.Kind == "Displacing" {
@@ -154,7 +154,7 @@ func setConfig(r *run, step Step) (bool, error) {
 	config.Spec = *step.Config.DeepCopy()
 	err := admin.Create(ctx, config)
 	if apierrors.IsAlreadyExists(err) {
-		err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // Its status may just be written.
+		err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // The syncer may just have written.
 			if err := admin.Get(ctx, client.ObjectKeyFromObject(config), config); err != nil {
 				return err
 			}
@@ -180,8 +180,8 @@ func deleteConfig(r *run, _ Step) (bool, error) {
 	return true, r.waitForWebhook()
 }
 
-// waitForWebhook waits until the webhook has seen the last change of settings and
-// Namespaces, by asking it for stamps.
+// waitForWebhook waits until the webhook has read the last change of settings and Namespaces. It asks the webhook for
+// stamps to find out.
 func (r *run) waitForWebhook() error {
 	if !r.isUp(webhookProcess) {
 		return nil
@@ -202,8 +202,8 @@ func (r *run) waitForWebhook() error {
 	})
 }
 
-// checkLabelled checks that a Cluster that was just written has the labels of its class
-// although the webhook is down, if the component is there.
+// checkLabelled checks that a Cluster written while the webhook is down has the labels of its class, if the component
+// class-labels is installed.
 func checkLabelled(cluster *clusterv1.Cluster) error {
 	class := cluster.GetClassKey()
 	if !labelled || class.Name == classNames[noClass-1] {

@@ -11,8 +11,8 @@ import (
 	"github.com/muster-fleet/muster/test/oracle"
 )
 
-// What others do to objects of Fleet. Muster has to be at rest before each, because
-// an object may be about to be retained, or to go.
+// foreignOperations are other users' changes to Fleet's objects. Muster must be at rest before each, because Muster
+// may be about to retain or delete an object.
 var foreignOperations = []operation{
 	{name: "ForeignLabel", weight: 4, draw: draws(drawTarget, drawKey(
 		oracle.Others+"a", managedByLabel, nameLabel, namespaceLabel, nameLabel, namespaceLabel,
@@ -40,8 +40,7 @@ func drawTarget(rng *rand.Rand, step *Step) {
 	draws(drawKind(fleetClusterKind, fleetClusterKind, classGroupKind, crossGroupKind, mappingKind), drawSlot, drawOneClass, drawNamespace)(rng, step)
 }
 
-// target returns the object of Fleet that a step is about, as it was seen last, or an
-// empty one with its name if there is none.
+// target returns the Fleet object of a step, as last seen, or an empty one with its name if there is none.
 func (r *run) target(step Step) client.Object {
 	class := r.classKey(step)
 	key := oracle.Key{Namespace: r.namespace(step.Namespace)}
@@ -73,12 +72,12 @@ func pick[T client.Object](from map[oracle.Key]T, key oracle.Key, empty T) clien
 
 func foreignLabel(r *run, step Step) (bool, error) {
 	object := r.target(step)
-	// Keys of ours are ours wherever they are, wanted or not.
+	// Keys of Muster are Muster's on every object, wanted or not.
 	if isFree := step.Key == oracle.Others+"a" || strings.Contains(step.Key, domain); !isFree {
 		if _, has := object.GetLabels()[step.Key]; !has {
 			return false, nil
 		}
-		// What somebody sets while we look away is theirs afterwards; what they remove is not.
+		// While Muster restores nothing, a key that a user sets becomes theirs; a key that they remove does not.
 		if !r.isRetained(step) {
 			step.Value = ""
 		}
@@ -90,7 +89,7 @@ func foreignLabel(r *run, step Step) (bool, error) {
 	return r.change(admin, object, metadata(field, step.Key, step.Value))
 }
 
-// isRetained reports whether Muster puts a Fleet Cluster back at once.
+// isRetained reports whether Muster restores a Fleet Cluster at once, because its Cluster is imported.
 func (r *run) isRetained(step Step) bool {
 	cluster := r.cluster(step)
 	if step.Kind != fleetClusterKind || cluster == nil || r.createsOnly() {
@@ -117,8 +116,7 @@ var foreignSpecs = map[string][]string{
 
 func foreignSpec(r *run, step Step) (bool, error) {
 	object := r.target(step)
-	// A clientID that an agent registered with stays as it is: there is nothing to put back that
-	// anybody could know.
+	// A clientID that an agent registered with stays as it is: no record tells which value to restore.
 	if fleet, ok := object.(*fleetv1.Cluster); ok && fleet.Spec.KubeConfigSecret == "" && strings.Contains(step.Value, "clientID") {
 		return false, nil
 	}
@@ -128,7 +126,7 @@ func foreignSpec(r *run, step Step) (bool, error) {
 func foreignDelete(r *run, step Step) (bool, error) {
 	object := r.target(step)
 	if step.Kind == fleetClusterKind && r.retainsIn(object.GetNamespace()) {
-		return false, nil // It is chance whether helm sees that it is gone, and then gives up what it retains.
+		return false, nil // Whether helm sees the deletion, and then gives up what it retains, is chance.
 	}
 	return r.remove(admin, object)
 }

@@ -28,21 +28,21 @@ import (
 
 const (
 	proxyCount = 4
-	// chartLabel is what HelmChartProxies select Clusters by, beside other labels.
+	// chartLabel is the label by which HelmChartProxies select Clusters, next to other labels.
 	chartLabel = "chart"
-	// helmSecret has what the repository wants, and is in every namespace.
+	// helmSecret is a Secret in every namespace with the repository's credentials.
 	helmSecret = "repository"
-	// chartValues is the ConfigMap, and the Secret, that values come from.
+	// chartValues is the name of the ConfigMap, and of the Secret, with values.
 	chartValues = "values"
 )
 
 // repo is the chart repository.
 var repo *repository.Repository
 
-// published are the charts in it, the newest version last.
+// published are the charts in the repository, with the newest version last.
 var published = map[string][]string{"simple": {"1.0.0", "1.1.0", "2.0.0"}, "other": {"1.0.0"}}
 
-// What people wish of HelmChartProxies. What Fleet does of them does not happen.
+// helmOperations are users' changes to HelmChartProxies. releaseOperations play Fleet's part.
 var helmOperations = []operation{
 	{name: "ChartUp", weight: 14, draw: func(rng *rand.Rand, step *Step) {
 		draws(drawSlot, drawProxy, drawNamespace, drawChart)(rng, step)
@@ -65,10 +65,9 @@ var helmOperations = []operation{
 	{name: "HelmKill", weight: 4, do: stops(helmProcess, (*stack.Stack).Kill)},
 }
 
-// What happens to what HelmChartProxies are made of, and to what is made of them.
+// carriedOperations change the inputs of HelmChartProxies, and the objects made for them.
 var carriedOperations = []operation{
-	// What is read and not watched is looked at every 30 s, and when something happens to the
-	// HelmChartProxy.
+	// The program reads these inputs without a watch: every 30 s, and when something happens to the HelmChartProxy.
 	{name: "SetSource", weight: 6, draw: draws(drawNamespace, drawKind("ConfigMap", "Secret"), drawValue("1", "2", "2", "")),
 		do: setSource, racy: always},
 	{name: "ForeignCarried", weight: 8, draw: draws(
@@ -78,7 +77,7 @@ var carriedOperations = []operation{
 
 func drawProxy(rng *rand.Rand, step *Step) { step.Proxy = rng.IntN(proxyCount) }
 
-// proxyName returns the name of a slot's HelmChartProxy. Two share it, in other namespaces.
+// proxyName returns the name of a slot's HelmChartProxy. Two slots share it, in different namespaces.
 func proxyName(slot int) string {
 	return [proxyCount]string{"web", "web", "dotted.name", "long-" + strings.Repeat("x", 30) + "-5c3a2f8e-2b1d-4d0c-9a53-0f4f5d1f7a11"}[slot]
 }
@@ -134,11 +133,11 @@ func startHelm() error {
 	if err := env.StartHelm(ctx); err != nil {
 		return err
 	}
-	// The garbage collector hears of new kinds half a minute later, or when it starts.
+	// The garbage collector discovers new kinds half a minute later, or when it starts.
 	return errors.Join(env.Restart(ctx, collectorProcess), leads(helmProcess))
 }
 
-// prepareHelm makes what HelmChartProxies of the run's namespaces refer to.
+// prepareHelm makes the objects that HelmChartProxies of the run's namespaces refer to.
 func (r *run) prepareHelm() error {
 	r.state.Helm.Published = published
 	for i := range namespaceCount {
@@ -156,21 +155,20 @@ func (r *run) prepareHelm() error {
 	return nil
 }
 
-// proxy returns the HelmChartProxy in a step's slot as it was seen last, or nil.
+// proxy returns the last known HelmChartProxy in a step's slot, or nil.
 func (r *run) proxy(step Step) *addonsv1.HelmChartProxy {
 	return r.state.Helm.Proxies[r.proxies[step.Proxy]].DeepCopy()
 }
 
-// carriedBy moves a step to the next HelmChartProxy, if there is one. At any time there are only
-// a few.
+// carriedBy moves a step to the next HelmChartProxy, if there is one. There are only a few at any time.
 func (r *run) carriedBy(step Step) Step {
 	step.Proxy = firstSlot(step.Proxy, proxyCount, func(slot int) bool { return r.proxy(Step{Proxy: slot}) != nil })
 	return step
 }
 
-// chartUp does all that it takes for a chart to reach a Cluster, as far as nothing is in the way.
+// chartUp takes every step that a chart needs to reach a Cluster, unless something prevents one.
 func chartUp(r *run, step Step) (bool, error) {
-	// The label comes first: a Fleet Cluster may be left as it was made.
+	// The label comes first: Muster may retain a Fleet Cluster as it was made.
 	label := Step{Cluster: step.Cluster, Key: chartLabel, Value: "yes"}
 	if r.cluster(step) == nil {
 		step.Key, step.Value = label.Key, label.Value
@@ -201,7 +199,7 @@ func createProxy(r *run, step Step) (bool, error) {
 		return false, nil
 	}
 	if err := admin.Get(ctx, key, &addonsv1.HelmChartProxy{}); !apierrors.IsNotFound(err) {
-		return false, err // The one before is being deleted.
+		return false, err // The earlier HelmChartProxy is being deleted.
 	}
 	proxy := &addonsv1.HelmChartProxy{Spec: withAccess(step.Chart)}
 	proxy.Namespace, proxy.Name = key.Namespace, key.Name
@@ -212,7 +210,7 @@ func createProxy(r *run, step Step) (bool, error) {
 	return true, nil
 }
 
-// edited returns a HelmChartProxy with some of what a step says.
+// edited returns a HelmChartProxy with part of a step's changes.
 func edited(proxy *addonsv1.HelmChartProxy, step Step) *addonsv1.HelmChartProxy {
 	proxy = proxy.DeepCopy()
 	spec, to := &proxy.Spec, step.Chart
@@ -226,7 +224,7 @@ func edited(proxy *addonsv1.HelmChartProxy, step Step) *addonsv1.HelmChartProxy 
 	case "release":
 		spec.ReleaseName, spec.ReleaseNamespace = to.ReleaseName, to.ReleaseNamespace
 		if spec.ReleaseNamespace == "" {
-			spec.ReleaseNamespace = "default" // As the webhook has it.
+			spec.ReleaseNamespace = "default" // The webhook sets the same default.
 		}
 	case "download":
 		spec.Download, spec.CorrectDrift, spec.Rollout = to.Download, to.CorrectDrift, to.Rollout
@@ -247,7 +245,7 @@ func editProxy(r *run, step Step) (bool, error) {
 	return r.changed(proxy, admin.Patch(ctx, proxy, client.MergeFrom(before)))
 }
 
-// wouldHold: what a step makes of a HelmChartProxy leaves something as it was.
+// wouldHold reports whether a step's change to a HelmChartProxy leaves some object as it was.
 func (r *run) wouldHold(step Step) bool {
 	after := r.state.Copy()
 	proxy := r.proxy(step)
@@ -266,7 +264,7 @@ func (r *run) wouldHold(step Step) bool {
 	return oracle.HelmHolds(after)
 }
 
-// retainsIn: something of a HelmChartProxy in a namespace stays as it was.
+// retainsIn reports whether some object of a HelmChartProxy in a namespace stays as it was.
 func (r *run) retainsIn(namespace string) bool {
 	state := r.state.Copy()
 	maps.DeleteFunc(state.Helm.Proxies, func(key client.ObjectKey, _ *addonsv1.HelmChartProxy) bool { return key.Namespace != namespace })
@@ -293,8 +291,7 @@ func deleteProxy(r *run, step Step) (bool, error) {
 	return true, nil // Its finalizer stays until the program, which may be stopped, has uninstalled everything.
 }
 
-// sourced returns the content of a ConfigMap or Secret with values. That of Secrets may appear in
-// Secrets only.
+// sourced returns the content of a ConfigMap or Secret with values. The values of Secrets may appear in Secrets only.
 func sourced(kind, value string) map[string]any {
 	if kind == "Secret" {
 		value = oracle.Secretive + "-" + value
@@ -324,7 +321,7 @@ func (r *run) makeSource(kind, namespace, value string) error {
 	return err
 }
 
-// setSource changes what values come from.
+// setSource changes the ConfigMap or Secret with values.
 func setSource(r *run, step Step) (bool, error) {
 	namespace := r.namespace(step.Namespace)
 	if err := r.makeSource(step.Kind, namespace, step.Value); err != nil {
@@ -341,11 +338,12 @@ func setSource(r *run, step Step) (bool, error) {
 	return true, nil
 }
 
-// foreignCarried deletes or changes something that was made for a HelmChartProxy: it is put back. What one
-// that is gone has left, for a Cluster that is paused or while garbage stays, is not.
+// foreignCarried deletes or changes an object that was made for a HelmChartProxy, and the program restores it. It
+// does not restore the leftovers of a deleted HelmChartProxy, for a paused Cluster or while the garbage collector is
+// stopped.
 func foreignCarried(r *run, step Step) (bool, error) {
 	if oracle.HelmHolds(r.state) || r.hasPausedProxy() {
-		return false, nil // What is not written stays as somebody made it.
+		return false, nil // The program writes no such object, so it would stay as the user made it.
 	}
 	list, edit := map[string]client.ObjectList{
 		"Bundle": &fleetv1.BundleList{}, "ConfigMap": &corev1.ConfigMapList{}, "HelmReleaseProxy": &addonsv1.HelmReleaseProxyList{},
@@ -362,7 +360,7 @@ func foreignCarried(r *run, step Step) (bool, error) {
 		object := its.(client.Object)
 		source := oracle.Source{Kind: step.Kind, Key: client.ObjectKeyFromObject(object)}
 		if step.Kind == "ConfigMap" && !r.state.Helm.Used[source] {
-			return nil // Values of before, which agents may still read.
+			return nil // These are earlier values, which agents may still read.
 		}
 		if proxy, found := oracle.MadeFor(object); found && r.state.Helm.Proxies[proxy] != nil {
 			made[client.ObjectKeyFromObject(object).String()] = object
@@ -385,7 +383,7 @@ func foreignCarried(r *run, step Step) (bool, error) {
 		if err := admin.Delete(ctx, object); client.IgnoreNotFound(err) != nil || step.Kind != "Bundle" {
 			return true, client.IgnoreNotFound(err)
 		}
-		// Fleet takes away what was made of it.
+		// Fleet deletes what it made for the object.
 		return true, r.withdraw(func(bundle *fleetv1.Bundle, _ string) bool { return bundle.UID == "" || bundle.UID == object.GetUID() })
 	}
 	return true, client.IgnoreNotFound(patch(object, json.RawMessage(edit)))

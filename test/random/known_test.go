@@ -27,7 +27,7 @@ func of(kind string, step Step) Step {
 	return step
 }
 
-// slot does a step to the Cluster in another slot.
+// slot applies a step to the Cluster in another slot.
 func slot(slot int, step Step) Step {
 	step.Cluster = slot
 	return step
@@ -37,7 +37,7 @@ func configured(cluster addonsv1.ClusterConfig) Step {
 	return Step{Op: "SetConfig", Config: &addonsv1.FleetAddonConfigSpec{Cluster: &cluster}}
 }
 
-// playKnown plays runs that once went wrong and that no integration test asserts.
+// playKnown replays runs that once failed and that no integration test covers.
 func playKnown(t *testing.T, known map[string][]Step) {
 	t.Helper()
 	for name, steps := range known {
@@ -49,8 +49,8 @@ func playKnown(t *testing.T, known map[string][]Step) {
 	}
 }
 
-// TestKnown plays, with our admission policies taken away, what once worked for those
-// who attacked Muster and what once confused it.
+// TestKnown replays, without Muster's admission policies, runs in which an attack once succeeded or Muster once
+// erred.
 func TestKnown(t *testing.T) {
 	setUp(t, false, false, false)
 	class := Step{Op: "CreateClass", ClassNamespace: lib}
@@ -67,7 +67,7 @@ func TestKnown(t *testing.T) {
 	})
 }
 
-// TestKnownAgentInitiated plays, with the registrar, what once confused it.
+// TestKnownAgentInitiated replays, with the registrar, runs in which the registrar once erred.
 func TestKnownAgentInitiated(t *testing.T) {
 	setUp(t, true, true, false)
 	guessed := Step{Op: "ForeignSpec", Kind: fleetClusterKind, Value: `{"spec":{"clientID":"fleet"}}`}
@@ -83,7 +83,8 @@ func TestKnownAgentInitiated(t *testing.T) {
 	})
 }
 
-// TestKnownHelm plays what is promised of HelmChartProxies, and what once confused the program.
+// TestKnownHelm replays what the documentation promises of HelmChartProxies, and runs in which the program once
+// erred.
 func TestKnownHelm(t *testing.T) {
 	setUp(t, true, true, false)
 	type chart = addonsv1.HelmChartProxySpec

@@ -22,7 +22,7 @@ const (
 	syncerProcess    = "muster-syncer"
 	registrarProcess = "muster-registrar"
 	helmProcess      = "muster-helm"
-	// collectorProcess has the garbage collector, and what else may wait for a while.
+	// collectorProcess contains the garbage collector, and other controllers that may wait for a while.
 	collectorProcess = "kube-controller-manager"
 )
 
@@ -35,7 +35,7 @@ var processOperations = []operation{
 		wasDown := r.down[webhookProcess]
 		return wasDown, r.start(webhookProcess)
 	}},
-	// What it had not collected yet when it stopped is anybody's guess.
+	// The run cannot know what it had already collected when it stopped.
 	{name: "StopGC", weight: 3, do: stopCollector, racy: always},
 	{name: "StartGC", weight: 5, do: func(r *run, _ Step) (bool, error) {
 		wasDown := r.state.GarbageRemains
@@ -52,7 +52,7 @@ func leaseOf(process string) *coordinationv1.Lease {
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: process}}
 }
 
-// leads waits until a program leads.
+// leads waits until a program is the leader.
 func leads(process string) error {
 	return poll.Until(ctx, process+" to lead", time.Minute, func(context.Context) error {
 		lease := leaseOf(process)
@@ -66,8 +66,8 @@ func leads(process string) error {
 	})
 }
 
-// stops returns what ends a program of Muster, to be started later. The Lease of one that was
-// killed is given back for it: it would lapse in some seconds only.
+// stops returns a step that ends a program of Muster, which a later step starts. For a killed program it also
+// releases the Lease, which would otherwise expire only after some seconds.
 func stops(process string, end func(*stack.Stack, context.Context, string) error) func(*run, Step) (bool, error) {
 	return func(r *run, _ Step) (bool, error) {
 		if !r.isUp(process) {
@@ -88,7 +88,7 @@ func (r *run) isUp(process string) bool {
 	return !r.down[process] && (registrar || process != registrarProcess)
 }
 
-// start starts programs that were stopped, and lets them begin.
+// start starts stopped programs, and gives them time to begin.
 func (r *run) start(processes ...string) error {
 	for _, process := range processes {
 		if !r.down[process] {
@@ -106,13 +106,13 @@ func (r *run) start(processes ...string) error {
 			return err
 		}
 		if process == syncerProcess {
-			time.Sleep(2 * calm) // Its caches fill.
+			time.Sleep(2 * calm) // This is the time to fill its caches.
 		}
 	}
 	return nil
 }
 
-// stopCollector stops the garbage collector: what is owned by what was deleted stays.
+// stopCollector stops the garbage collector: objects stay when their owner is deleted.
 func stopCollector(r *run, _ Step) (bool, error) {
 	if r.state.GarbageRemains {
 		return false, nil
@@ -120,7 +120,7 @@ func stopCollector(r *run, _ Step) (bool, error) {
 	if err := r.waitCollected(); err != nil {
 		return false, err
 	}
-	if !r.isUp(syncerProcess) { // Then nobody else has changed anything.
+	if !r.isUp(syncerProcess) { // Otherwise no other program has changed an object.
 		seen, err := r.observe()
 		if err != nil {
 			return false, err
@@ -140,16 +140,15 @@ func (r *run) startCollector() error {
 }
 
 var (
-	// registrar reports whether runs have the optional component. Without it, Clusters whose agents
-	// are to call say so, and nothing else comes of it.
+	// registrar reports whether runs have the optional component. Without it, Clusters whose agents register
+	// themselves say so, and nothing else happens to them.
 	registrar, registrarInstalled bool
-	// labelled reports whether the API server labels Clusters with their class itself, by the
-	// component class-labels.
+	// labelled reports whether the API server labels Clusters with their class, through the component class-labels.
 	labelled bool
 )
 
-// withRegistrar has the registrar run, or not. The syncer looks for it anew: it remembers for a
-// minute what it has seen.
+// withRegistrar starts or stops the registrar. It makes the syncer look for it anew, because the syncer remembers the
+// answer for a minute.
 func withRegistrar(wanted bool) error {
 	if wanted == registrar {
 		return nil
@@ -177,7 +176,7 @@ func withRegistrar(wanted bool) error {
 	return env.Restart(ctx, syncerProcess)
 }
 
-// withClassLabels installs the component, or takes it away.
+// withClassLabels installs the component, or removes it.
 func withClassLabels(wanted bool) error {
 	if wanted == labelled {
 		return nil
@@ -189,12 +188,12 @@ func withClassLabels(wanted bool) error {
 		_, err = env.Kubectl(ctx, "delete", "mutatingadmissionpolicybinding,mutatingadmissionpolicy", "muster-class-labels")
 	}
 	labelled = wanted
-	time.Sleep(time.Second) // The API server hears of it a moment later.
+	time.Sleep(time.Second) // The API server notices a moment later.
 	return err
 }
 
-// withPolicies leaves the shipped admission policies in force, or takes their bindings away:
-// no decision of Muster's may rest on them. It returns what puts them back.
+// withPolicies keeps the shipped admission policies in force, or removes their bindings: Muster's decisions must not
+// rely on them. It returns a function that restores them.
 func withPolicies(inForce bool) (restore func() error, err error) {
 	var bindings admissionv1.ValidatingAdmissionPolicyBindingList
 	var taken []client.Object
@@ -212,7 +211,7 @@ func withPolicies(inForce bool) (restore func() error, err error) {
 	}
 	wait := func() {
 		if len(taken) > 0 {
-			time.Sleep(time.Second) // The API server hears of it a moment later.
+			time.Sleep(time.Second) // The API server notices a moment later.
 		}
 	}
 	wait()

@@ -20,8 +20,8 @@ import (
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-// patience is how long Muster may take to come to rest. It looks again after 15 s for a
-// reference whose kind did not exist.
+// patience is how long Muster may take to come to rest. When the kind of a reference did not exist, it retries after
+// 15 s.
 const patience = 40 * time.Second
 
 var (
@@ -73,8 +73,8 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// setUp decides which optional parts there are in a run: the shipped admission policies, the
-// registrar, and labels of classes by the API server.
+// setUp decides which optional parts a run has: the shipped admission policies, the registrar, and class labels by
+// the API server.
 func setUp(t *testing.T, policies, registrar, classLabels bool) {
 	t.Helper()
 	// The policies come with the component.
@@ -92,7 +92,7 @@ func setUp(t *testing.T, policies, registrar, classLabels bool) {
 	}
 }
 
-// fails returns what fails, and how few steps are enough for that.
+// fails reports a failure, and the few steps that are enough to cause it.
 func fails(t *testing.T, seed int, r *run, err error) {
 	t.Helper()
 	t.Errorf("seed %d fails after %d steps: %v", seed, r.count, err)
@@ -134,7 +134,7 @@ func number(t *testing.T, name string, fallback int) int {
 	return value
 }
 
-// playSeed draws steps until enough of them were done.
+// playSeed draws steps until it has done enough of them.
 func playSeed(seed, count int) (*run, error) {
 	rng := rand.New(rand.NewPCG(uint64(seed), 0))
 	return playAll(fmt.Sprintf("s%d", seed), patience, func(r *run) (Step, bool) { return drawStep(rng), r.count < count })
@@ -152,7 +152,7 @@ func playSteps(id string, steps []Step, patience time.Duration) error {
 	return err
 }
 
-// playAll plays steps as long as there are more, and then removes everything.
+// playAll plays steps while next returns more, and then removes everything.
 func playAll(id string, patience time.Duration, next func(*run) (Step, bool)) (*run, error) {
 	r, err := newRun(id, patience)
 	if err != nil {
@@ -167,9 +167,8 @@ func playAll(id string, patience time.Duration, next func(*run) (Step, bool)) (*
 	return r, errors.Join(err, r.finish(err == nil))
 }
 
-// finish removes everything. If all went well so far, what is left over when all
-// Clusters and classes are gone is what the oracle says; and when that is gone too,
-// there must be nothing.
+// finish removes everything. If all went well so far, the objects that remain after the last Cluster and class must
+// match the oracle. When those are removed too, nothing may remain.
 func (r *run) finish(check bool) error {
 	rests := func(when string) error {
 		if !check {
@@ -198,7 +197,7 @@ func (r *run) finish(check bool) error {
 	if err := rests("without Clusters and classes"); err != nil {
 		return err
 	}
-	// What was played goes next: nobody else deletes it.
+	// The objects that the run made for Fleet go next: no program deletes them.
 	played := slices.Concat(values(r.state.Helm.Proxies), values(r.state.AgentInitiated.Bundles), values(r.state.AgentInitiated.Credentials))
 	for _, secret := range values(r.state.AgentInitiated.Manifests) {
 		if len(secret.GetOwnerReferences()) == 0 {
@@ -220,7 +219,7 @@ func (r *run) finish(check bool) error {
 	return nil
 }
 
-// sweep deletes what Muster leaves on purpose or did not make, until nothing is there any more.
+// sweep deletes the objects that Muster leaves on purpose or did not make, until none is left.
 func (r *run) sweep() error {
 	return poll.Until(ctx, "all to be gone", r.patience, func(ctx context.Context) error {
 		seen, err := r.observe()

@@ -17,16 +17,17 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// What Fleet, which is played, and the repository do. A release that is installed, and a chart that is not to be had,
-// make it matter how things were.
+// releaseOperations play Fleet, and the repository. Once a release is installed, or a chart is unavailable, the
+// outcome depends on the state before.
 var releaseOperations = []operation{
 	{name: "FleetReleases", weight: 12, draw: drawSlot, do: fleetReleases, racy: always},
 	{name: "RepositoryFails", weight: 5, draw: drawKind(string(repository.Failing), string(repository.HangingUp)), do: repositoryFails, racy: always},
-	// The program looks again by itself within a minute; a run does not wait for that.
+	// The program retries by itself within a minute; a run does not wait for that.
 	{name: "RepositoryAnswers", weight: 20, draw: drawValue("restarted"), do: repositoryAnswers, racy: always},
 }
 
-// repositoryFails has the repository fail. The program is killed: from outside nobody sees what it remembers of it.
+// repositoryFails makes the repository fail. It also kills the program, because a run cannot see what the program
+// remembers of the repository.
 func repositoryFails(r *run, step Step) (bool, error) {
 	if r.state.Helm.Down || len(r.state.Helm.Proxies) == 0 {
 		return false, nil
@@ -50,13 +51,13 @@ func repositoryAnswers(r *run, step Step) (bool, error) {
 	return true, err
 }
 
-// forgetRepository kills the program, which remembers what it has downloaded.
+// forgetRepository kills the program, which has downloads in memory.
 var forgetRepository = stops(helmProcess, (*stack.Stack).Kill)
 
-// fleetReleases plays Fleet, whose agents have installed all that one Bundle carries.
+// fleetReleases plays Fleet, whose agents have installed everything in one Bundle.
 func fleetReleases(r *run, step Step) (bool, error) {
 	if !r.isUp(syncerProcess) || !r.isUp(helmProcess) {
-		return false, nil // What comes next may be seen before this.
+		return false, nil // Muster might see later changes before this one.
 	}
 	carried := slices.DeleteFunc(slices.Collect(maps.Keys(r.state.Helm.Carriers)), func(of oracle.Carriage) bool { return !r.isPlayed(of) })
 	if len(carried) == 0 {
@@ -103,11 +104,11 @@ func (r *run) isPlayed(of oracle.Carriage) bool {
 	return true
 }
 
-// deploy makes what Fleet makes of a target, and says what its agent says.
+// deploy makes the objects that Fleet makes for a target, and reports as its agent does.
 func deploy(bundle *fleetv1.Bundle, target *fleetv1.BundleTarget) error {
 	namespace := &corev1.Namespace{}
 	namespace.Name = oracle.FleetNamespace(oracle.Key{Namespace: bundle.Namespace, Name: target.ClusterName})
-	if err := admin.Create(ctx, namespace); err != nil && !isRefused(err) { // It is there from the last time.
+	if err := admin.Create(ctx, namespace); err != nil && !isRefused(err) { // It exists since last time.
 		return err
 	}
 	its := &fleetv1.BundleDeployment{}
@@ -132,8 +133,8 @@ func deploy(bundle *fleetv1.Bundle, target *fleetv1.BundleTarget) error {
 	return admin.Status().Patch(ctx, its, client.MergeFrom(before))
 }
 
-// fleetRollsOut plays Fleet and its agents where a rollout waits for them: what is installed follows its Bundle, unless the
-// Bundle's partitions leave it out.
+// fleetRollsOut plays Fleet and its agents where a rollout waits for them: agents install what the Bundle says,
+// except where its partitions leave them out.
 func (r *run) fleetRollsOut() error {
 	var bundles fleetv1.BundleList
 	if err := admin.List(ctx, &bundles); err != nil {
@@ -178,7 +179,7 @@ func isLeftOut(bundle *fleetv1.Bundle, target *fleetv1.BundleTarget) bool {
 	return strategy != nil && !slices.ContainsFunc(strategy.Partitions, func(its fleetv1.Partition) bool { return its.ClusterName == target.ClusterName })
 }
 
-// fleetWithdraws plays Fleet, which takes away what no Bundle targets any more.
+// fleetWithdraws plays Fleet, which deletes deployments that no Bundle targets any more.
 func (r *run) fleetWithdraws() error {
 	return r.withdraw(func(bundle *fleetv1.Bundle, fleetCluster string) bool { return !oracle.IsTarget(bundle, fleetCluster) })
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-// tenantRole is what a tenant may do, in one namespace.
+// tenantRole contains a tenant's rights in one namespace.
 const tenantRole = "random-tenant"
 
 func makeTenantRole() error {
@@ -38,7 +38,7 @@ func makeTenantRole() error {
 	return nil
 }
 
-// newTenant returns the client of somebody who has rights in one namespace.
+// newTenant returns the client of a user with rights in one namespace.
 func newTenant(namespace string) (client.Client, error) {
 	user := "tenant-" + namespace
 	binding := &rbacv1.RoleBinding{
@@ -53,16 +53,15 @@ func newTenant(namespace string) (client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The API server hears of the binding a moment later.
+	// The API server notices the binding a moment later.
 	return tenant, poll.Until(ctx, "the tenant's rights", 10*time.Second, func(ctx context.Context) error {
 		return tenant.List(ctx, &fleetv1.ClusterList{}, client.InNamespace(namespace))
 	})
 }
 
-// noteRightful notes which groups and mappings may be made as things are now: those for
-// Clusters that are selected and name the class, and those of the classes themselves.
-// Nobody but the administrator of this run can make a Cluster name a class of another
-// namespace, and the oracle has no part in this.
+// noteRightful records which groups and mappings Muster may make at present: those for selected Clusters that name
+// the class, and the groups of the classes themselves. Only the administrator of this run can make a Cluster name a
+// class of another namespace, and this check does not use the oracle.
 func (r *run) noteRightful() {
 	r.noteWished()
 	for _, cluster := range r.state.Clusters {
@@ -85,7 +84,7 @@ func isPaused(cluster *clusterv1.Cluster) bool {
 	return annotated || ptr.Deref(cluster.Spec.Paused, false)
 }
 
-// isSelected: both selectors match, and the Cluster is not paused.
+// isSelected reports whether both selectors match, and the Cluster is not paused.
 func (r *run) isSelected(cluster *clusterv1.Cluster) bool {
 	config, _ := r.config()
 	stamped := oracle.Admitted(oracle.State{Namespaces: r.state.Namespaces}, cluster).Labels
@@ -97,7 +96,7 @@ func (r *run) isSelected(cluster *clusterv1.Cluster) bool {
 		matches(config.NamespaceSelector, r.state.Namespaces[cluster.Namespace].Labels)
 }
 
-// noteWished notes what is to be registered as things are now, each once.
+// noteWished records the registrations that the registrar should make at present, each once.
 func (r *run) noteWished() {
 	want := oracle.Converge(r.state)
 	for key, asked := range want.AgentInitiated.Registrations {
@@ -117,8 +116,8 @@ func (r *run) noteWished() {
 	}
 }
 
-// nothingElse fails if Muster has done something since the last quiet point that the objects do
-// not show any more. The audit log shows everything, however briefly it existed.
+// nothingElse fails if Muster has done something since the last quiet point that the objects no longer show. The
+// audit log shows every request, however briefly the object existed.
 func (r *run) nothingElse() error {
 	events, err := r.audit.Read(stack.AuditFilter{Where: func(event stack.AuditEvent) bool {
 		return event.Code == 201 && event.Group == "fleet.cattle.io" && event.Subresource == "" && r.state.Namespaces[event.Namespace] != nil
@@ -133,8 +132,7 @@ func (r *run) nothingElse() error {
 	return err
 }
 
-// nothingOpened fails if the syncer has made a mapping or a group that nobody entitled to it
-// wished for.
+// nothingOpened fails if the syncer has made a mapping or a group for which no entitled user asked.
 func (r *run) nothingOpened(events []stack.AuditEvent) error {
 	for _, event := range events {
 		what := made(event.Resource, event.Namespace, event.Name)
@@ -146,8 +144,8 @@ func (r *run) nothingOpened(events []stack.AuditEvent) error {
 	return nil
 }
 
-// nothingTwice fails if the registrar has registered more than was to be registered: each
-// time, an agent that has the earlier credential is cut off.
+// nothingTwice fails if the registrar has made more registrations than it should: each extra one cuts off an agent
+// with the earlier credential.
 func (r *run) nothingTwice(events []stack.AuditEvent) error {
 	made := map[string]int{}
 	for _, event := range events {
@@ -164,7 +162,7 @@ func (r *run) nothingTwice(events []stack.AuditEvent) error {
 	return nil
 }
 
-// uidsOf returns the UIDs of what Muster makes.
+// uidsOf returns the UIDs of the objects that Muster makes.
 func uidsOf(s oracle.State) map[string]types.UID {
 	uids := map[string]types.UID{}
 	for _, object := range slices.Concat(
@@ -182,13 +180,13 @@ func retainedCarrier(of oracle.Carriage) string {
 	return of.String() + ", " + of.Release
 }
 
-// noteRetained forgets the objects of the last quiet point that were deleted since, or that the
-// model would have had deleted for a moment: Muster may make them again.
+// noteRetained forgets the objects of the last quiet point that were deleted since, or that the model would have
+// deleted for a moment: Muster may make them again.
 func (r *run) noteRetained() {
 	there, wanted := uidsOf(r.state), uidsOf(oracle.Converge(r.state))
 	maps.DeleteFunc(r.retained, func(name string, uid types.UID) bool { return there[name] != uid || wanted[name] != uid })
-	// Somebody has deleted the Fleet Clusters of all that it was for: with these goes what Fleet
-	// made of it, whether it stays or not.
+	// A user has deleted the Fleet Clusters of all the carrier's targets. Everything that Fleet made from the carrier
+	// goes with them, whether the carrier stays or not.
 	for of, carrier := range r.state.Helm.Carriers {
 		if len(carrier.Targets) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(carrier.Targets)), func(name string) bool {
 			return r.state.FleetClusters[oracle.Key{Namespace: of.Namespace, Name: name}] != nil
@@ -198,8 +196,8 @@ func (r *run) noteRetained() {
 	}
 }
 
-// nothingAnew fails if one of the objects that stay is another than it was at the last
-// quiet point: to Fleet that is another cluster, to which it deploys everything again.
+// nothingAnew fails if an object that should stay has been recreated since the last quiet point: to Fleet it is
+// another cluster, to which it deploys everything again.
 func (r *run) nothingAnew() error {
 	seen := uidsOf(r.state)
 	for _, name := range slices.Sorted(maps.Keys(r.retained)) {

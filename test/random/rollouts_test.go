@@ -13,8 +13,8 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// TestRollouts plays staged rollouts on Fleet's own controller, all seeds at once, while Muster and Fleet are killed. Each
-// event is judged.
+// TestRollouts plays staged rollouts on Fleet's own controller, all seeds at once, while it kills Muster and Fleet.
+// It judges each event.
 func TestRollouts(t *testing.T) {
 	first, seeds, steps := number(t, "MUSTER_SEED", 1), number(t, "MUSTER_SEEDS", 2), number(t, "MUSTER_STEPS", 30)
 	charts := repository.New()
@@ -63,7 +63,7 @@ func playRollouts(t *testing.T, all *outages, options rollouts.Options, steps in
 	return err
 }
 
-// outages let Muster and Fleet fail, one at a time.
+// outages stop Muster and Fleet, one at a time.
 type outages struct {
 	mu     sync.Mutex
 	judges []*rollouts.Judge
@@ -75,7 +75,7 @@ func (o *outages) concern(judge *rollouts.Judge) {
 	o.judges = append(o.judges, judge)
 }
 
-// kill kills a program, and starts it again.
+// kill kills a program, and restarts it.
 func (o *outages) kill(process string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -31,7 +31,7 @@ const (
 	ownNamespace = namespaceCount + 1
 	noClass      = 3
 
-	// The tenant's namespace, and one that is not his.
+	// theirs is the tenant's namespace, and the next is not his.
 	theirs = namespaceCount - 1
 	lib    = 0
 )
@@ -43,38 +43,38 @@ var classNames = [noClass]string{"small", "large", "long." + strings.Repeat("x",
 type run struct {
 	id       string
 	patience time.Duration
-	// state is all there is, as it was seen last: as the API server answered the last
-	// write, and at the last quiet point.
+	// state holds all objects as last seen: in the API server's answer to the last write, and at the last quiet
+	// point.
 	state oracle.State
 	slots map[int]oracle.Key
 	// proxies are the HelmChartProxies by their slots.
 	proxies map[int]oracle.Key
-	// done are the steps that were done, count is their number without those that look only.
+	// done are the steps done so far, count is their number without those that only compare.
 	done  []Step
 	count int
 
 	// down are the programs that were stopped.
 	down map[string]bool
-	// dirty means that Muster may not be at rest; clean that it was when it was stopped.
+	// dirty means that Muster may not be at rest; clean means that it was when it was stopped.
 	dirty, clean bool
 
 	// tenant has rights in one of the namespaces only.
 	tenant client.Client
-	// audit tells what Muster has made since the last quiet point.
+	// audit shows what Muster has made since the last quiet point.
 	audit *stack.AuditTail
-	// rightful are the mappings and groups that may have been made since then: somebody entitled
-	// to it wished for them. wished is what may have been registered, by namespace.
+	// rightful are the mappings and groups that Muster may have made since then, because an entitled user asked for
+	// them. wished are the allowed registrations, by namespace.
 	rightful map[string]bool
 	wished   map[string]map[string]bool
-	// agents is how many registrations were made in all.
+	// agents is the total number of registrations.
 	agents int
-	// carried is how many carriers of HelmChartProxies there were at all quiet points.
+	// carried is the total number of carriers of HelmChartProxies, over all quiet points.
 	carried int
-	// retained are the objects of the last quiet point that have to be the same at the next.
+	// retained are the objects of the last quiet point that must be the same at the next.
 	retained map[string]types.UID
 	// deleted are the HelmChartProxies that were deleted since then.
 	deleted map[oracle.Key]bool
-	// colliding is what collidingName has found.
+	// colliding is the name that collidingName has found.
 	colliding string
 }
 
@@ -104,8 +104,8 @@ func newRun(id string, patience time.Duration) (*run, error) {
 	return r, r.prepareHelm()
 }
 
-// namespace returns a namespace by its number. The name of lib begins with the name of the
-// tenant's namespace: otherwise he could not find a name that Fleet cuts to the same one.
+// namespace returns a namespace by its number. The name of lib begins with the name of the tenant's namespace:
+// otherwise he could not find a name that Fleet cuts to the same one.
 func (r *run) namespace(number int) string {
 	if number == lib {
 		return fmt.Sprintf("%s-n%d-n%d", r.id, theirs, lib)
@@ -113,7 +113,7 @@ func (r *run) namespace(number int) string {
 	return fmt.Sprintf("%s-n%d", r.id, number)
 }
 
-// className returns the class a step names, or none.
+// className returns the class that a step names, or none.
 func (r *run) className(step Step) string {
 	if step.Class == noClass {
 		return ""
@@ -121,7 +121,7 @@ func (r *run) className(step Step) string {
 	return classNames[step.Class]
 }
 
-// classKey returns the class a step names.
+// classKey returns the key of the class that a step names.
 func (r *run) classKey(step Step) oracle.Key {
 	key := oracle.Key{Name: r.className(step)}
 	if step.ClassNamespace != ownNamespace {
@@ -130,13 +130,12 @@ func (r *run) classKey(step Step) oracle.Key {
 	return key
 }
 
-// cluster returns the Cluster in a step's slot as it was seen last, or nil.
+// cluster returns the last known Cluster in a step's slot, or nil.
 func (r *run) cluster(step Step) *clusterv1.Cluster {
 	return r.state.Clusters[r.slots[step.Cluster]].DeepCopy()
 }
 
-// play does a step, unless it cannot be done. The error is an *oracleError if Muster does not
-// do what the oracle says.
+// play does a step, if it can be done. The error is an *oracleError if Muster differs from the oracle.
 func (r *run) play(step Step) error {
 	if step.Op == quiet {
 		r.done = append(r.done, step)
@@ -179,15 +178,15 @@ func (r *run) config() (cluster addonsv1.ClusterConfig, class addonsv1.ClusterCl
 	return cluster, class
 }
 
-// createsOnly reports whether objects are made and then left as they are: then it
-// matters when they are made.
+// createsOnly reports whether Muster creates objects and then leaves them as they are, so that the time of creation
+// matters.
 func (r *run) createsOnly() bool {
 	cluster, class := r.config()
 	return isFalse(cluster.PatchResource) || isFalse(class.PatchResource)
 }
 
-// between waits, between two changes of one step, if it matters when objects are made: a Cluster whose
-// agent registers itself is in Fleet before it refers to anything.
+// between waits between two changes of one step, if the time of creation matters: a Cluster whose agent registers
+// itself is in Fleet before it refers to any object.
 func (r *run) between() error {
 	if r.isUp(syncerProcess) && r.createsOnly() {
 		return r.quiet()
@@ -197,22 +196,22 @@ func (r *run) between() error {
 
 func isFalse(value *bool) bool { return value != nil && !*value }
 
-// isRefused reports whether somebody said no: the API server, a policy of ours, or
-// one of our webhooks by being down.
+// isRefused reports whether a request was refused: by the API server, by one of Muster's policies, or because one of
+// its webhooks is down.
 func isRefused(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsAlreadyExists(err) || apierrors.IsBadRequest(err) ||
 		err != nil && strings.Contains(err.Error(), "failed calling webhook")
 }
 
-// oracleError specifies where Muster differs from the oracle.
+// oracleError says where Muster differs from the oracle.
 type oracleError struct{ text string }
 
 func (e *oracleError) Error() string { return e.text }
 
-// calm is for how long Muster must leave alone what is right already.
+// calm is how long Muster must leave correct objects alone.
 const calm = 250 * time.Millisecond
 
-// quiet waits until Muster has made what the oracle says, and fails if it does not.
+// quiet waits until the objects match the oracle, and fails if they do not.
 func (r *run) quiet() error {
 	if err := r.start(syncerProcess, registrarProcess, helmProcess); err != nil {
 		return err
@@ -255,7 +254,7 @@ func (r *run) quiet() error {
 	}
 }
 
-// observe reads what Muster writes; the rest is known.
+// observe reads the objects that Muster writes; the run knows the rest.
 func (r *run) observe() (oracle.State, error) {
 	seen, err := oracle.Observe(ctx, admin, r.id+"-", r.state.Namespaces)
 	if err != nil {
@@ -298,7 +297,7 @@ func metadata(field, key, value string) map[string]any {
 	return map[string]any{"metadata": map[string]any{field: map[string]any{key: entry}}}
 }
 
-// create makes an object, and notes it.
+// create creates an object, and notes it.
 func (r *run) create(somebody client.Client, object client.Object) error {
 	err := somebody.Create(ctx, object)
 	if err == nil {
@@ -307,10 +306,10 @@ func (r *run) create(somebody client.Client, object client.Object) error {
 	return err
 }
 
-// isThere reports whether an object was seen: otherwise it is empty but for its name.
+// isThere reports whether an object was seen; otherwise only its name is set.
 func isThere(object client.Object) bool { return object.GetUID() != "" }
 
-// change patches an object, and notes what it is now. It returns false if the object is not there.
+// change patches an object, and notes the result. It returns false if the object does not exist.
 func (r *run) change(somebody client.Client, object client.Object, change any) (bool, error) {
 	if !isThere(object) {
 		return false, nil
@@ -318,7 +317,7 @@ func (r *run) change(somebody client.Client, object client.Object, change any) (
 	return r.changed(object, patchAs(somebody, object, change))
 }
 
-// changed notes an object that somebody has just written. It returns false if it was gone.
+// changed notes the result of a write. It returns false if the object was gone.
 func (r *run) changed(object client.Object, err error) (bool, error) {
 	if err == nil {
 		r.note(object, true)
@@ -326,7 +325,7 @@ func (r *run) changed(object client.Object, err error) (bool, error) {
 	return err == nil, client.IgnoreNotFound(err)
 }
 
-// remove deletes an object, and notes it. It returns false if the object is not there.
+// remove deletes an object, and notes that. It returns false if the object does not exist.
 func (r *run) remove(somebody client.Client, object client.Object) (bool, error) {
 	if !isThere(object) {
 		return false, nil
@@ -338,7 +337,7 @@ func (r *run) remove(somebody client.Client, object client.Object) (bool, error)
 	return err == nil, client.IgnoreNotFound(err)
 }
 
-// note writes down that an object is there, or that it is not.
+// note records that an object exists, or that it does not.
 func (r *run) note(object client.Object, there bool) {
 	key, state := client.ObjectKeyFromObject(object), &r.state
 	switch object := object.(type) {
@@ -363,7 +362,7 @@ func (r *run) note(object client.Object, there bool) {
 	noteIfIn(state.Helm.Proxies, key, object, there)
 }
 
-// noteIfIn notes an object among those of its kind.
+// noteIfIn notes an object of type T in the map for its kind.
 func noteIfIn[T client.Object](objects map[oracle.Key]T, key oracle.Key, object client.Object, there bool) {
 	if object, isOne := object.(T); isOne {
 		noteIn(objects, key, object, there)
@@ -376,8 +375,8 @@ func noteIn[K comparable, T any](objects map[K]T, key K, object T, there bool) {
 	}
 }
 
-// waitGone waits until the API server has deleted an object. What it owned may still be
-// there: nothing has to wait for the garbage collector.
+// waitGone waits until the API server has deleted an object. Objects that it owned may still exist: a run does not
+// wait for the garbage collector.
 func (r *run) waitGone(object client.Object) error {
 	return poll.Until(ctx, "what was deleted to be gone", 30*time.Second, func(context.Context) error {
 		current := object.DeepCopyObject().(client.Object)

@@ -13,8 +13,8 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// Step is one thing that somebody does. It names objects by small numbers, so that
-// it means the same in every run: Cluster is a slot that holds one Cluster at most.
+// Step is one action. It names objects by small numbers, so that it means the same in every run: Cluster is a slot
+// that holds one Cluster at most.
 type Step struct {
 	Op             string `json:"op"`
 	Cluster        int    `json:"cluster,omitempty"`
@@ -63,21 +63,21 @@ func parseSteps(text string) ([]Step, error) {
 // operation is a kind of step.
 type operation struct {
 	name string
-	// weight is how often it is drawn, compared with others.
+	// weight is how often it is drawn, relative to others.
 	weight int
-	// draw fills in what it is done to, and how; nil where there is nothing to choose.
+	// draw fills in the step's object and details, and is nil if there is nothing to choose.
 	draw drawing
-	// do does it; false means that it could not be done here.
+	// do does the step; false means that it could not be done here.
 	do func(*run, Step) (bool, error)
-	// racy means that the result depends on what Muster has seen before, so that Muster
-	// has to be at rest first; nil means never.
+	// racy reports whether the result depends on what Muster has seen before, so that Muster must be at rest first;
+	// nil means never.
 	racy func(*run, Step) bool
 }
 
 // quiet is the operation that compares with the oracle.
 const quiet = "quiet"
 
-// operations are all that can happen.
+// operations are all operations.
 var operations = slices.Concat(
 	clusterOperations, classOperations, configOperations, foreignOperations, tenantOperations, collidingOperations,
 	processOperations, agentOperations, flapOperations, registrarOperations, helmOperations, carriedOperations,
@@ -106,10 +106,10 @@ func drawStep(rng *rand.Rand) Step {
 	panic("unreachable")
 }
 
-// drawing fills in some of a step.
+// drawing fills in part of a step.
 type drawing func(*rand.Rand, *Step)
 
-// draws fills in one thing after another.
+// draws applies several drawings in turn.
 func draws(all ...drawing) drawing {
 	return func(rng *rand.Rand, step *Step) {
 		for _, draw := range all {
@@ -146,14 +146,13 @@ func maybe[T any](rng *rand.Rand, missing float64, values ...T) *T {
 
 func always(*run, Step) bool { return true }
 
-// hurry is the patience while searching. What it finds is played once more with all
-// of the patience.
+// hurry is the patience while searching. A failure that it finds is replayed with the full patience.
 const hurry = 5 * time.Second
 
 // tries numbers the runs of recorded steps, each of which has its own namespaces.
 var tries int
 
-// shrink returns a short part of the steps that still fails, and how. It looks for ten minutes.
+// shrink searches for ten minutes, and returns a short part of the steps that still fails, and the failure.
 func shrink(t *testing.T, steps []Step) ([]Step, error) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Minute)
@@ -170,7 +169,7 @@ func shrink(t *testing.T, steps []Step) ([]Step, error) {
 	if last == nil {
 		return steps, errors.New("it did not fail again; the steps are all of them")
 	}
-	// leaveOut reports whether the rest fails as well, and goes on with that.
+	// leaveOut reports whether the remaining steps fail as well, and keeps them if they do.
 	leaveOut := func(drop func(int, Step) bool) bool {
 		var rest []Step
 		for i, step := range steps {

@@ -14,9 +14,9 @@ import (
 	"github.com/muster-fleet/muster/test/oracle"
 )
 
-// What a tenant does who has rights in his namespace only, and wishes for more. What he
-// does to objects that are retained stays, and what is kept for them depends on what is
-// there: then Muster has to be at rest. What is put back he may change at any time.
+// tenantOperations are the actions of a tenant who has rights in his namespace only, and wants more. His changes to
+// retained objects stay, and the existing objects decide what Muster keeps for them, so Muster must be at rest first.
+// He may change objects that Muster restores at any time.
 var tenantOperations = []operation{
 	{name: "TenantForgeFleetCluster", weight: 6, draw: drawForgery, do: tenantForgeFleetCluster, racy: func(r *run, step Step) bool {
 		if r.tenantCluster(step) == nil || step.Kind == "WrongOwner" || hasKeepers(r, step) {
@@ -33,7 +33,7 @@ var tenantOperations = []operation{
 		step.Namespace, step.ClassNamespace = theirs, oneOf(rng, 0, ownNamespace, ownNamespace, theirs)
 		step.Kind = oneOf(rng, "", "Forged", "Forged", "Pinned")
 	}, do: func(r *run, step Step) (bool, error) { return r.createCluster(r.tenant, step) }, racy: func(_ *run, step Step) bool {
-		return step.Kind == "Forged" // It may be claimed and unselected, and so keeps what is there.
+		return step.Kind == "Forged" // It may be claimed and unselected, and so keeps existing objects.
 	}},
 	{name: "TenantForgePin", weight: 4, draw: draws(drawSlot, drawKey(pinKey, ownKey, "", ""), drawValue("", "forged", "forged", "taken")),
 		do: func(r *run, step Step) (bool, error) { return r.dropPin(r.tenant, step) }, racy: always},
@@ -46,9 +46,9 @@ func drawForgery(rng *rand.Rand, step *Step) {
 		"Adopt", "Owner", "WrongOwner", "Notes", "Labels", "Nothing"))(rng, step)
 }
 
-// forge writes on an object what a tenant pretends to be Muster's, for a class of anybody.
+// forge puts false Muster data on an object, for a class of any namespace.
 func (r *run) forge(object client.Object, step Step) {
-	// The stamp of a Cluster that names the class tells how it is to look.
+	// The stamp of a Cluster that names the class shows what to forge.
 	class, stamped := r.classKey(step), &clusterv1.Cluster{}
 	stamped.Namespace = r.namespace(theirs)
 	stamped.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Name: class.Name, Namespace: class.Namespace}
@@ -84,7 +84,7 @@ func (r *run) forge(object client.Object, step Step) {
 	object.SetAnnotations(overlaid(object.GetAnnotations(), annotations, notes))
 }
 
-// overlaid lays maps over each other.
+// overlaid merges maps; later ones win.
 func overlaid(layers ...map[string]string) map[string]string {
 	result := map[string]string{}
 	for _, layer := range layers {
@@ -101,8 +101,8 @@ func (r *run) tenantCluster(step Step) *clusterv1.Cluster {
 	return nil
 }
 
-// tenantFleetCluster returns the Fleet Cluster of a slot's Cluster in the tenant's
-// namespace, or the one that he made by hand.
+// tenantFleetCluster returns the Fleet Cluster of a slot's Cluster in the tenant's namespace, or the one that he made
+// by hand.
 func (r *run) tenantFleetCluster(step Step) client.Object {
 	key := oracle.Key{Namespace: r.namespace(theirs), Name: r.mine(step.Cluster)}
 	if cluster := r.tenantCluster(step); cluster != nil && cluster.Annotations[pinKey] != "" {
@@ -119,7 +119,7 @@ func tenantForgeFleetCluster(r *run, step Step) (bool, error) {
 	return r.makeForged(object, step)
 }
 
-// makeForged puts a forgery on an object, or makes it as one.
+// makeForged puts a forgery on an object, or creates the object with it.
 func (r *run) makeForged(object client.Object, step Step) (bool, error) {
 	before := object.DeepCopyObject().(client.Object)
 	r.forge(object, step)
@@ -140,8 +140,7 @@ func tenantCreateFleetCluster(r *run, step Step) (bool, error) {
 	return r.makeForged(fleet, step)
 }
 
-// tenantForgeGroup forges the group of a class, as it would be in the tenant's
-// namespace, or makes it.
+// tenantForgeGroup forges the group of a class, under its name for the tenant's namespace, or creates it.
 func tenantForgeGroup(r *run, step Step) (bool, error) {
 	return r.makeForged(r.tenantGroup(step), step)
 }
@@ -155,7 +154,7 @@ func (r *run) tenantGroup(step Step) client.Object {
 	return pick(r.state.Groups, key, &fleetv1.ClusterGroup{})
 }
 
-// tenantRebase tries whatever class there is. Those of others are not for him.
+// tenantRebase tries every class. He may not use the classes of others.
 func tenantRebase(r *run, step Step) (bool, error) {
 	before := r.tenantCluster(step)
 	if before == nil {

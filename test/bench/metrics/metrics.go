@@ -14,17 +14,17 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Sample is one line of what a server exposes.
+// Sample is one line of a server's metrics.
 type Sample struct {
 	Name   string
 	Labels map[string]string
 	Value  float64
 }
 
-// Snapshot is all that a server exposed at one time.
+// Snapshot holds all metrics of a server at one time.
 type Snapshot []Sample
 
-// Scrape reads the metrics of the API server: those of admission, and those with these prefixes.
+// Scrape reads the metrics of the API server about admission, and the metrics with these prefixes.
 func Scrape(ctx context.Context, client rest.Interface, prefixes ...string) (Snapshot, error) {
 	body, err := client.Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
@@ -33,8 +33,8 @@ func Scrape(ctx context.Context, client rest.Interface, prefixes ...string) (Sna
 	return Parse(string(body), append(prefixes, "apiserver_admission_webhook_", "apiserver_mutating_admission_policy_")...)
 }
 
-// Parse reads those metrics in the text format that begin with one of the prefixes; there
-// must be no labels among them whose values hold quotes or commas.
+// Parse reads the metrics in text format whose names begin with one of the prefixes. Their label values must not
+// contain quotes or commas.
 func Parse(text string, prefixes ...string) (Snapshot, error) {
 	var snapshot Snapshot
 	for line := range strings.Lines(text) {
@@ -57,7 +57,7 @@ func Parse(text string, prefixes ...string) (Snapshot, error) {
 	return snapshot, nil
 }
 
-// Sum adds up the samples of a name whose labels pass; nil lets all pass.
+// Sum adds up the samples of a name whose labels pass; if pass is nil, all do.
 func (s Snapshot) Sum(name string, pass func(labels map[string]string) bool) float64 {
 	total := 0.0
 	for _, sample := range s {
@@ -68,15 +68,15 @@ func (s Snapshot) Sum(name string, pass func(labels map[string]string) bool) flo
 	return total
 }
 
-// Histogram is what a histogram counted between two snapshots: observations up to each bound, the last
-// one infinite.
+// Histogram holds the observations of a histogram between two snapshots, up to each bound; the last bound is
+// infinite.
 type Histogram struct {
 	upTo       map[float64]float64
 	Count, Sum float64
 }
 
-// HistogramBetween returns what the histogram of a name counted from one snapshot to a
-// later one, over all label sets that pass.
+// HistogramBetween returns the observations of a histogram from one snapshot to a later one, over all label sets that
+// pass.
 func HistogramBetween(before, after Snapshot, name string, pass func(labels map[string]string) bool) Histogram {
 	h := Histogram{upTo: map[float64]float64{}, Sum: after.Sum(name+"_sum", pass) - before.Sum(name+"_sum", pass)}
 	for sign, snapshot := range map[float64]Snapshot{-1: before, 1: after} {
@@ -94,8 +94,8 @@ func HistogramBetween(before, after Snapshot, name string, pass func(labels map[
 // Mean returns the exact mean.
 func (h Histogram) Mean() float64 { return h.Sum / h.Count }
 
-// Quantile interpolates within the bucket that the quantile falls into, as Prometheus
-// does: it knows no more than the bucket's bounds.
+// Quantile interpolates within the bucket of the quantile, as Prometheus does, because it knows only the bucket's
+// bounds.
 func (h Histogram) Quantile(q float64) float64 {
 	rank := q * h.Count
 	lower, below := 0.0, 0.0

@@ -1,4 +1,4 @@
-// Package usage reads from the kernel what processes use.
+// Package usage reads the resource usage of processes from the kernel.
 package usage
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// Memory is what a process holds, in MiB, and the most it has held since ResetPeak.
+// Memory is the memory of a process, in MiB: now, and at most since ResetPeak.
 type Memory struct{ Now, Peak float64 }
 
 // MemoryOf returns the memory of a process.
@@ -25,7 +25,7 @@ func MemoryOf(pid int) (Memory, error) {
 	return Memory{Now: float64(status.VmRSS) / (1 << 20), Peak: float64(status.VmHWM) / (1 << 20)}, err
 }
 
-// ResetPeak lets the kernel forget what a process held at most.
+// ResetPeak resets the peak memory of a process in the kernel.
 func ResetPeak(pid int) error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0o600)
 }
@@ -43,7 +43,7 @@ func ProcessorTime(pid int) (time.Duration, error) {
 	seconds := stat.CPUTime() + procfs.ProcStat{UTime: uint(stat.CUTime), STime: uint(stat.CSTime)}.CPUTime()
 	all, err := procfs.AllProcs()
 	for _, other := range all {
-		if its, err := other.Stat(); err == nil && its.PPID == pid { // Others may have ended.
+		if its, err := other.Stat(); err == nil && its.PPID == pid { // Other processes may have ended.
 			seconds += its.CPUTime()
 		}
 	}

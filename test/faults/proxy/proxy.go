@@ -1,9 +1,8 @@
-// Package proxy stands between a client and an API server, passes everything on as it
-// is, tokens included, and on request lets some of it go wrong.
+// Package proxy stands between a client and an API server. It passes everything on unchanged, tokens included, and
+// injects failures on request.
 //
-// What goes wrong is drawn from a seed. It is what a client has to live with anyway:
-// conflicts, throttling, errors of the server, and connections that end before a
-// request has arrived or before its answer has.
+// Failures are drawn from a seed. They are failures that a client must handle anyway: conflicts, throttling, errors
+// of the server, and connections that end before a request has arrived or before its answer has.
 package proxy
 
 import (
@@ -30,31 +29,31 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Plan specifies what goes wrong.
+// Plan says which requests fail.
 type Plan struct {
-	// Writes is the share of write requests that go wrong, each kind as often.
+	// Writes is the share of write requests that fail, each kind of failure equally often.
 	Writes float64
-	// Watches is the share of watches that are told that their version is too old,
-	// after which a client has to list again.
+	// Watches is the share of watches that get the answer that their version is too old, after which a client must
+	// list again.
 	Watches float64
 }
 
-// Kind is a way to go wrong.
+// Kind is a kind of failure.
 type Kind string
 
-// The ways in which a write goes wrong, and the one of a watch.
+// These are the failures of a write, and the one of a watch.
 const (
 	Conflict  Kind = "409"
 	Throttled Kind = "429"
 	Broken    Kind = "500"
-	// CutBefore ends the connection instead of passing the request on; CutAfter passes
-	// it on and withholds the answer, so that the client cannot know.
+	// CutBefore ends the connection instead of passing the request on; CutAfter passes it on and withholds the
+	// answer, so that the client cannot know the result.
 	CutBefore Kind = "cut before"
 	CutAfter  Kind = "cut after"
 	TooOld    Kind = "410"
 )
 
-// kinds are the ways in which a write goes wrong.
+// kinds are the failures of a write.
 var kinds = []Kind{Conflict, Throttled, Broken, CutBefore, CutAfter}
 
 // Proxy is an http.Handler in front of an API server.
@@ -76,14 +75,14 @@ func New(server *url.URL, transport http.RoundTripper) *Proxy {
 			Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(server) },
 			Transport:     transport,
 			FlushInterval: -1, // Events of a watch are passed on as they come.
-			// An API server that is away looks to the client as it does without a proxy.
+			// An unreachable API server looks to the client the same as without a proxy.
 			ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 			ErrorLog:     log.New(io.Discard, "", 0),
 		},
 	}
 }
 
-// Inject lets things go wrong from now on, drawn from a seed. The empty plan ends it.
+// Inject injects failures from now on, drawn from a seed. The empty plan ends them.
 func (p *Proxy) Inject(plan Plan, seed uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,18 +90,18 @@ func (p *Proxy) Inject(plan Plan, seed uint64) {
 	clear(p.counts)
 }
 
-// Counts returns how often what went wrong since the last Inject.
+// Counts returns how often each kind of failure occurred since the last Inject.
 func (p *Proxy) Counts() map[Kind]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.counts)
 }
 
-// ServeHTTP passes a request on, or lets it go wrong.
+// ServeHTTP passes a request on, or makes it fail.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// An API server may answer without having read the request, and does so for a kind
-	// that it does not serve. Over HTTP/2 such an answer does not end at the client
-	// while the request still streams through a ReverseProxy.
+	// An API server may answer before it has read the request, and does so for a kind that it does not serve. Over
+	// HTTP/2, the client does not see the end of such an answer while the request still streams through a
+	// ReverseProxy.
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		panic(http.ErrAbortHandler)
@@ -147,7 +146,7 @@ func isWatch(r *http.Request) bool {
 	return r.Method == http.MethodGet && (watch == "1" || watch == "true")
 }
 
-// refuse answers as the API server would.
+// refuse answers like the API server.
 func refuse(w http.ResponseWriter, kind Kind) {
 	var err *apierrors.StatusError
 	switch kind {
@@ -165,7 +164,7 @@ func refuse(w http.ResponseWriter, kind Kind) {
 	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(int(status.Code))
-	// The client may have hung up.
+	// The client may have closed the connection.
 	_ = json.NewEncoder(w).Encode(status)
 }
 
@@ -178,7 +177,7 @@ func (f *forgetful) Write(text []byte) (int, error) { return len(text), nil }
 
 type connectionKey struct{}
 
-// hangUp ends the connection of a request, and with it all others that share it.
+// hangUp ends the connection of a request, and so all other requests that share it.
 func (p *Proxy) hangUp(r *http.Request) {
 	if connection, ok := r.Context().Value(connectionKey{}).(net.Conn); ok {
 		reset(connection)
@@ -212,7 +211,7 @@ func Serve(ctx context.Context, server string, roots *x509.CertPool, certificate
 	}
 	p := New(target, &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
-		// A request that hangs is the client's to give up.
+		// The client must time out a request that hangs.
 		DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -244,7 +243,7 @@ func (p *Proxy) note(connection net.Conn, state http.ConnState) {
 	}
 }
 
-// plainOf returns the connection under TLS: closing that one says no goodbye.
+// plainOf returns the connection under TLS: closing this one sends no notice.
 func plainOf(connection net.Conn) net.Conn {
 	if encrypted, ok := connection.(*tls.Conn); ok {
 		return encrypted.NetConn()

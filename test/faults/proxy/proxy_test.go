@@ -25,12 +25,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// server is an API server as far as a client notices: it answers writes, and its
-// watches say one event and stay open.
+// server looks to a client like an API server: it answers writes, and its watches send one event and stay open.
 type server struct {
 	writes atomic.Int64
 	token  atomic.Value
-	// unread lets it answer before it has read the request.
+	// unread makes it answer before it has read the request.
 	unread bool
 }
 
@@ -76,18 +75,18 @@ func setUp(t *testing.T) (*server, *Proxy, rest.Interface) {
 	return backend, p, clients.CoreV1().RESTClient()
 }
 
-// write patches the object, once: a client would by itself repeat what was throttled.
+// write patches the object, once: by default, a client retries throttled requests.
 func write(ctx context.Context, client rest.Interface, body []byte) error {
 	return client.Patch(types.MergePatchType).MaxRetries(0).
 		Namespace("default").Resource("configmaps").Name("one").Body(body).Do(ctx).Error()
 }
 
-// Answers that come before the request was read arrive whole.
+// Answers that come before the server has read the request arrive whole.
 func TestAnswersBeforeTheRequestWasRead(t *testing.T) {
 	backend, _, client := setUp(t)
 	backend.unread = true
 	body := bytes.Repeat([]byte("x"), 6000)
-	// Seconds, but for a machine with other work. An answer that never comes waits as long.
+	// The test takes seconds, but a machine may have other work. An answer that never comes takes as long.
 	ctx, done := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer done()
 	var wait sync.WaitGroup
@@ -104,7 +103,7 @@ func TestAnswersBeforeTheRequestWasRead(t *testing.T) {
 	wait.Wait()
 }
 
-// What goes wrong is told apart by the answer, and by whether the server saw the write.
+// The answer, and whether the server saw the write, tell the kinds of failure apart.
 func TestWritesGoWrong(t *testing.T) {
 	backend, p, client := setUp(t)
 	const writes = 400
@@ -145,7 +144,7 @@ func TestWritesGoWrong(t *testing.T) {
 	}
 }
 
-// The same seed lets the same requests go wrong, and never one that only reads.
+// The same seed makes the same requests fail, and never a mere read.
 func TestDraw(t *testing.T) {
 	p := New(nil, nil)
 	draw := func(seed uint64) string {
@@ -187,7 +186,7 @@ func TestWatchesAreCut(t *testing.T) {
 	if p.Cut() == 0 {
 		t.Error("there was no connection to cut")
 	}
-	for range stream.ResultChan() { // It ends, or the test does, when its time is over.
+	for range stream.ResultChan() { // The watch ends, or the test times out.
 	}
 	if _, err := begin(); err != nil {
 		t.Errorf("after a cut: %v", err)

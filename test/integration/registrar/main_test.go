@@ -1,5 +1,5 @@
-// Package registrar runs the optional component of that name, as shipped, against a real API
-// server. The tests play Fleet, and see exactly what the registrar does.
+// Package registrar runs the optional component of that name, as shipped, against a real API server. The tests play
+// Fleet, and see exactly what the registrar does.
 package registrar
 
 import (
@@ -24,7 +24,7 @@ import (
 const (
 	thiefAgent = "thief"
 	process    = "muster-registrar"
-	// records is where Fleet leaves credentials, and the registrar keeps its records.
+	// records is the namespace where Fleet leaves credentials, and the registrar keeps its records.
 	records = "cattle-fleet-clusters-system"
 )
 
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	}, nothingRefused))
 }
 
-// startBeforeFleet starts the registrar before one of Fleet's CRDs is there: it waits, and needs no restart.
+// startBeforeFleet starts the registrar before one of Fleet's CRDs exists: it waits, and needs no restart.
 func startBeforeFleet() error {
 	const crd = "clusterregistrations.fleet.cattle.io"
 	saved, err := env.Kubectl(ctx, "get", "crd", crd, "-o", "yaml")
@@ -68,18 +68,18 @@ func startBeforeFleet() error {
 	return err
 }
 
-// setServer plays Fleet's chart: it says by which address agents reach Fleet.
+// setServer plays Fleet's chart: it sets the address at which agents reach Fleet.
 func setServer(url string) error { return env.Apply(ctx, fixture.FleetSettings(url)) }
 
-// asked returns what the registrar asked for.
+// asked returns the registrar's requests.
 func asked(s *stack.Stack, where func(stack.AuditEvent) bool) ([]stack.AuditEvent, error) {
 	return s.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", process), Where: func(e stack.AuditEvent) bool {
 		return e.UserAgent != thiefAgent && where(e)
 	}})
 }
 
-// nothingRefused checks the audit log after all tests. The API server refuses the registrar two things:
-// to overwrite Secrets that are not manifests, which only a policy can distinguish, and to exceed a quota.
+// nothingRefused checks the audit log when all tests are done. The API server refuses the registrar two things: to
+// overwrite Secrets that are not manifests, which only a policy can distinguish, and to exceed a quota.
 func nothingRefused(s *stack.Stack) error {
 	all, err := asked(s, func(stack.AuditEvent) bool { return true })
 	if err == nil && len(all) == 0 {

@@ -27,13 +27,13 @@ func TestHandOut(t *testing.T) {
 	g.Expect(secret.OwnerReferences).To(ConsistOf(HaveField("UID", s.cluster.UID)))
 	s.isImported(g, "WaitingForAgent")
 
-	// The server's address changes: the manifest does, the credential does not.
+	// When the server's address changes, the manifest follows and the credential stays.
 	t.Cleanup(func() { g.Expect(setServer("https://fleet.example.com")).To(Succeed()) })
 	g.Expect(setServer("https://elsewhere.example.com")).To(Succeed())
 	s.data(g, Not(HaveKeyWithValue("manifest", secret.Data["manifest"])))
 	s.handedOut(g, "first")
 
-	// A restart registers nobody twice.
+	// After a restart, no Cluster is registered again.
 	g.Expect(env.Restart(ctx, process)).To(Succeed())
 	g.Consistently(func(g Gomega) { s.isRegistered(g, registration) }).Should(Succeed())
 }
@@ -47,7 +47,7 @@ func TestRotation(t *testing.T) {
 	s.handedOut(g, "second")
 	g.Eventually(func(g Gomega) { s.isRegistered(g, second) }).Should(Succeed(), "the first is revoked")
 
-	// Who takes the annotation away asks for nothing, nor does who looks again later.
+	// Removing the annotation requests no rotation, and neither does a later reconcile.
 	s.checkIn(g, time.Now())
 	for _, value := range []string{`""`, "null"} {
 		s.patch(g, `{"metadata":{"annotations":{"`+stamp.RotateAnnotation+`":`+value+`}}}`)
@@ -96,8 +96,8 @@ func TestLostCredential(t *testing.T) {
 	s.isRegistered(g, registration)
 }
 
-// Fleet keeps a credential for 40 minutes: nothing is registered while the manifest could not
-// be issued.
+// Fleet keeps a credential for 40 minutes, so the registrar registers no Cluster while the manifest could not be
+// issued.
 func TestNotRegisteredInVain(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -108,7 +108,7 @@ func TestNotRegisteredInVain(t *testing.T) {
 	none := corev1.ResourceList{"count/secrets": resource.MustParse("0")}
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: full.namespace, Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: none}}
 	create(g, quota)
-	quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none} // Nobody here counts.
+	quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none} // No controller runs that would count the quota.
 	g.Expect(admin.Status().Update(ctx, quota)).To(Succeed())
 	full.deployed(g)
 
@@ -126,7 +126,7 @@ func TestNotRegisteredInVain(t *testing.T) {
 	}
 }
 
-// Agents report, and Cluster API does: that is no reason to ask for a Secret.
+// Status updates by agents and by Cluster API make the registrar read no Secret.
 func TestStatusIsNoNews(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -139,11 +139,11 @@ func TestStatusIsNoNews(t *testing.T) {
 		g.Expect(admin.Status().Patch(ctx, s.cluster, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"observedGeneration":%d}}`,
 			100+i)))).To(Succeed())
 	}
-	// It looks once a minute while the agent has not checked in, and may do so once more.
+	// The registrar looks once a minute while the agent has not checked in, and may look once more.
 	g.Consistently(func() int { return s.asked(g) - before }).Should(BeNumerically("<=", 2))
 }
 
-// A refusal is reported as what it is.
+// The condition shows a refusal as a refusal.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -159,7 +159,7 @@ func TestRefused(t *testing.T) {
 	s.waits(g, "Failed", "no Secrets on Fridays")
 }
 
-// Fleet did not know the clientID yet, and has made a Fleet Cluster of its own for it.
+// Fleet did not know the clientID yet, and made a Fleet Cluster of its own for it.
 func TestMistaken(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -169,13 +169,13 @@ func TestMistaken(t *testing.T) {
 	asked := s.registrations(g)[0]
 	g.Expect(fixture.Grant(ctx, admin, &asked, "cluster-0123456789ab")).To(Succeed())
 	s.waits(g, "RegistrationConflict", "")
-	s.revoked(g, asked) // Fleet has given it another owner, with which it goes.
+	s.revoked(g, asked) // Fleet gave the registration another owner, and deletes it with that owner.
 	s.granted(g, "first")
 	s.handedOut(g, "first")
 }
 
-// Who has rights in one namespace gets nothing of another's, and nothing of his is
-// overwritten that does not claim to be a manifest.
+// A user with rights in one namespace gets nothing from another namespace. The registrar overwrites none of the
+// user's Secrets except those that claim to be a manifest.
 func TestForgeries(t *testing.T) {
 	t.Run("a Secret of the name stays what it is", func(t *testing.T) {
 		t.Parallel()
@@ -212,8 +212,8 @@ func TestForgeries(t *testing.T) {
 		s.deployed(g)
 		g.Eventually(func(g Gomega) { g.Expect(s.registrations(g)).To(HaveLen(1)) }).Should(Succeed())
 		mine := s.registrations(g)[0]
-		// He knows everything of the victim's but the credential, and has Fleet's answer
-		// to his own registration say that it is there.
+		// The attacker knows everything about the victim except the credential, and makes Fleet's answer to his own
+		// registration say that the credential is there.
 		s.leave(g, mine, victim.namespace, "stolen")
 		g.Expect(fixture.Grant(ctx, admin, &mine, "")).To(Succeed())
 		g.Consistently(func(g Gomega) {
@@ -228,7 +228,7 @@ func TestForgeries(t *testing.T) {
 		s, _ := ready(g, "edge")
 		other := fixture.Cluster(s.namespace, "other", "", "")
 		other.Annotations = map[string]string{stamp.RegistrationAnnotation: "agent", stamp.ClusterNameAnnotation: "edge", stamp.OwnedByAnnotation: "fleet-addon-config"}
-		if err := admin.Create(ctx, other); err != nil { // The webhook sees through it already.
+		if err := admin.Create(ctx, other); err != nil { // The webhook may already refuse this.
 			g.Expect(err).To(MatchError(ContainSubstring("edge")))
 			return
 		}
@@ -236,8 +236,8 @@ func TestForgeries(t *testing.T) {
 	})
 }
 
-// To turn to the manager takes nothing from an agent that registers itself: neither its registration nor
-// what was issued, until Fleet's own agent has registered, under the same clientID.
+// Handing a Cluster to the manager takes nothing from its running agent: the registration and the issued credential
+// stay until Fleet's own agent has registered, under the same clientID.
 func TestTurnedOver(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -250,8 +250,9 @@ func TestTurnedOver(t *testing.T) {
 	}
 	s.waits(g, "ManifestReady", "")
 
-	// Fleet installs an agent, which registers, and revokes what was registered under the same clientID. Back
-	// again, the Cluster is registered anew only if somebody asks for it: a rotation that was followed asks no more.
+	// Fleet installs an agent, which registers, and revokes the earlier registration with the same clientID. After
+	// the Cluster is handed back, the registrar registers it anew only if a user asks; a rotation that is already
+	// done does not count as asking.
 	for i, registration := range []fleetv1.ClusterRegistration{first, {}} {
 		if i > 0 {
 			registration = s.registrations(g)[0]
@@ -259,7 +260,7 @@ func TestTurnedOver(t *testing.T) {
 		s.turn(g, "manager", "edge-kubeconfig")
 		installed := s.register(g, fmt.Sprintf("request-%d", i), first.Spec.ClientID)
 		s.revoked(g, registration)
-		s.data(g, BeEmpty()) // What was issued works no more.
+		s.data(g, BeEmpty()) // The issued credential no longer works.
 		s.waits(g, "", "")
 		s.checkIn(g, time.Now().Add(time.Second))
 		s.turn(g, "agent", "")
@@ -276,15 +277,15 @@ func TestTurnedOver(t *testing.T) {
 	}
 }
 
-// isUnchanged: its agent goes on, and could be applied again.
+// isUnchanged expects the agent to keep its registration, and its manifest to be still the one that was handed out.
 func (s *site) isUnchanged(g Gomega, registration fleetv1.ClusterRegistration, handed *corev1.Secret) {
 	s.isRegistered(g, registration)
 	g.Expect(s.fleet(g).Spec.ClientID).To(Equal(registration.Spec.ClientID))
 	g.Expect(s.secret(g).Data).To(Equal(handed.Data))
 }
 
-// A FleetAddonConfig that is missing for a moment turns no agent that has checked in; a selector that
-// is mistyped for a moment costs none its registration.
+// If the FleetAddonConfig is missing for a moment, every agent that has checked in stays with its side. If a selector
+// is mistyped for a moment, no agent loses its registration.
 func TestConfigFlaps(t *testing.T) {
 	g := NewWithT(t)
 	const wanted = "{agentInitiated: true, agentInitiatedSelector: {matchLabels: {site: edge}}}"
@@ -312,8 +313,8 @@ func TestConfigFlaps(t *testing.T) {
 	s.isUnchanged(g, registration, handed)
 }
 
-// A Cluster that Fleet imports costs the registrar nothing, also when it starts; a manifest that
-// clusterctl move has brought along is left alone.
+// A Cluster that Fleet imports costs the registrar no request, not even at its start. The registrar leaves alone a
+// manifest that clusterctl move has brought along.
 func TestImportedCostsNothing(t *testing.T) {
 	g := NewWithT(t)
 	s := emptySite(g, "edge")
@@ -322,7 +323,7 @@ func TestImportedCostsNothing(t *testing.T) {
 	s.put(g)
 	s.isImported(g, "Imported")
 	g.Expect(env.Restart(ctx, process)).To(Succeed())
-	ready(g, "after") // It looks at all Clusters when it starts.
+	ready(g, "after") // The registrar reconciles all Clusters at its start.
 	all, err := asked(env, func(e stack.AuditEvent) bool { return e.Namespace == s.namespace })
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(all).To(BeEmpty())
@@ -343,7 +344,7 @@ func TestDeletedWithItsCluster(t *testing.T) {
 	g.Expect(second.Spec.ClientID).NotTo(Equal(first.Spec.ClientID))
 	s.handedOut(g, "second")
 
-	// It may go while nobody is there to see.
+	// The Cluster may go while the registrar does not run.
 	g.Expect(s.record(g)).NotTo(BeNil())
 	g.Expect(env.Stop(ctx, process)).To(Succeed())
 	g.Expect(admin.Delete(ctx, s.cluster)).To(Succeed())
@@ -351,15 +352,15 @@ func TestDeletedWithItsCluster(t *testing.T) {
 	g.Eventually(func(g Gomega) { g.Expect(s.record(g)).To(BeNil()) }).Should(Succeed())
 }
 
-// A Cluster that is made anew takes over a Fleet Cluster that was left, and nobody who was
-// registered for the earlier one can call for it.
+// A recreated Cluster takes over a Fleet Cluster that was left. No agent registered for the earlier Cluster can
+// report for the new one.
 func TestTakenOver(t *testing.T) {
 	g := NewWithT(t)
 	configure(t, g, "{setOwnerReferences: false}")
 	s, first := ready(g, "edge")
 	s.checkIn(g, time.Now())
 	s.isImported(g, "Imported")
-	// Fleet had installed one, too, at another time.
+	// Earlier, Fleet had installed an agent, too.
 	installed := s.register(g, "request-1", first.Spec.ClientID+"-earlier")
 	g.Expect(admin.Delete(ctx, s.cluster)).To(Succeed())
 	made := time.Now().Unix()
@@ -369,7 +370,7 @@ func TestTakenOver(t *testing.T) {
 	s.checkIn(g, time.Now().Add(2*time.Second))
 	second := s.granted(g, "second")
 	g.Expect(second.Spec.ClientID).NotTo(BeElementOf(first.Spec.ClientID, installed.Spec.ClientID))
-	s.isImported(g, "WaitingForAgent") // It was the agent of the first that called.
+	s.isImported(g, "WaitingForAgent") // Only the first Cluster's agent has reported.
 	s.handedOut(g, "second")
 	g.Eventually(func(g Gomega) { s.isRegistered(g, second) }).Should(Succeed())
 	g.Consistently(func(g Gomega) (its string) { its, _ = s.condition(g, "FleetImported"); return its }).Should(Equal("WaitingForAgent"))

@@ -26,13 +26,13 @@ import (
 
 var counter atomic.Int64
 
-// site is a Cluster whose agent is to register itself, in a namespace of its own.
+// site is a Cluster whose agent registers itself, in a namespace of its own.
 type site struct {
 	namespace, name string
 	cluster         *clusterv1.Cluster
 }
 
-// emptySite has no Cluster yet.
+// emptySite returns a site without a Cluster.
 func emptySite(g Gomega, name string) *site {
 	s := &site{namespace: fmt.Sprintf("team-%d", counter.Add(1)), name: name}
 	create(g, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})
@@ -53,7 +53,7 @@ func (s *site) create(g Gomega, annotations, labels map[string]string) {
 	create(g, s.cluster)
 }
 
-// put makes the Secret of a manifest as somebody else would, which says that it is the Cluster's.
+// put creates the Secret of a manifest as another user would, with a claim to be the Cluster's.
 func (s *site) put(g Gomega) {
 	g.Expect(env.Apply(ctx, fmt.Sprintf(`
 apiVersion: v1
@@ -96,7 +96,7 @@ func (s *site) registrations(g Gomega) []fleetv1.ClusterRegistration {
 	return all.Items
 }
 
-// isRegistered expects one registration, which is this one.
+// isRegistered expects exactly one registration, which is this one.
 func (s *site) isRegistered(g Gomega, by fleetv1.ClusterRegistration) {
 	g.Expect(s.registrations(g)).To(ConsistOf(HaveField("UID", by.UID)))
 }
@@ -111,7 +111,7 @@ func (s *site) granted(g Gomega, token string) (asked fleetv1.ClusterRegistratio
 	return asked
 }
 
-// register plays an agent that registers by itself, and Fleet, which grants it.
+// register plays an agent that registers by itself, and Fleet, which grants the registration.
 func (s *site) register(g Gomega, name, clientID string) fleetv1.ClusterRegistration {
 	asked := fixture.RegistersItself(name, clientID, s.fleet(g))
 	create(g, asked)
@@ -124,7 +124,7 @@ func (s *site) revoked(g Gomega, registration fleetv1.ClusterRegistration) {
 	g.Expect(admin.Delete(ctx, &registration)).To(Succeed())
 }
 
-// checkIn plays an agent that reports, from a cluster whose control plane is up.
+// checkIn plays an agent that reports, from a cluster whose control plane is initialized.
 func (s *site) checkIn(g Gomega, at time.Time) {
 	g.Expect(fixture.Initialize(ctx, admin, s.cluster.DeepCopy())).To(Succeed())
 	g.Expect(fixture.Call(ctx, admin, s.fleet(g), at)).To(Succeed())
@@ -136,7 +136,7 @@ func (s *site) fleet(g Gomega) *fleetv1.Cluster {
 	return fleet
 }
 
-// leave leaves a credential where Fleet leaves it, for the cluster of a namespace.
+// leave puts a credential where Fleet puts it, for the cluster of a namespace.
 func (s *site) leave(g Gomega, registration fleetv1.ClusterRegistration, namespace, token string) {
 	create(g, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: records, Name: oracle.CredentialName(&registration)},
@@ -157,7 +157,7 @@ func (s *site) secret(g Gomega) *corev1.Secret {
 	return secret
 }
 
-// hasNone expects that there is no manifest of that name.
+// hasNone expects no manifest with that name.
 func (s *site) hasNone(g Gomega, name string) {
 	g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name + "-fleet-agent"}, &corev1.Secret{})).To(Satisfy(apierrors.IsNotFound))
 }
@@ -171,7 +171,7 @@ func (s *site) handedOut(g Gomega, token string) (secret *corev1.Secret) {
 	return secret
 }
 
-// record returns the registrar's record of the Cluster; nil if there is none.
+// record returns the registrar's record of the Cluster, or nil if there is none.
 func (s *site) record(g Gomega) *corev1.Secret {
 	var all corev1.SecretList
 	g.Expect(admin.List(ctx, &all, client.InNamespace(records), client.MatchingFields{"type": "fleet.addons.cluster.x-k8s.io/agent-record"})).To(Succeed())
@@ -183,7 +183,7 @@ func (s *site) record(g Gomega) *corev1.Secret {
 	return nil
 }
 
-// asked is how often the registrar has asked for a Secret of the namespace.
+// asked returns how often the registrar has read or written Secrets of the namespace.
 func (s *site) asked(g Gomega) int {
 	all, err := asked(env, func(e stack.AuditEvent) bool { return e.Resource == "secrets" && e.Namespace == s.namespace })
 	g.Expect(err).NotTo(HaveOccurred())
@@ -201,7 +201,7 @@ func (s *site) reason(g Gomega) string {
 	return reason
 }
 
-// waits waits for a reason with that in its message.
+// waits waits for a reason with this text in its message.
 func (s *site) waits(g Gomega, reason, message string) {
 	g.Eventually(func(g Gomega) {
 		its, message := s.condition(g, stamp.ManifestCondition)
@@ -215,7 +215,7 @@ func (s *site) isImported(g Gomega, reason string) {
 	g.Eventually(func(g Gomega) (its string) { its, _ = s.condition(g, "FleetImported"); return its }).Should(Equal(reason))
 }
 
-// configure has a FleetAddonConfig with this as spec.cluster for as long as a test runs.
+// configure sets a FleetAddonConfig with this spec.cluster until the test ends.
 func configure(t *testing.T, g Gomega, cluster string) {
 	t.Helper()
 	setConfig(g, cluster)
@@ -230,7 +230,7 @@ func (s *site) annotate(g Gomega, key, value string) {
 	s.patch(g, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value))
 }
 
-// observe has the registrar look at the Cluster, as any change of a label does.
+// observe makes the registrar reconcile the Cluster, as any change of a label does.
 func (s *site) observe(g Gomega, value string) {
 	s.patch(g, fmt.Sprintf(`{"metadata":{"labels":{"look":%q}}}`, value))
 }
@@ -239,7 +239,7 @@ func (s *site) patch(g Gomega, merge string) {
 	g.Expect(admin.Patch(ctx, s.cluster, client.RawPatch(types.MergePatchType, []byte(merge)))).To(Succeed())
 }
 
-// turn returns who registers the Cluster, and waits for its kubeconfig.
+// turn changes which side registers the Cluster, and waits for this kubeconfig.
 func (s *site) turn(g Gomega, by, kubeconfig string) {
 	s.annotate(g, stamp.RegistrationAnnotation, by)
 	s.hasKubeconfig(g, kubeconfig)
@@ -249,7 +249,7 @@ func (s *site) hasKubeconfig(g Gomega, name string) {
 	g.Eventually(func(g Gomega) string { return s.fleet(g).Spec.KubeConfigSecret }).Should(Equal(name))
 }
 
-// data waits for what the Secret of the manifest holds.
+// data waits until the Secret of the manifest has matching data.
 func (s *site) data(g Gomega, matcher gomegatypes.GomegaMatcher) {
 	g.Eventually(func(g Gomega) map[string][]byte { return s.secret(g).Data }).Should(matcher)
 }
@@ -263,8 +263,8 @@ func ready(g Gomega, name string) (*site, fleetv1.ClusterRegistration) {
 	return s, registration
 }
 
-// What the shipped alerts ask of the registrar is exposed, to the account that ships for it,
-// and with a certificate that can be verified.
+// The registrar exposes everything that the shipped alerts query, to the account that ships for it, and with a
+// certificate that clients can verify.
 func TestMonitoring(t *testing.T) {
 	g := NewWithT(t)
 	ready(g, "edge")

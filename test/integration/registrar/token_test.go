@@ -22,7 +22,7 @@ import (
 // deed is one row of a table.
 type deed fixture.Deed
 
-// Who has the registrar's token can do what the registrar does, and no more.
+// The registrar's token allows exactly what the registrar does.
 func TestRegistrarToken(t *testing.T) {
 	g := NewWithT(t)
 	s, registered := ready(g, "edge")
@@ -59,7 +59,7 @@ func TestRegistrarToken(t *testing.T) {
 	registration := func(name string, changes ...change) client.Object {
 		return made(&fleetv1.ClusterRegistration{}, s.namespace, name, changes...)
 	}
-	// What is there is changed by an update: it says what the policy says of what is there.
+	// An update changes an existing object, so the policy also sees the old one.
 	theRecord := func(change change) client.Object {
 		return made(s.record(g).DeepCopy(), records, s.record(g).Name, unmanaged, change)
 	}
@@ -147,8 +147,8 @@ func TestRegistrarToken(t *testing.T) {
 			g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
 		})
 	}
-	// The rest has a verb of its own. Every way to be answered with a Secret is tried by
-	// TestNoAccountDisclosesSecrets, too.
+	// Other requests need verbs of their own. TestNoAccountDisclosesSecrets also tries every request that is answered
+	// with a Secret.
 	for verb, err := range map[string]error{
 		"patch": thief.Patch(ctx, kubeconfig, client.RawPatch(types.JSONPatchType,
 			[]byte(`[{"op":"copy","from":"/data/value","path":"/type"}]`)), client.DryRunAll),
@@ -162,7 +162,8 @@ func TestRegistrarToken(t *testing.T) {
 	g.Expect(thief.List(ctx, &corev1.SecretList{}, client.InNamespace("muster-system"))).To(MatchError(ContainSubstring("cannot list resource")),
 		"the keys of the webhook")
 	g.Expect(thief.List(ctx, &corev1.SecretList{}, client.InNamespace(records))).To(Succeed(), "its records")
-	// What it replaces it does not see. The API server lets nobody change a type, and says so before any policy is asked.
+	// The registrar does not see the Secret that it replaces. The API server lets no client change a type, and says
+	// so before it evaluates any policy.
 	for _, kind := range []corev1.SecretType{stamp.ManifestSecretType, corev1.SecretTypeOpaque} {
 		replaced := secret("edge-kubeconfig")
 		replaced.Type = kind

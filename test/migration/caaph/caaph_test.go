@@ -16,7 +16,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// template of the chart: its version, and its values.
+// template is the HelmChartProxy's template: the chart's version, and its values.
 const template = `
 apiVersion: v1
 kind: ConfigMap
@@ -24,7 +24,7 @@ metadata: {name: "{{ .Release.Name }}-values"}
 data: {version: {{ .Chart.Version | quote }}, who: {{ .Values.who | default "nobody" | quote }}}
 `
 
-// page runs the commands of the page.
+// page runs the commands of docs/migrate-from-caaph.md.
 type page struct {
 	*fixture.Shell
 	commands map[string]string
@@ -52,7 +52,7 @@ func (p *page) run(t *testing.T, g Gomega, step string) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// The page, step by step, from a CAAPH that runs, and back.
+// TestCAAPH follows the page step by step, from a running CAAPH to Muster and back.
 func TestCAAPH(t *testing.T) {
 	g := NewWithT(t)
 	steps, installation := newPage(t, g), manifests(t, g)
@@ -81,7 +81,7 @@ func TestCAAPH(t *testing.T) {
 		g.Expect(env.Stop(ctx, controller)).To(Succeed()) // As a kubelet would.
 		steps.run(t, g, "install")
 		g.Expect(env.StartComponent(ctx, "helm")).To(Succeed()) // As a kubelet would.
-		hasReleaseProxies(g, releases)                          // Until then, CAAPH's Ready is there.
+		hasReleaseProxies(g, releases)                          // Until then, CAAPH's Ready remains.
 		g.Eventually(adopted).WithArguments(before).Should(Succeed())
 		for _, proxy := range []string{"web", "named", "once"} {
 			isReady(g, proxy)
@@ -125,7 +125,7 @@ func TestCAAPH(t *testing.T) {
 	})
 }
 
-// install has CAAPH install all but what is made later. What is installed once has been changed since.
+// install makes CAAPH install all proxies except later. The proxy of strategy InstallOnce has changed since.
 func install(g Gomega) {
 	for proxy, count := range map[string]int{"web": 2, "named": 1, "once": 1} {
 		g.Eventually(func(g Gomega) {
@@ -161,7 +161,7 @@ func change(g Gomega, proxy, spec string) {
 	kubectl(g, "-n", team, "patch", "hcp", proxy, "--type=merge", "-p", `{"spec":`+spec+`}`)
 }
 
-// expect expects the releases of a HelmChartProxy to become as it asks, in place, and says so.
+// expect expects the releases of a HelmChartProxy to change as it asks, in place, and the status to say so.
 func expect(g Gomega, before map[release]state, proxy, version, suffix string) {
 	for its, was := range before {
 		if its.proxy != proxy {
@@ -175,13 +175,13 @@ func expect(g Gomega, before map[release]state, proxy, version, suffix string) {
 	isReady(g, proxy)
 }
 
-// release is one on a Cluster, and mirror the name of its HelmReleaseProxy.
+// release is a release on a Cluster, and mirror the name of its HelmReleaseProxy.
 type release struct {
 	proxy, cluster, name, releaseProxy string
 	generated                          bool
 }
 
-// listed returns the releases of which there are HelmReleaseProxies.
+// listed returns the releases with a HelmReleaseProxy.
 func listed(g Gomega) []release {
 	var list struct {
 		Items []struct {
@@ -207,9 +207,9 @@ func listed(g Gomega) []release {
 	return all
 }
 
-// state is how a release is on its cluster.
+// state is the state of a release on its cluster.
 type state struct {
-	// uid reports whether what is in it was uninstalled meanwhile.
+	// uid shows whether its objects were uninstalled meanwhile.
 	uid, version, who string
 	revision          int
 }
@@ -242,7 +242,7 @@ func observe(g Gomega, releases []release) map[release]state {
 	return all
 }
 
-// stay looks for some time whether what is deployed is the same objects.
+// stay checks for some time that the deployed objects remain the same.
 func stay(g Gomega, before map[release]state) {
 	g.Consistently(func(g Gomega) {
 		for its, was := range before {
@@ -261,8 +261,8 @@ func isReady(g Gomega, proxy string) {
 	}).WithTimeout(4 * time.Minute).Should(Succeed())
 }
 
-// adopted expects each release to be the one that was there, a revision or two on, with the same values; what is
-// installed once, as it was.
+// adopted expects each release to be the earlier one, at a later revision, with the same values. A release of
+// strategy InstallOnce stays as it was.
 func adopted(g Gomega, before map[release]state) {
 	names := map[string][]string{}
 	for its, want := range before {
@@ -280,7 +280,7 @@ func adopted(g Gomega, before map[release]state) {
 	}
 }
 
-// hasReleaseProxies expects the HelmReleaseProxies to be those that were there, without what CAAPH waits for.
+// hasReleaseProxies expects the same HelmReleaseProxies as before, without values and without CAAPH's finalizers.
 func hasReleaseProxies(g Gomega, releases []release) {
 	g.Eventually(listed).Should(ConsistOf(releases))
 	for _, its := range releases {

@@ -1,5 +1,5 @@
-// Package caaph moves a management cluster from cluster-api-addon-provider-helm to Muster by the
-// steps of docs/migrate-from-caaph.md, and back, with its own program.
+// Package caaph moves a management cluster from cluster-api-addon-provider-helm to Muster by the steps of
+// docs/migrate-from-caaph.md, and back. It runs the real cluster-api-addon-provider-helm.
 package caaph
 
 import (
@@ -23,7 +23,7 @@ var (
 
 const team = "team"
 
-// clusters have API servers and agents of their own.
+// clusters have their own API servers and agents.
 var clusters = []string{"one", "two"}
 
 func TestMain(m *testing.M) {

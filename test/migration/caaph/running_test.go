@@ -19,9 +19,9 @@ const (
 	controller = "caaph-controller-manager"
 )
 
-// overlay fills in what clusterctl fills in. The last three arguments are defaults of the program: they are written
-// out because a process of this host may have to take another port and folder. Outside a pod the program knows no
-// namespace for leader election.
+// overlay sets the values that clusterctl sets. The last three arguments are the program's defaults. They are explicit
+// because a process of this host may need another port and folder. Outside a pod the program knows no namespace for
+// leader election.
 const overlay = `
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
@@ -35,7 +35,7 @@ patches:
         "--health-addr=:9440", --webhook-port=9443, --webhook-cert-dir=/tmp/k8s-webhook-server/serving-certs]
 `
 
-// manifests are those that CAAPH ships, as somebody installs them.
+// manifests returns the manifests that CAAPH ships, as a user installs them.
 func manifests(t *testing.T, g Gomega) string {
 	root, err := stack.RepoRoot()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -49,7 +49,7 @@ func manifests(t *testing.T, g Gomega) string {
 
 // installCAAPH installs CAAPH, and runs it as a kubelet would.
 func installCAAPH(g Gomega, manifests string) {
-	// The stack has led the Service to this host: its ports are not those that ship.
+	// The stack routes the Service to this host, so its ports differ from the shipped ones.
 	kubectl(g, "-n", namespace, "delete", "services", "--all")
 	_, err := env.KubectlInput(ctx, manifests, "apply", "--server-side", "--force-conflicts", "-f", "-")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -59,13 +59,13 @@ func installCAAPH(g Gomega, manifests string) {
 	g.Expect(names).To(ConsistOf(controller))
 }
 
-// proxies are HelmChartProxies by their names, of a chart in an OCI registry: CAAPH uses credentials and CAs for
-// no other.
+// proxies contains HelmChartProxies by name. Their chart is in an OCI registry, because CAAPH uses credentials and
+// CAs only for those.
 var proxies = map[string]string{
 	"web":   "clusterSelector: {matchLabels: {web: 'yes'}}",
 	"named": "clusterSelector: {matchLabels: {cluster.x-k8s.io/cluster-name: one}}, releaseName: named",
 	"once":  "clusterSelector: {matchLabels: {cluster.x-k8s.io/cluster-name: one}}, releaseName: once, reconcileStrategy: InstallOnce",
-	// later is made when Muster has taken over.
+	// later is created once Muster has taken over.
 	"later": "clusterSelector: {matchLabels: {cluster.x-k8s.io/cluster-name: two}}",
 }
 
@@ -82,7 +82,7 @@ spec: {%s, repoURL: "%s", chartName: simple, version: 1.0.0, namespace: apps, va
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// publish pushes the chart, and makes the Secret with which it is reached.
+// publish pushes the chart, and creates the Secret with access to it.
 func publish(g Gomega) {
 	for _, version := range []string{"1.0.0", "1.1.0", "1.2.0", "1.3.0"} {
 		_, err := charts.Publish(ctx, "simple", version, map[string]string{"values.yaml": template})
@@ -93,7 +93,7 @@ func publish(g Gomega) {
 	g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: repository}, data: %s}", team, secret))).To(Succeed())
 }
 
-// isCAAPHs expects CAAPH to have what its finalizers say that it has.
+// isCAAPHs expects CAAPH's finalizers on its objects, and no others.
 func isCAAPHs(g Gomega) {
 	g.Eventually(func(g Gomega) {
 		for _, kind := range []string{"helmchartproxy", "helmreleaseproxy"} {
