@@ -15,12 +15,12 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// rivalOf returns who has the namespace in Fleet that a Cluster's Fleet Cluster of this name would
-// get; zero if the Cluster may have it.
+// rivalOf returns the Cluster or Fleet Cluster that holds the namespace in Fleet that a Fleet Cluster
+// of this name would get; zero if the Cluster may have that namespace.
 //
-// The webhook checks names as Clusters are created. One that is selected later, or that was created
-// while the webhook was down, is checked here: before it is pinned, and before its Fleet Cluster is
-// made. A Cluster in Fleet yields to Fleet Clusters only.
+// The webhook checks names as Clusters are created. The syncer checks a Cluster that is selected
+// later, or that was created while the webhook was down: before it pins the Cluster, and before it
+// makes the Fleet Cluster. A Cluster in Fleet yields to Fleet Clusters only.
 func (l *scopeReader) rivalOf(ctx context.Context, s *scope, name string) (types.NamespacedName, error) {
 	key := types.NamespacedName{Namespace: s.cluster.Namespace, Name: name}
 	if !stamp.CanShareFleetNamespace(key.Namespace, key.Name) {
@@ -28,7 +28,8 @@ func (l *scopeReader) rivalOf(ctx context.Context, s *scope, name string) (types
 	}
 	var planned []stamp.FleetClaim
 	if !s.has() {
-		// What this process has just made for another Cluster, the cache may not show yet.
+		// The cache may not show yet the Fleet Clusters that this process has just made for other
+		// Clusters.
 		made, err := l.store.Unconfirmed(&fleetv1.Cluster{})
 		if err != nil {
 			return types.NamespacedName{}, err
@@ -91,7 +92,7 @@ func yieldsTo(cluster, other *clusterv1.Cluster, otherIsSelected bool) bool {
 var acceptedReasons = []string{reasonImported, reasonWaiting, reasonUnresolved, reasonDeleting, reasonAgent, reasonRegistrar}
 
 // isAccepted reports whether the syncer has found that a pinned Cluster may have its namespace in
-// Fleet. Unlike annotations, the status is not the tenants' to write.
+// Fleet. Tenants can write annotations, but not the status.
 func isAccepted(cluster *clusterv1.Cluster) bool {
 	condition := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
 	return condition != nil && slices.Contains(acceptedReasons, condition.Reason)

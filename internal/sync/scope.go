@@ -99,8 +99,8 @@ func (s *scope) waits() bool {
 		return seen.IsZero()
 	}
 	// The Fleet Cluster existed before the Cluster did. The agent of an earlier Cluster may call until
-	// the registrar has revoked its credential, which it has done once it reports a manifest. In other
-	// cases, no clock of another machine is compared. A Cluster that is in Fleet stays there, whatever
+	// the registrar has revoked its credential, which it has done once it reports a manifest. Only
+	// this case compares the clocks of two machines. A Cluster that is in Fleet stays there, whatever
 	// becomes of the manifest.
 	if meta.IsStatusConditionTrue(s.cluster.Status.Conditions, ImportedCondition) {
 		return false
@@ -273,10 +273,10 @@ func (l *scopeReader) relationOf(ctx context.Context, fleetCluster *fleetv1.Clus
 	})
 }
 
-// existing returns the name of a Fleet Cluster that already belongs to the Cluster under another name
-// than its pin's. It searches by the UID that the Fleet Cluster was made from, then, if the Cluster is
-// not pinned, by the name. If it finds several (CAAPF made another when naming changed), it prefers
-// the expected name, then the oldest.
+// existing returns the name of a Fleet Cluster that already belongs to the Cluster, whatever name the
+// pin has. It searches by the UID that the Fleet Cluster was made from, then, if the Cluster is not
+// pinned, by the name. If it finds several (CAAPF made another when naming changed), it prefers the
+// expected name, then the oldest.
 func (l *scopeReader) existing(ctx context.Context, s *scope) (string, error) {
 	isPinned := stamp.PinOf(s.cluster.Annotations).IsComplete()
 	expected, _ := stamp.FleetName(s.in.Cluster, s.cluster.Name)
