@@ -350,9 +350,9 @@ var useNews = predicate.Or[client.Object](labelsOrExistence, disowned)
 // specOrLabels passes events that can change which class a Cluster uses, its deletion included.
 var specOrLabels = predicate.Or[client.Object](labelsOrExistence, predicate.GenerationChangedPredicate{})
 
-// fleetClusterNews passes changes that concern a Fleet Cluster's CAPI Cluster. A status that is not
-// mirrored does not. Of the heartbeats, the first one passes, and the first after a long silence. All
-// heartbeats of agents that register themselves pass, because their Cluster may be waiting for any of
+// fleetClusterNews passes changes that concern a Fleet Cluster's CAPI Cluster. It ignores a status
+// that is not mirrored. It passes the first heartbeat, and the first after a long silence. It passes
+// every heartbeat of an agent that registers itself, because its Cluster may be waiting for any of
 // them.
 func fleetClusterNews(m bundlesReady) predicate.Predicate {
 	return predicate.Or[client.Object](specOrLabels, predicate.Funcs{

@@ -36,8 +36,8 @@ import (
 const retargetAnnotation = stamp.Domain + "/retarget"
 
 const (
-	// retireInterval is the shortest time between two checks whether Fleet has dropped the deployments
-	// made through a mapping, whatever wakes the reconciler.
+	// retireInterval is the shortest time between two checks whether a mapping's deployments are gone
+	// from Fleet, whatever wakes the reconciler.
 	retireInterval = time.Second
 	// retirePatience bounds how long a mapping waits for Fleet to drop them. Fleet reconciles every
 	// Bundle when it starts, so the mapping need not wait for a Fleet that is down.
@@ -47,7 +47,7 @@ const (
 )
 
 // mappingReconciler keeps BundleNamespaceMappings: one for each pair of a class namespace and a
-// namespace whose Clusters use its classes. Its key is that of the mapping: the namespace is the class
+// namespace whose Clusters use its classes. Its key is the mapping's own: the namespace is the class
 // namespace, the name is the namespace of the Clusters.
 type mappingReconciler struct {
 	client.Reader
@@ -81,8 +81,8 @@ func newMappingReconciler(c *common) *mappingReconciler {
 	}
 }
 
-// setUp registers the events that wake the reconciler. Of the objects found at startup, only mappings
-// wake it; the reconciles of Clusters make the mappings that they need.
+// setUp registers the events that wake the reconciler. At startup, only mappings wake it; the
+// reconciles of Clusters make the mappings that they need.
 func (r *mappingReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("bundlenamespacemapping").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
@@ -219,8 +219,8 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 	return ctrl.Result{RequeueAfter: after}, nil
 }
 
-// deployedThrough returns the names of the Bundles beside the class that Fleet
-// deploys to Clusters of the other namespace.
+// deployedThrough returns the names of the Bundles in the class's namespace that Fleet deploys to
+// Clusters of the other namespace.
 func (r *mappingReconciler) deployedThrough(ctx context.Context, key types.NamespacedName) ([]string, error) {
 	var names []string
 	for next := ""; ; {

@@ -25,8 +25,8 @@ const (
 	// rivalInterval is how often we check whether another Fleet Cluster has left a namespace in Fleet.
 	// It is longer, because a tenant can make thousands of Clusters wait for one namespace.
 	rivalInterval = 15 * time.Second
-	// presencePatience is how old the last renewal of a Lease may be: older than the time in which
-	// another replica becomes the leader.
+	// presencePatience is how long a Lease may go without a renewal: longer than another replica takes
+	// to become the leader.
 	presencePatience = time.Minute
 )
 

@@ -24,7 +24,7 @@ const (
 	lastPriority = 2 * handler.LowPriority
 )
 
-// behind enqueues the objects that an event concerns behind those that have themselves changed.
+// behind enqueues the objects that an event concerns, behind objects that have themselves changed.
 func behind(concerned handler.MapFunc) handler.EventHandler {
 	return enqueueAt(concerned, behindPriority)
 }

@@ -88,7 +88,7 @@ func (r *rancher) source() source.Source {
 	})
 }
 
-// beside decides, from Rancher's objects, how a Cluster comes into Fleet.
+// beside uses Rancher's objects to decide how a Cluster comes into Fleet.
 func (r *rancher) beside(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster, namespaceLabels map[string]string) (stamp.Beside, error) {
 	if r == nil || stamp.RancherMode(in, cluster.Annotations) == addonsv1.RancherOff {
 		return stamp.Beside{Way: stamp.Import}, nil

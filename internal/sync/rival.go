@@ -28,8 +28,7 @@ func (l *scopeReader) rivalOf(ctx context.Context, s *scope, name string) (types
 	}
 	var planned []stamp.FleetClaim
 	if !s.has() {
-		// The cache may not show yet the Fleet Clusters that this process has just made for other
-		// Clusters.
+		// The cache may lag behind the Fleet Clusters that this process makes for other Clusters.
 		made, err := l.store.Unconfirmed(&fleetv1.Cluster{})
 		if err != nil {
 			return types.NamespacedName{}, err

@@ -49,14 +49,14 @@ type scope struct {
 	// fleet is the Cluster's Fleet Cluster, or another one that has the name it would get; nil if
 	// there is none. It is as cached or written, read-only.
 	fleet *fleetv1.Cluster
-	// relation is the relation of fleet to the Cluster; whose says to whom a foreign one belongs.
+	// relation is the relation of fleet to the Cluster; whose names the owner of a foreign one.
 	relation stamp.Relation
 	whose    string
 
-	// beside is the decision that follows from Rancher's objects. Stray reports that a Fleet Cluster
-	// of Rancher still has Muster's fields although the Cluster is not attached to it. Rancher is the
-	// Fleet Cluster that the Cluster is attached to, as cached or written. Others are the fields of it
-	// that another writer has set.
+	// beside says how the Cluster comes into Fleet, given Rancher's objects. Stray reports that a
+	// Fleet Cluster of Rancher still has Muster's fields although the Cluster is not attached to it.
+	// Rancher is the Fleet Cluster that the Cluster is attached to, as cached or written. Others are
+	// the fields of it that another writer has set.
 	beside  stamp.Beside
 	stray   bool
 	rancher *fleetv1.Cluster

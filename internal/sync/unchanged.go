@@ -23,8 +23,8 @@ import (
 
 // digests holds a digest for each imported Cluster whose last reconcile left nothing to do. The digest
 // covers the objects that this reconcile read and wrote. As long as it stays the same, there is
-// nothing to do. A change to a class or a FleetAddonConfig wakes thousands of Clusters, and most
-// reconciles find nothing; so do those that our own write of each import triggers.
+// nothing to do. A change to a class or a FleetAddonConfig wakes thousands of Clusters, and our own
+// write of an import wakes its Cluster; most of these reconciles find nothing.
 type digests struct {
 	client.Reader
 	store        *kube.Store
@@ -37,9 +37,9 @@ type digests struct {
 	known map[types.NamespacedName]uint64
 }
 
-// digest identifies the objects that a reconcile of a Cluster reads: one sum covers the fields that
-// others write, the other adds the fields that the reconcile itself may write. Zero means that a
-// reconcile would have to read more objects.
+// digest identifies the objects that a reconcile of a Cluster reads: inputs covers the fields that
+// others write, all adds the fields that the reconcile itself may write. Zero means that the digest
+// does not cover every object that a reconcile would read.
 type digest struct {
 	inputs, all uint64
 	// untilStale is how long the digest holds if the agent stays silent; zero for no limit.
@@ -189,8 +189,8 @@ func (d *digests) uid(ctx context.Context, key types.NamespacedName, object clie
 	return object.GetUID()
 }
 
-// isPlainlyOf reports whether a Fleet Cluster is a Cluster's by UID alone, so that nothing
-// else has to be read.
+// isPlainlyOf reports whether the UID alone proves that a Fleet Cluster belongs to a Cluster, so that
+// the digest needs no further read.
 func isPlainlyOf(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
 	owners := slices.DeleteFunc(slices.Clone(fleet.OwnerReferences), func(owner metav1.OwnerReference) bool { return !stamp.IsCluster(owner) })
 	switch len(owners) {

@@ -20,8 +20,9 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// users tells which Clusters need the objects that Muster makes in a namespace: those for a class of
-// another namespace, and those for every namespace with Clusters. There are two kinds of users.
+// users finds the Clusters that need the objects that Muster makes in a namespace: the group and the
+// mapping for a class of another namespace, or the annotation on a Namespace that has Clusters. There
+// are two kinds of users.
 //
 // A maker is a Cluster that is claimed, selected now, neither paused nor being deleted. Muster makes,
 // restores and revives the objects that a maker needs. Nothing else is a reason to open one namespace
@@ -181,8 +182,8 @@ func (u *users) hasCluster(ctx context.Context, in settings.Settings, fleetClust
 	return false, nil
 }
 
-// candidates returns the Clusters that a Fleet Cluster may have been made from. Without owner
-// references, CAAPF records no origin, but gives the Fleet Cluster the expected name.
+// candidates returns the Clusters that a Fleet Cluster may come from. Without owner references, CAAPF
+// records no origin, but gives the Fleet Cluster the expected name.
 func (u *users) candidates(ctx context.Context, in settings.Settings, fleetCluster *fleetv1.Cluster) ([]clusterv1.Cluster, error) {
 	name := stamp.OriginOf(fleetCluster).Name
 	var list clusterv1.ClusterList

@@ -19,9 +19,9 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// TestOneUserAnswersForThousands: each event of a Cluster asks whether its class is used.
-// As long as the Cluster that was the answer last still is, nothing is listed; when it is
-// not, the next one is found.
+// TestOneUserAnswersForThousands: each event of a Cluster asks whether its class is used. As long as
+// the last answer, a Cluster, is still right, nothing is listed; when it is not, the next one is
+// found.
 func TestOneUserAnswersForThousands(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
