@@ -81,7 +81,7 @@ func (s *scope) wants(class *desired.Class, values map[string]any, clientID stri
 // clientID returns the ID that the agent of a Cluster registers with, if it registers itself. Once
 // drawn, by Muster or by Fleet, the ID stays. To Fleet, any caller with this ID and a token of the
 // namespace is the cluster's agent, so the ID must be unguessable. A guessable ID stays only if the
-// agent has checked in, because no other agent can be registered under it then.
+// agent has checked in: no other agent is registered under it.
 func (r *clusterReconciler) clientID(ctx context.Context, s *scope) (string, error) {
 	if !s.byAgent && (s.fleet != nil || !awaitsAgent(s.cluster)) {
 		return "", nil

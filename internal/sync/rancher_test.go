@@ -10,8 +10,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// This test takes decisions on Rancher's objects, and checks the steps for a Cluster in different
-// states of Muster's objects.
+// TestStepsBesideRancher checks the steps for each decision on Rancher's objects, combined with
+// different states of Muster's objects.
 func TestStepsBesideRancher(t *testing.T) {
 	theirs := types.NamespacedName{Namespace: "workspace", Name: "c-abcde"}
 	own := &metFleet{relation: stamp.Own, owned: true, ours: true}

@@ -119,7 +119,8 @@ func (f *metFleet) object() *fleetv1.Cluster {
 }
 
 // play takes the steps of a reconcile as the reconciler would, and returns them with the outcome. It
-// adds the mirrored condition, which the reconciler must be able to do in every state.
+// checks that the mirrored condition is reported in every state in which the Fleet Cluster is the
+// Cluster's own.
 func (m met) play(t *testing.T) (steps []step, result outcome) {
 	t.Helper()
 	s := m.scope()
@@ -276,7 +277,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestStepsOfEverything plays every combination of states, and checks that no forbidden step is taken.
+// TestStepsOfEverything plays every combination of states, and checks the laws that hold for all of
+// them.
 func TestStepsOfEverything(t *testing.T) {
 	fleets := []*metFleet{nil}
 	for relation := stamp.Foreign; relation <= stamp.Orphan; relation++ {
