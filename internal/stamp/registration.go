@@ -80,9 +80,9 @@ func IsRegistration(value string) bool {
 }
 
 // RegistrationOf returns which side registers a Cluster with Fleet. An annotation with an unknown
-// value counts as none. Fleet is the Fleet Cluster that belongs to the Cluster, nil if there is none:
-// if the FleetAddonConfig is gone, perhaps for a moment, an agent that has checked in does not turn to
-// the other side.
+// value counts as none. Fleet is the Fleet Cluster that belongs to the Cluster, nil if there is none.
+// If the FleetAddonConfig is gone, perhaps for a moment, a Cluster whose agent registered itself and
+// has checked in keeps ByAgent.
 func RegistrationOf(in settings.Cluster, subject Subject, fleet *fleetv1.Cluster) Registration {
 	if asked := subject.Annotations[RegistrationAnnotation]; IsRegistration(asked) {
 		return Registration(asked)

@@ -80,8 +80,8 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
-// isMade reports whether the annotation should exist: Muster sets it for a maker, and keeps it for a
-// retainer or for the Fleet Cluster of an existing Cluster.
+// isMade reports whether the annotation should exist. Muster sets it for a maker. It keeps an existing
+// one for a Cluster that keeps objects (isKeeper), or for the Fleet Cluster of an existing Cluster.
 func (r *namespaceReconciler) isMade(ctx context.Context, in settings.Settings, namespace *metav1.PartialObjectMetadata, has bool) (bool, error) {
 	asked := question{of: "annotation", namespace: namespace.Name}
 	if has {

@@ -68,13 +68,13 @@ func (l *scopeReader) isSelected(ctx context.Context, s *scope, other *clusterv1
 }
 
 // yieldsTo reports whether a Cluster that is not in Fleet leaves a namespace in Fleet to another
-// one whose pin leads there.
+// Cluster whose pin leads there.
 //
-// The webhook lets no tenant write a pin, but while it is down, they can. So a Cluster that is
-// pinned, but not accepted yet, yields to accepted ones; otherwise a forged pin would pass for one
-// that was checked. A Cluster that is not pinned yet yields to every pin of a
-// selected Cluster: the webhook has checked that, or the syncer accepts it within moments.
-// Creation times decide nothing, since a Cluster can be created long before it is selected.
+// The webhook lets no tenant write a pin, but while it is down, tenants can. So a Cluster that is
+// pinned, but not accepted yet, yields to accepted ones; otherwise a forged pin would pass for a
+// checked one. A Cluster that is not pinned yet yields to every pin of a selected Cluster: the webhook
+// has checked that pin, or the syncer accepts it within moments. Creation times decide nothing, since
+// a Cluster can be created long before it is selected.
 func yieldsTo(cluster, other *clusterv1.Cluster, otherIsSelected bool) bool {
 	switch {
 	case client.ObjectKeyFromObject(other) == client.ObjectKeyFromObject(cluster), !otherIsSelected, !other.DeletionTimestamp.IsZero():
