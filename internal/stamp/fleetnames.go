@@ -20,27 +20,27 @@ func FleetNamespace(namespace, fleetCluster string) string {
 	return fleetName("cluster", namespace, fleetCluster, hexOf(key[:min(hashed, len(key))])[:12])
 }
 
-// CanShareFleetNamespace reports whether the namespace of a Fleet Cluster may be that of
-// another Fleet Cluster, too: Fleet cuts the names of more than 41 characters together, and
-// puts 5 or 6 hex digits in place of the rest. Someone who chooses the end of a name finds one
-// with the same namespace within a second.
+// CanShareFleetNamespace reports whether another Fleet Cluster may get the same namespace as a Fleet
+// Cluster: if the two names have more than 41 characters together, Fleet cuts them, and puts 5 or 6
+// hex digits in place of the rest. A user who chooses the end of a name finds a second name with the
+// same namespace within a second.
 func CanShareFleetNamespace(namespace, fleetCluster string) bool {
 	return len(namespace)+len(fleetCluster) > longestUncut
 }
 
-// longestUncut is what Fleet's longest name leaves for the two names in
+// longestUncut is the length that Fleet's longest name leaves for the two names in
 // "cluster-<namespace>-<name>-<12 hex digits>".
 const longestUncut = longestFleetName - len("cluster-") - len("-") - len("-") - 12
 
-// FleetClaim is a Fleet Cluster, or a Cluster that is to become one.
+// FleetClaim is a Fleet Cluster, or a Cluster that will become one.
 type FleetClaim struct {
 	types.NamespacedName
 	// Since is when the Fleet Cluster was created; zero if it does not exist yet.
 	Since time.Time
 }
 
-// compare returns a negative number if the first claim is the older one. One that does not
-// exist yet comes last.
+// compare returns a negative number if the first claim is the older one. A claim without a Fleet
+// Cluster comes last.
 func (c FleetClaim) compare(other FleetClaim) int {
 	switch {
 	case c.Since.IsZero() != other.Since.IsZero():
@@ -52,17 +52,17 @@ func (c FleetClaim) compare(other FleetClaim) int {
 	}
 }
 
-// FleetRival returns the Fleet Cluster that has the namespace that Fleet derives for another
-// one; zero if that may have it. Claims are all for which Fleet derives that namespace,
-// annotations those of the Namespace, if it exists.
+// FleetRival returns the Fleet Cluster that holds the namespace that Fleet derives for another one,
+// self; zero if self may have it. Claims are all the claims to that namespace. Annotations are the
+// annotations of the Namespace, if it exists.
 //
-// Fleet itself gives the namespace to all of them. Whoever may name one could then read what
-// is deployed to the other through its agent, and would delete the namespace with it. The
-// first one keeps it: the one that Fleet made the Namespace for, or else the oldest. A Fleet
-// Cluster that someone made by hand counts as well, because Fleet treats it alike.
+// Fleet itself gives the namespace to all of them. A user who may name one of them could then read the
+// deployments of another one through its agent, and would delete the namespace with it. So the first
+// one keeps it: the one that Fleet made the Namespace for, or else the oldest. A Fleet Cluster that a
+// user made by hand counts as well, because Fleet treats it alike.
 //
-// To set status.namespace to another name in advance does not help: when a Fleet Cluster is
-// gone, Fleet looks after the derived namespace only, and the other would stay.
+// Setting status.namespace to another name in advance does not help: when a Fleet Cluster is deleted,
+// Fleet removes the derived namespace only, and the other would stay.
 func FleetRival(self types.NamespacedName, annotations map[string]string, claims []FleetClaim) types.NamespacedName {
 	holder := types.NamespacedName{Namespace: annotations[fleetv1.ClusterNamespaceAnnotation], Name: annotations[fleetv1.ClusterAnnotation]}
 	if !IsFleetNamespace(annotations) {
@@ -83,8 +83,8 @@ func IsFleetNamespace(annotations map[string]string) bool {
 	return annotations[fleetv1.ClusterNamespaceAnnotation] != "" && annotations[fleetv1.ClusterAnnotation] != ""
 }
 
-// SharedFleetNamespace reports that the namespace of a Fleet Cluster is another one's, and what
-// to do. It does not say whose: tenants read it.
+// SharedFleetNamespace returns a message: another Fleet Cluster has the namespace of this one, and how
+// to avoid that. It does not name the other one, because tenants read it.
 func SharedFleetNamespace(namespace, fleetCluster, cluster string) string {
 	const suffix = "-2"
 	another := cluster[:min(len(cluster), validation.DNS1123LabelMaxLength-len(suffix))] + suffix

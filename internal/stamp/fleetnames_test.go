@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The names are those that Fleet gives (github.com/rancher/fleet/internal/names, which
-// nobody else may import).
+// The expected names are Fleet's own (github.com/rancher/fleet/internal/names, a package that only
+// Fleet may import).
 func TestNamesThatFleetGives(t *testing.T) {
 	for got, want := range map[string]string{
 		AgentBundle("prod"):                                                  "fleet-agent-prod",
@@ -25,7 +25,7 @@ func TestNamesThatFleetGives(t *testing.T) {
 	}
 }
 
-// Two pairs of names with one namespace, found within a second.
+// Each of these two pairs of names shares a namespace. A search found them within a second.
 func TestNamesThatCollide(t *testing.T) {
 	one, other := FleetNamespace("team-a", "production-eu-west-1-payments-cluster-0001"), FleetNamespace("team", "a-production-eu-west-1-payments-cluster-00013967")
 	if one != other {

@@ -7,8 +7,8 @@ package stamp
 
 import "strings"
 
-// Keys of the stamp. The class keys, owned-by's domain and the legacy finalizer
-// are those of CAAPF, whose objects are adopted in place.
+// Keys of the stamp. The class keys, the domain of owned-by and the legacy finalizer come from CAAPF,
+// whose objects Muster adopts in place.
 const (
 	// ClassNameLabel holds the name of the Cluster's class, shortened if it does not fit a label value.
 	ClassNameLabel = "clusterclass-name." + Domain
@@ -23,8 +23,8 @@ const (
 
 	// AdoptAnnotation set to "true" on a Fleet object hands it to Muster.
 	AdoptAnnotation = Domain + "/adopt"
-	// ImportedFromAnnotation on a Fleet Cluster holds the name of the CAPI Cluster it was
-	// made from.
+	// ImportedFromAnnotation on a Fleet Cluster holds the name of the CAPI Cluster that it was made
+	// from.
 	ImportedFromAnnotation = Domain + "/imported-from"
 	// ImportedUIDAnnotation holds the UID of that Cluster on a Fleet Cluster without an
 	// owner reference. It distinguishes a Cluster that is recreated under the same name.
@@ -35,10 +35,10 @@ const (
 
 	// ManagedByLabel is on every object that Muster makes.
 	ManagedByLabel = "app.kubernetes.io/managed-by"
-	// ManagedBy is its value there.
+	// ManagedBy is the value of that label.
 	ManagedBy = "muster"
-	// FieldManager is the field manager of every write: CAAPF's, so that its objects
-	// are adopted in place.
+	// FieldManager is the field manager of every write: the one of CAAPF, so that Muster adopts its
+	// objects in place.
 	FieldManager = "addon-provider-fleet"
 
 	// LegacyFinalizer is the finalizer that CAAPF left on Clusters and ClusterClasses.

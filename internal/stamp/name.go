@@ -13,9 +13,9 @@ import (
 // hashLength is how many hex digits of a SHA-256 distinguish shortened names.
 const hashLength = 8
 
-// FleetName returns the name of the Fleet Cluster for a CAPI Cluster: prefix +
-// name + suffix. It becomes part of a Namespace's name and a label value in Fleet, so it
-// must be a DNS-1123 label. A name that is not one is shortened, and shortened is true.
+// FleetName returns the name of the Fleet Cluster for a CAPI Cluster: prefix + name + suffix. In
+// Fleet, it becomes part of a Namespace's name and a label value, so it must be a DNS-1123 label. If
+// it is not one, FleetName shortens it, and shortened is true.
 func FleetName(cluster settings.Cluster, name string) (fleetName string, shortened bool) {
 	full := cluster.Prefix + name + cluster.Suffix
 	if IsFleetName(full) {
@@ -45,8 +45,8 @@ func GroupName(class, classNamespace string) string {
 	return Subdomain(class + "." + classNamespace)
 }
 
-// Label returns a name as a DNS-1123 label of at most limit characters, shortened if it is
-// none.
+// Label returns a name as a DNS-1123 label of at most limit characters. It shortens a name that is not
+// one.
 func Label(name string, limit int) string {
 	if len(name) <= limit && IsFleetName(name) {
 		return name

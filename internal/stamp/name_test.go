@@ -61,7 +61,7 @@ func TestFleetName(t *testing.T) {
 	}
 }
 
-// Names that agree in everything that is left of them are told apart by the hash.
+// The hash distinguishes names whose shortened forms are otherwise equal.
 func TestFleetNameKeepsDifferentNamesApart(t *testing.T) {
 	seen := map[string]string{}
 	long := strings.Repeat("a", 100)
@@ -130,8 +130,8 @@ func TestGroupName(t *testing.T) {
 	}
 }
 
-// Whatever the parts, the name is one that Fleet can use, the same every time, and
-// what was not shortened is the parts in a row.
+// Whatever the parts, Fleet can use the name, and the name is the same every time. A name that is not
+// shortened is its parts in a row.
 func FuzzFleetName(f *testing.F) {
 	for _, seed := range [][3]string{
 		{"", "prod", ""},

@@ -34,8 +34,8 @@ func IsManager(object metav1.Object) bool {
 	return false
 }
 
-// IsLegacyManager recognizes the field managers that CAAPF used beside the one we
-// share: "<something>-addon-provider-fleet", one per Cluster on shared objects.
+// IsLegacyManager recognizes the field managers that CAAPF used in addition to the one we share:
+// "<something>-addon-provider-fleet", one per Cluster on shared objects.
 func IsLegacyManager(name string) bool { return strings.HasSuffix(name, "-"+FieldManager) }
 
 // Origin specifies which CAPI Cluster a Fleet Cluster was made from.
@@ -45,8 +45,8 @@ type Origin struct {
 	// UID is empty if the Fleet Cluster does not say: CAAPF and early versions of Muster made
 	// some with neither an owner nor a note of the UID.
 	UID types.UID
-	// Owned means that the UID is that of an owner reference, by which the garbage
-	// collector deletes the Fleet Cluster with its Cluster.
+	// Owned means that the UID comes from an owner reference, by which the garbage collector deletes
+	// the Fleet Cluster with its Cluster.
 	Owned bool
 }
 
@@ -58,7 +58,7 @@ func OriginOf(fleetCluster metav1.Object) Origin {
 		if !IsCluster(owner) {
 			continue
 		}
-		// Of several owners, take the one that the annotation names, if any.
+		// If there are several owners, take the one that the annotation names, if any.
 		if !origin.Owned || owner.Name == fleetCluster.GetAnnotations()[ImportedFromAnnotation] {
 			origin = Origin{Name: owner.Name, UID: owner.UID, Owned: true}
 		}
@@ -69,9 +69,9 @@ func OriginOf(fleetCluster metav1.Object) Origin {
 	return origin
 }
 
-// MayBeFrom reports whether a Fleet Cluster may have been made from the Cluster with this
-// name: it notes that name; or it notes none, like CAAPF's without owner references, and
-// has the name that the settings give.
+// MayBeFrom reports whether a Fleet Cluster may come from the Cluster with this name. Either it notes
+// that name, or it notes no name and has the name that the settings give, like a Fleet Cluster of
+// CAAPF without owner references.
 func MayBeFrom(in settings.Cluster, fleetCluster metav1.Object, cluster string) bool {
 	if name := OriginOf(fleetCluster).Name; name != "" {
 		return name == cluster
@@ -80,8 +80,8 @@ func MayBeFrom(in settings.Cluster, fleetCluster metav1.Object, cluster string) 
 	return expected == fleetCluster.GetName()
 }
 
-// Preferred returns which of several Fleet Clusters of one Cluster it keeps: the one of the
-// expected name, then the oldest, then the first by name.
+// Preferred returns the name of the Fleet Cluster that a Cluster keeps if it has several: the one with
+// the expected name, then the oldest, then the first by name.
 func Preferred[T any, P interface {
 	*T
 	metav1.Object
@@ -109,12 +109,13 @@ func compare(a, b metav1.Object, expected string) int {
 	}
 }
 
-// maxOwners is how many owners of a Fleet Cluster are kept. It has one, and those of a few
-// tools; anyone who may write it can give it ten thousand.
+// maxOwners is how many owners of a Fleet Cluster are kept. It has one owner, and a few tools may add
+// theirs; a user who may write it can add ten thousand.
 const maxOwners = 16
 
-// BoundedOwners returns the owners of a Fleet Cluster as a cache keeps them: a bounded
-// number, its origin among them. One whose name or UID no object can have owns nothing.
+// BoundedOwners returns the owners of a Fleet Cluster as a cache keeps them: a bounded number, the
+// origin among them. It drops owners with a name, UID, kind or version that is too long for any
+// object.
 func BoundedOwners(fleetCluster metav1.Object) []metav1.OwnerReference {
 	owners := fleetCluster.GetOwnerReferences()
 	isPossible := func(owner metav1.OwnerReference) bool {
@@ -141,7 +142,7 @@ func IsCluster(owner metav1.OwnerReference) bool {
 	return err == nil && version.Group == clusterv1.GroupVersion.Group && owner.Kind == clusterv1.ClusterKind
 }
 
-// Relation specifies what a Fleet Cluster is to a CAPI Cluster of its namespace.
+// Relation specifies how a Fleet Cluster relates to a CAPI Cluster of its namespace.
 type Relation int
 
 // The relations.
@@ -152,18 +153,18 @@ const (
 	Own
 	// HandedOver belonged to someone who handed it over with the adopt annotation.
 	HandedOver
-	// EarlierCluster was made from an earlier Cluster of the same name, which still owns it:
-	// the garbage collector deletes it.
+	// EarlierCluster was made from an earlier Cluster of the same name, which still owns it: the
+	// garbage collector will delete it.
 	EarlierCluster
-	// Orphan was made from an earlier Cluster of the same name and has no owner. For Fleet
-	// its agent is deployed, but to a cluster that may be gone.
+	// Orphan was made from an earlier Cluster of the same name and has no owner. Fleet takes its agent
+	// for deployed, but that cluster may be gone.
 	Orphan
 )
 
-// RelationOf returns what a Fleet Cluster is to a CAPI Cluster of its namespace. If it is
-// foreign, why says whose it is and how to hand it over. It reads only metadata. A Cluster
-// that is being created has no UID yet. Lives reports whether the namespace has a Cluster
-// of that name, and with that UID unless it is empty; an empty name stands for any.
+// RelationOf returns how a Fleet Cluster relates to a CAPI Cluster of its namespace. If it is foreign,
+// why names its owner and says how to hand it over. RelationOf reads only metadata. A Cluster that is
+// being created has no UID yet. Lives reports whether the namespace has a Cluster of that name and
+// with that UID; an empty name or UID stands for any.
 func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid types.UID) bool) (relation Relation, why string) {
 	if owns(fleetCluster, cluster.GetUID()) {
 		if rival := preferredOwner(fleetCluster, cluster, lives); rival != "" {
@@ -205,16 +206,16 @@ func owns(fleetCluster metav1.Object, uid types.UID) bool {
 	})
 }
 
-// preferredOwner returns the name of the Cluster that a Fleet Cluster with several living
-// owners belongs to, if it is not this one: the Cluster that it was made from, or else the
-// one with the smallest UID. Without that rule, anyone who may write owner references could
-// make two Clusters overwrite one Fleet Cluster in turns forever.
+// preferredOwner returns the name of another Cluster that a Fleet Cluster with several living owners
+// belongs to; empty if it belongs to this one. It belongs to the Cluster that it was made from, or
+// else to the one with the smallest UID. Without that rule, a user who may write owner references
+// could make two Clusters overwrite one Fleet Cluster in turns forever.
 func preferredOwner(fleetCluster, cluster metav1.Object, lives func(string, types.UID) bool) string {
 	from := fleetCluster.GetAnnotations()[ImportedFromAnnotation]
 	var best *metav1.OwnerReference
 	for _, owner := range fleetCluster.GetOwnerReferences() {
-		// Anyone who may write owner references can write any name: the UID says which lives,
-		// and all Clusters compare the names that are written, not their own.
+		// A user who may write owner references can write any name. So the UID decides which Cluster
+		// lives, and all Clusters compare the names in the references, not their own.
 		if !IsCluster(owner) || owner.UID != cluster.GetUID() && !lives("", owner.UID) {
 			continue
 		}
@@ -245,8 +246,8 @@ func livingOwner(fleetCluster metav1.Object, origin Origin, self string, lives f
 	return ""
 }
 
-// isOlder reports whether one object was created before another. Timestamps are whole
-// seconds: of two objects created within the same second, neither is older.
+// isOlder reports whether one object was created before another. Timestamps are whole seconds: if two
+// objects were created within the same second, neither is older.
 func isOlder(one, other metav1.Object) bool {
 	made, since := one.GetCreationTimestamp(), other.GetCreationTimestamp()
 	return !since.IsZero() && made.Before(&since)

@@ -130,8 +130,8 @@ func ownerRef(name, uid string) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: name, UID: types.UID(uid)}
 }
 
-// Whoever may write owner references may write any name beside a UID: of two Clusters that
-// own a Fleet Cluster, at most one has it all the same.
+// A user who may write owner references may write any name with a UID. Still, at most one of two
+// Clusters that own a Fleet Cluster may get it.
 func TestForgedNamesOfOwners(t *testing.T) {
 	uids := map[string]types.UID{"a": "1", "b": "2"}
 	lives := func(name string, uid types.UID) bool {
@@ -185,7 +185,7 @@ func TestBoundedOwners(t *testing.T) {
 		if !test.want(got) {
 			t.Errorf("%s: %d owners are kept", name, len(got))
 		}
-		// Trimmed again, as an answer to a write is, it is the same.
+		// A second trim, such as of the answer to a write, changes nothing.
 		fleetCluster.OwnerReferences = got
 		if again := BoundedOwners(fleetCluster); len(again) != len(got) {
 			t.Errorf("%s: %d owners are kept of %d", name, len(again), len(got))

@@ -20,17 +20,17 @@ const (
 	// FleetAddonConfig, and has the same values.
 	RancherAnnotation = Domain + "/rancher"
 	// OriginNamespaceLabel on Rancher's Fleet Cluster holds the namespace of the CAPI Cluster that is
-	// attached to it. Fleet Clusters of many namespaces are in one workspace.
+	// attached to it. One workspace holds the Fleet Clusters of many namespaces.
 	OriginNamespaceLabel = "cluster-namespace." + Domain
 	// AttachedAnnotation on Rancher's Fleet Cluster holds namespace and name of that CAPI Cluster.
 	AttachedAnnotation = Domain + "/attached"
 	// AttachedUIDAnnotation holds its UID.
 	AttachedUIDAnnotation = Domain + "/attached-uid"
-	// AttachManager is the field manager of attachments. FieldManager would make Rancher's Fleet
-	// Cluster one of Muster's own, to change and to delete.
+	// AttachManager is the field manager of attachments. With FieldManager, Muster would take
+	// Rancher's Fleet Cluster for its own, to change and to delete.
 	AttachManager = "muster-attach"
 
-	// ManagementCRD is the name of the CRD by which Muster sees that Rancher is there.
+	// ManagementCRD is the name of the CRD that tells Muster that Rancher is installed.
 	ManagementCRD = "clusters.management.cattle.io"
 	// RancherClusterLabel on Rancher's Fleet Cluster holds the name of its management Cluster.
 	RancherClusterLabel = "management.cattle.io/cluster-name"
@@ -44,35 +44,36 @@ const (
 	turtlesFinalizer = "capicluster.turtles.cattle.io"
 	// importedAnnotation on a Cluster keeps Turtles from importing it again.
 	importedAnnotation = "imported"
-	// externallyManagedAnnotation on a management Cluster leaves its Fleet Cluster to others.
+	// externallyManagedAnnotation on a management Cluster says that Rancher does not manage its Fleet
+	// Cluster.
 	externallyManagedAnnotation = "provisioning.cattle.io/externally-managed"
 	// administratedAnnotation is on the management Clusters that Rancher makes from provisioning Clusters.
 	administratedAnnotation = "provisioning.cattle.io/administrated"
 
-	// migratedAnnotation on a management Cluster, or KeepAgentLabel on a Cluster, keeps an older Turtles from
-	// removing the namespace that agents of CAAPF, and Muster's by default, are in.
+	// migratedAnnotation on a management Cluster, or KeepAgentLabel on a Cluster, keeps an older
+	// Turtles from removing the namespace that holds the agents of CAAPF and, by default, of Muster.
 	migratedAnnotation = "cluster-api.cattle.io/fleet-namespace-migrated"
-	// KeepAgentLabel is the one that a user can set.
+	// KeepAgentLabel is the key that a user can set.
 	KeepAgentLabel = "cluster-api.cattle.io/disable-fleet-auto-import"
 
 	provisioningGroup = "provisioning.cattle.io"
 )
 
-// Management is what is read of a management Cluster of Rancher.
+// Management holds the fields of a management Cluster of Rancher that Muster reads.
 type Management struct {
 	Name string
-	// Owner is the CAPI Cluster that its labels name.
+	// Owner is the CAPI Cluster that the labels name.
 	Owner types.NamespacedName
 	// Workspace is the namespace of its Fleet Cluster; empty while it has none.
 	Workspace string
-	// FromProvisioning means that Rancher made it from a provisioning Cluster, whose author has
-	// chosen its labels.
+	// FromProvisioning means that Rancher made it from a provisioning Cluster, whose author has chosen
+	// the labels.
 	FromProvisioning, ExternallyManaged, Ready, Deleting bool
 	// Migrated means that Turtles does not look for the agent of CAAPF on the cluster.
 	Migrated bool
 }
 
-// ManagementOf returns what is read of a management Cluster.
+// ManagementOf returns the Management of a management Cluster.
 func ManagementOf(metadata metav1.Object, workspace string, ready bool) Management {
 	labels, annotations := metadata.GetLabels(), metadata.GetAnnotations()
 	external := annotations[externallyManagedAnnotation]
@@ -85,7 +86,7 @@ func ManagementOf(metadata metav1.Object, workspace string, ready bool) Manageme
 	}
 }
 
-// RancherKeys returns the labels or annotations of Rancher's objects that are read.
+// RancherKeys returns the labels or annotations of Rancher's objects that Muster reads.
 func RancherKeys(all map[string]string) map[string]string {
 	kept := map[string]string{}
 	for _, key := range []string{managementOwnerLabel, managementOwnerNamespaceLabel, externallyManagedAnnotation, administratedAnnotation, migratedAnnotation} {
@@ -96,7 +97,7 @@ func RancherKeys(all map[string]string) map[string]string {
 	return kept
 }
 
-// Provisioning is what is read of a provisioning Cluster of Rancher.
+// Provisioning holds the fields of a provisioning Cluster of Rancher that Muster reads.
 type Provisioning struct {
 	types.NamespacedName
 	UID types.UID
@@ -104,9 +105,9 @@ type Provisioning struct {
 	Management string
 }
 
-// RancherObjects are Rancher's objects.
+// RancherObjects gives access to Rancher's objects.
 type RancherObjects interface {
-	// IsThere reports whether Rancher is. If not, no label means anything.
+	// IsThere reports whether Rancher is installed. If not, its labels have no meaning.
 	IsThere() bool
 	// Claims returns the management Clusters whose labels name a CAPI Cluster.
 	Claims(cluster types.NamespacedName) []Management
@@ -118,20 +119,20 @@ type RancherObjects interface {
 	FleetCluster(key types.NamespacedName) metav1.Object
 }
 
-// Way specifies how a Cluster comes into Fleet beside Rancher.
+// Way specifies how a Cluster comes into Fleet in a management cluster with Rancher.
 type Way string
 
 // The ways.
 const (
 	// Import makes a Fleet Cluster, as without Rancher. It is the zero value.
 	Import Way = ""
-	// Wait makes none, for Rancher has one, or will.
+	// Wait makes no Fleet Cluster, because Rancher has one, or will have one.
 	Wait Way = "Wait"
-	// Attach makes none, and labels Rancher's.
+	// Attach makes no Fleet Cluster, and labels the one that Rancher has.
 	Attach Way = "Attach"
 )
 
-// Beside is what follows for a Cluster from Rancher's objects.
+// Beside says how a Cluster comes into Fleet, given Rancher's objects.
 type Beside struct {
 	Way Way
 	// For says what the Cluster waits for; empty for the other ways.
@@ -142,7 +143,8 @@ type Beside struct {
 	RemovesAgent bool
 }
 
-// RancherMode returns the mode that counts for a Cluster. An annotation that means nothing counts as none.
+// RancherMode returns the mode that counts for a Cluster. An annotation with an unknown value counts
+// as none.
 func RancherMode(in settings.Cluster, annotations map[string]string) addonsv1.RancherMode {
 	switch asked := addonsv1.RancherMode(annotations[RancherAnnotation]); asked {
 	case addonsv1.RancherAuto, addonsv1.RancherImport, addonsv1.RancherOff:
@@ -152,8 +154,8 @@ func RancherMode(in settings.Cluster, annotations map[string]string) addonsv1.Ra
 	}
 }
 
-// BesideRancher returns what follows for a Cluster from Rancher's objects. Attached are the Fleet
-// Clusters that the Cluster was attached to, and that are there: while one is, its agent runs.
+// BesideRancher decides, from Rancher's objects, how a Cluster comes into Fleet. Attached are the
+// existing Fleet Clusters that the Cluster was attached to: while there is one, its agent runs.
 func BesideRancher(in settings.Cluster, cluster metav1.Object, namespaceLabels map[string]string, rancher RancherObjects, attached []types.NamespacedName) Beside {
 	mode := RancherMode(in, cluster.GetAnnotations())
 	if mode == addonsv1.RancherOff {
@@ -193,10 +195,11 @@ func BesideRancher(in settings.Cluster, cluster metav1.Object, namespaceLabels m
 }
 
 // managing returns the management Cluster through which Rancher manages a Cluster, and its
-// provisioning Cluster, if there are any; waits says what is missing where Rancher will manage it.
+// provisioning Cluster, if there are any. If Rancher will manage the Cluster, waits says what the
+// Cluster still waits for.
 //
-// Who may edit a management or a provisioning Cluster can write any label on it, so the labels count
-// only if the Cluster itself, or its Namespace, says that Turtles imports it.
+// A user who may edit a management or a provisioning Cluster can write any label on it. So the labels
+// count only if the Cluster itself, or its Namespace, says that Turtles imports it.
 func managing(cluster metav1.Object, namespaceLabels map[string]string, rancher RancherObjects, attached []types.NamespacedName) (_ Management, _ Provisioning, waits string) {
 	if !rancher.IsThere() {
 		return Management{}, Provisioning{}, ""
@@ -217,7 +220,8 @@ func managing(cluster metav1.Object, namespaceLabels map[string]string, rancher 
 	var claims []claim
 	for _, management := range rancher.Claims(types.NamespacedName{Namespace: cluster.GetNamespace(), Name: cluster.GetName()}) {
 		// Rancher makes one provisioning Cluster from a management Cluster of Turtles, of the same
-		// name. Where it is the other way round, a user has chosen the labels.
+		// name. If Rancher made the management Cluster from the provisioning Cluster instead, a user
+		// has chosen the labels.
 		made := rancher.ProvisioningOf(management.Name)
 		if management.FromProvisioning || slices.ContainsFunc(made, func(p Provisioning) bool { return p.Name != management.Name }) {
 			continue
@@ -232,7 +236,7 @@ func managing(cluster metav1.Object, namespaceLabels map[string]string, rancher 
 	case len(claims) == 1:
 		return claims[0].management, claims[0].provisioning, ""
 	case len(claims) > 1:
-		// Who came first keeps it.
+		// If the Cluster is attached to the Fleet Cluster of one of them, that one keeps it.
 		var names []string
 		for _, claim := range claims {
 			if fleet, _ := fleetClusterOf(claim.management, claim.provisioning, rancher); slices.Contains(attached, fleet) {
@@ -249,8 +253,8 @@ func managing(cluster metav1.Object, namespaceLabels map[string]string, rancher 
 	}
 }
 
-// provisioned is managing for a Cluster that Rancher made from a provisioning Cluster of the same
-// name: it owns the Cluster, by UID, so what labels say does not count.
+// provisioned does the same as managing for a Cluster that Rancher made from a provisioning Cluster of
+// the same name. That one owns the Cluster, by UID, so labels do not count.
 func provisioned(cluster metav1.Object, owner *metav1.OwnerReference, rancher RancherObjects) (_ Management, _ Provisioning, waits string) {
 	key := types.NamespacedName{Namespace: cluster.GetNamespace(), Name: owner.Name}
 	provisioning, found := rancher.Provisioning(key)
@@ -300,16 +304,18 @@ func fleetClusterOf(management Management, provisioning Provisioning, rancher Ra
 	}
 }
 
-// IsAttached reports whether a Fleet Cluster is attached to a CAPI Cluster. Anyone may write the
-// annotations, and use the name of the field manager.
+// IsAttached reports whether a Fleet Cluster is attached to a CAPI Cluster. It proves nothing: any
+// user who may write the Fleet Cluster can write the annotations, and use the name of the field
+// manager.
 func IsAttached(fleetCluster metav1.Object) bool {
 	return fleetCluster.GetAnnotations()[AttachedAnnotation] != "" &&
 		slices.ContainsFunc(fleetCluster.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool { return entry.Manager == AttachManager })
 }
 
-// WorkspaceGroupName returns the name of the ClusterGroup, in a workspace, of the Clusters of a namespace
-// that use a class: "<class>.<namespace>" if the class is beside them. Otherwise, and where the
-// name of the class has dots, the namespace of the class stands between the two.
+// WorkspaceGroupName returns the name of the ClusterGroup, in a workspace, for the Clusters of a
+// namespace that use a class. The name is "<class>.<namespace>" if the class is in the Clusters'
+// namespace. Otherwise, and if the name of the class has dots, the namespace of the class stands
+// between the two.
 func WorkspaceGroupName(class types.NamespacedName, origin string) string {
 	if class.Namespace == origin && !strings.Contains(class.Name, ".") {
 		return Subdomain(class.Name + "." + origin)

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// world is what there is of Rancher, and around one Cluster.
+// world holds the objects of Rancher and around one Cluster.
 type world struct {
 	cluster         clusterv1.Cluster
 	namespaceLabels map[string]string
@@ -208,7 +208,7 @@ func TestManagementOf(t *testing.T) {
 	}
 }
 
-// Two memberships never share a group, but for names that are too long.
+// Two memberships never share a group, unless the names are too long.
 func TestWorkspaceGroupName(t *testing.T) {
 	seen := map[string]string{}
 	for _, class := range []string{"a", "a.b", "b", "a.b.n", "a.n"} {

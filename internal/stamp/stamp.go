@@ -11,7 +11,7 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// Subject is the part of a CAPI Cluster that the stamp is computed from.
+// Subject holds the fields of a CAPI Cluster from which the stamp is computed.
 type Subject struct {
 	// Name is empty while the API server has yet to generate it.
 	Name            string
@@ -22,7 +22,7 @@ type Subject struct {
 	Class types.NamespacedName
 }
 
-// SubjectOf returns what the stamp of a Cluster that exists is computed from.
+// SubjectOf returns the Subject of an existing Cluster.
 func SubjectOf(cluster *clusterv1.Cluster, namespaceLabels map[string]string) Subject {
 	return Subject{
 		Name: cluster.Name, Labels: cluster.Labels, Annotations: cluster.Annotations,
@@ -30,7 +30,7 @@ func SubjectOf(cluster *clusterv1.Cluster, namespaceLabels map[string]string) Su
 	}
 }
 
-// IsSelected reports whether settings select the Cluster, once it is stamped, and if not, why.
+// IsSelected reports whether settings select the Cluster, once it is stamped. If not, it says why.
 func (s Subject) IsSelected(in settings.Cluster) (bool, string) {
 	return Selected(in, WithClassLabels(s.Labels, s.Class), s.NamespaceLabels)
 }
@@ -48,8 +48,8 @@ type Pin struct {
 	OwnedBy, ClusterName string
 }
 
-// PinOf returns the pin that annotations hold. A name that Fleet cannot use pins nothing:
-// it would keep the Cluster out of Fleet forever.
+// PinOf returns the pin in annotations. A name that Fleet cannot use does not count: it would keep the
+// Cluster out of Fleet forever.
 func PinOf(annotations map[string]string) Pin {
 	pin := Pin{OwnedBy: annotations[OwnedByAnnotation], ClusterName: annotations[ClusterNameAnnotation]}
 	if !IsFleetName(pin.ClusterName) {
@@ -62,9 +62,9 @@ func PinOf(annotations map[string]string) Pin {
 // whether the Cluster was claimed.
 func (p Pin) IsComplete() bool { return p.OwnedBy != "" && p.ClusterName != "" }
 
-// OnCreate returns the stamp of a Cluster that is being created. A pin that it brings along
-// (restored from a backup, moved by clusterctl) is kept if the Cluster is selected and Fleet
-// can use the name. A Cluster without a name gets no pin: the syncer sets it.
+// OnCreate returns the stamp of a Cluster that is being created. If the Cluster brings a pin (restored
+// from a backup, moved by clusterctl), the pin is kept if the Cluster is selected and Fleet can use
+// the name. A Cluster without a name gets no pin: the syncer sets it.
 func OnCreate(in settings.Settings, subject Subject) Stamp {
 	stamp := classStamp(subject.Class)
 	if selected, _ := Selected(in.Cluster, stamp.merge(subject.Labels), subject.NamespaceLabels); !selected || subject.Name == "" {
@@ -78,10 +78,10 @@ func OnCreate(in settings.Settings, subject Subject) Stamp {
 	return stamp
 }
 
-// OnUpdate returns the stamp of a Cluster that is being updated and had the old pin. Whatever
-// the request holds, the pin stays the same: a dropped or changed pin is restored, a new one
-// is removed, and none is made. Only the syncer may set, change and remove pins: anyone who
-// may write a Cluster can write its annotations, so they prove nothing.
+// OnUpdate returns the stamp of a Cluster that is being updated and had the old pin. Whatever the
+// request holds, the pin stays the same: a dropped or changed pin is restored, and a new one is
+// removed. Only the syncer may set, change and remove pins: any user who may write a Cluster can write
+// its annotations, so they prove nothing.
 func OnUpdate(subject Subject, old Pin, bySyncer bool) Stamp {
 	stamp := classStamp(subject.Class)
 	stamp.Pin = old
@@ -91,10 +91,10 @@ func OnUpdate(subject Subject, old Pin, bySyncer bool) Stamp {
 	return stamp
 }
 
-// OnSync returns the stamp of a Cluster that exists. Existing is the name of the Fleet
-// Cluster that already belongs to it, or empty if there is none. The Cluster is pinned to that
-// one even if it has another pin, because anyone who may write annotations can set a pin.
-// Otherwise it keeps its pin; without one it gets one if it is selected.
+// OnSync returns the stamp of a Cluster that exists. Existing is the name of the Fleet Cluster that
+// already belongs to it, or empty if there is none. OnSync pins the Cluster to that one even if it has
+// another pin, because any user who may write annotations can set a pin. Otherwise the Cluster keeps
+// its pin. Without a pin, it gets one if it is selected.
 func OnSync(in settings.Settings, subject Subject, existing string) Stamp {
 	stamp := classStamp(subject.Class)
 	stamp.Pin = PinOf(subject.Annotations)
@@ -112,18 +112,18 @@ func OnSync(in settings.Settings, subject Subject, existing string) Stamp {
 	return stamp
 }
 
-// WithoutPin returns the stamp of a Cluster that is no longer imported: its class only.
+// WithoutPin returns the stamp of a Cluster that is no longer imported: only its class.
 func WithoutPin(subject Subject) Stamp { return classStamp(subject.Class) }
 
-// WithClassLabels returns the labels as they are once stamped. Selectors are matched
-// against these, so that they may name the class.
+// WithClassLabels returns the labels that a Cluster has once it is stamped. Selectors see these
+// labels, so that they may name the class.
 func WithClassLabels(labels map[string]string, class types.NamespacedName) map[string]string {
 	stamped := classStamp(class)
 	return stamped.merge(labels)
 }
 
-// Labels returns the two labels that name a class, as they are on Clusters, Fleet
-// Clusters and ClusterGroups; nil for no class.
+// Labels returns the two labels that name a class on Clusters, Fleet Clusters and ClusterGroups; nil
+// for no class.
 func Labels(class types.NamespacedName) map[string]string {
 	if class.Name == "" {
 		return nil
@@ -147,7 +147,8 @@ func (s Stamp) AnnotationValues() map[string]string {
 	}
 }
 
-// merge returns the labels as they are once stamped: selectors may name the stamp's labels.
+// merge returns the labels that a Cluster has once it is stamped: selectors may name the stamp's
+// labels.
 func (s Stamp) merge(labels map[string]string) map[string]string {
 	return Merge(labels, s.LabelValues())
 }

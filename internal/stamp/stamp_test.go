@@ -295,8 +295,8 @@ func TestOnUpdate(t *testing.T) {
 	}
 }
 
-// Whatever a request brings, what an update leaves of the pin is what was there; only
-// the syncer's own request counts.
+// Whatever the request holds, an update keeps the old pin; only the syncer's own request may change
+// it.
 func FuzzOnUpdate(f *testing.F) {
 	f.Add("", "", config, "prod")
 	f.Add(config, "prod", "", "")
@@ -381,7 +381,7 @@ func TestOnSync(t *testing.T) {
 	}
 }
 
-// checkIdempotent checks that nobody who stamps later has anything to add to a stamp.
+// checkIdempotent checks that a later stamp of the same Cluster adds nothing.
 func checkIdempotent(t *testing.T, in settings.Settings, subject Subject, first Stamp) {
 	t.Helper()
 	current := stamped(subject, first)
@@ -396,7 +396,7 @@ func checkIdempotent(t *testing.T, in settings.Settings, subject Subject, first 
 	}
 }
 
-// stamped returns the subject as it is with the stamp on it.
+// stamped returns the subject with the stamp on it.
 func stamped(subject Subject, stamp Stamp) Subject {
 	subject.Labels = changed(subject.Labels, Changes(subject.Labels, stamp.LabelValues()))
 	subject.Annotations = changed(subject.Annotations, Changes(subject.Annotations, stamp.AnnotationValues()))

@@ -31,7 +31,7 @@ func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
 	}
 	s.rancher = have
 	if s.unresolved != "" || stamp.IsAttached(have) && !s.in.Cluster.PatchResource {
-		return nil // What is there stays.
+		return nil // The attached fields stay as they are.
 	}
 	class, err := classMetadata(ctx, r.Client, s.subject.Class)
 	if err != nil {
@@ -55,8 +55,8 @@ func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
 	return r.detach(ctx, s)
 }
 
-// applyAttachment applies an attachment. If other managers own fields with other values, it leaves these out and
-// returns their names.
+// applyAttachment applies an attachment. If other managers own some of its fields with other values,
+// it leaves these fields out and returns their names.
 func (r *clusterReconciler) applyAttachment(ctx context.Context, want *fleetv1.Cluster) (written *fleetv1.Cluster, others []string, err error) {
 	defer func() { metrics.Applied("Cluster", "attached", err) }()
 	written, err = r.applyAttached(ctx, want)
@@ -66,7 +66,7 @@ func (r *clusterReconciler) applyAttachment(ctx context.Context, want *fleetv1.C
 	return written, others, err
 }
 
-// conflictsOf returns the names of the fields that an apply has met another manager at.
+// conflictsOf returns the names of the fields on which an apply conflicts with another manager.
 func conflictsOf(err error) (names []string) {
 	var status apierrors.APIStatus
 	if !apierrors.IsConflict(err) || !errors.As(err, &status) || status.Status().Details == nil {
@@ -91,7 +91,8 @@ func attachedField(path string) string {
 	return path
 }
 
-// applyAttached applies with a field manager of its own, and without force. The UID makes sure that it creates nothing.
+// applyAttached applies without force, under its own field manager. The UID ensures that the apply
+// creates nothing.
 func (r *clusterReconciler) applyAttached(ctx context.Context, want *fleetv1.Cluster) (*fleetv1.Cluster, error) {
 	fields, err := desired.Configuration(want)
 	if err != nil {
@@ -113,8 +114,9 @@ func (r *clusterReconciler) sendAttached(ctx context.Context, key types.Namespac
 	return written, r.applier.Store.Wrote(written)
 }
 
-// detach gives up what was put onto Fleet Clusters that the Cluster is not attached to any more: an apply
-// of nothing. It fails if the Fleet Cluster has changed, for another Cluster may be attached by now.
+// detach applies an empty attachment to Fleet Clusters that the Cluster is no longer attached to,
+// which removes Muster's fields. It fails if the Fleet Cluster has changed, because another Cluster
+// may be attached by now.
 func (r *clusterReconciler) detach(ctx context.Context, s *scope) error {
 	return r.detachAll(ctx, client.ObjectKeyFromObject(s.cluster), s.attachedTo())
 }

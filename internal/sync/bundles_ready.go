@@ -12,10 +12,10 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// bundlesReady makes BundlesReadyCondition from a Fleet Cluster's Ready.
+// bundlesReady makes BundlesReadyCondition from a Fleet Cluster's Ready condition.
 type bundlesReady struct {
-	// staleAfter is how long an agent may be silent before what Fleet says of its cluster no
-	// longer counts.
+	// staleAfter is how long an agent may be silent before Fleet's status of its cluster no longer
+	// counts.
 	staleAfter time.Duration
 	now        func() time.Time
 }
@@ -35,8 +35,8 @@ func (m bundlesReady) of(s *scope, result outcome) outcome {
 	return result.again(sooner(result.after, m.untilStale(fleet)))
 }
 
-// untilStale returns how long the agent of a Fleet Cluster may stay silent from now on; zero if
-// it is stale, or has never checked in.
+// untilStale returns how long the agent of a Fleet Cluster may stay silent from now on; zero if the
+// agent is stale, or has not checked in yet.
 func (m bundlesReady) untilStale(live *fleetv1.Cluster) time.Duration {
 	if live.Status.Agent.LastSeen.IsZero() {
 		return 0
@@ -44,7 +44,8 @@ func (m bundlesReady) untilStale(live *fleetv1.Cluster) time.Duration {
 	return max(0, live.Status.Agent.LastSeen.Add(m.staleAfter).Sub(m.now()))
 }
 
-// isStale reports whether the agent of a Fleet Cluster has checked in, and not for too long.
+// isStale reports whether the agent of a Fleet Cluster checked in once, and has been silent for too
+// long since.
 func (m bundlesReady) isStale(live *fleetv1.Cluster) bool {
 	return !live.Status.Agent.LastSeen.IsZero() && m.untilStale(live) == 0
 }
@@ -53,8 +54,8 @@ func (m bundlesReady) condition(live *fleetv1.Cluster) metav1.Condition {
 	if m.isStale(live) {
 		return metav1.Condition{
 			Type: BundlesReadyCondition, Status: metav1.ConditionUnknown, Reason: stamp.AgentStale,
-			// Without the time: an agent whose clock is slow is always stale, and each of its reports
-			// would change the message.
+			// The message omits the time. An agent whose clock is slow is always stale, and each of
+			// its reports would change the message.
 			Message: fmt.Sprintf("Fleet's agent has not reported for more than %s, by the cluster's own clock; look at that clock, at the fleet-agent on the cluster, and at its way to the management cluster",
 				m.staleAfter),
 		}

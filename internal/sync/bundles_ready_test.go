@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
-// seenAt returns a Fleet Cluster with this Ready condition, whose agent was seen last so long
-// after born; zero for never.
+// seenAt returns a Fleet Cluster with this Ready condition, whose agent was last seen at born plus
+// this time; zero for never.
 func seenAt(after time.Duration, status corev1.ConditionStatus, message string) *fleetv1.Cluster {
 	live := &fleetv1.Cluster{}
 	live.Spec.KubeConfigSecret = "prod-kubeconfig"
@@ -56,8 +56,8 @@ func TestBundlesReady(t *testing.T) {
 	}
 }
 
-// Thousands of agents call every few minutes: of their heartbeats, only those count that change
-// what is said.
+// Thousands of agents call every few minutes. Only heartbeats that change the mirrored condition may
+// wake a Cluster.
 func TestHeartbeatsThatWake(t *testing.T) {
 	news := fleetClusterNews(bundlesReady{staleAfter: 30 * time.Minute, now: func() time.Time { return born.Add(2 * time.Hour) }})
 	for name, test := range map[string]struct {

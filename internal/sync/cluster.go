@@ -53,7 +53,8 @@ type clusterReconciler struct {
 	tally        *Tally
 	// busy serializes Clusters that want the same Fleet Cluster.
 	busy keymutex.KeyMutex
-	// watchFilter limits what is looked at; empty for everything.
+	// watchFilter limits reconciling to Clusters whose watch label has this value; empty for all
+	// Clusters.
 	watchFilter string
 }
 
@@ -71,8 +72,8 @@ func newClusterReconciler(c *common, reader *references.Reader, groups *groupRec
 	}
 }
 
-// setUp registers what wakes it. Other objects found at startup do not: every Cluster is
-// looked at anyway.
+// setUp registers the events that wake the reconciler. Objects of other kinds that are found at
+// startup do not wake it: it reconciles every Cluster then anyway.
 func (r *clusterReconciler) setUp(c *common) error {
 	if err := c.Add(r.references); err != nil {
 		return err
@@ -116,8 +117,8 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		}
 		return ctrl.Result{}, r.detachAll(ctx, req.NamespacedName, types.NamespacedName{})
 	}
-	// If the Cluster's class is gone, Cluster API's webhook rejects every change, so the
-	// finalizer stays. The Cluster is reconciled all the same.
+	// If the Cluster's class is gone, Cluster API's webhook rejects every change, so the finalizer
+	// stays. The syncer still reconciles the Cluster.
 	var finalizerErr error
 	if controllerutil.ContainsFinalizer(cluster, stamp.LegacyFinalizer) {
 		changed := cluster.DeepCopy()
@@ -127,7 +128,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	}
 	result, err := r.reconcile(ctx, req, cluster)
 	if err = errors.Join(err, finalizerErr); err != nil {
-		// What fails again and again is not to keep the workers from what never had its turn.
+		// Retries of failing Clusters must not delay Clusters that have not been reconciled yet.
 		result.Priority = new(lastPriority)
 	}
 	return result, err
@@ -195,8 +196,8 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 	return polled(sooner(result.after, wait)), nil
 }
 
-// polled is the result for a Cluster that is to be reconciled again after a while, if no event
-// brings it back sooner: behind those that have changed. Zero stands for never.
+// polled is the result for a Cluster that must be reconciled after a delay, if no event brings it back
+// sooner. It queues behind Clusters that have changed. Zero means never.
 func polled(after time.Duration) ctrl.Result {
 	if after == 0 {
 		return ctrl.Result{}
@@ -257,8 +258,8 @@ func (r *clusterReconciler) take(ctx context.Context, s *scope, next step) error
 	}
 }
 
-// restamp brings the stamp on a Cluster to what is wanted. A Cluster is not pinned to a name whose
-// namespace in Fleet is another one's: the pin would hold the name against that one.
+// restamp gives the Cluster the wanted stamp. It does not pin a Cluster to a name whose namespace in
+// Fleet belongs to another Fleet Cluster: the pin would hold the name against that one.
 func (r *clusterReconciler) restamp(ctx context.Context, s *scope, wanted stamp.Stamp) (err error) {
 	if has := stamp.PinOf(s.cluster.Annotations); !has.IsComplete() && wanted.Pin.IsComplete() && !s.has() {
 		r.lock(s, wanted.Pin.ClusterName)
@@ -272,7 +273,7 @@ func (r *clusterReconciler) restamp(ctx context.Context, s *scope, wanted stamp.
 	return r.patchStamp(ctx, s, wanted)
 }
 
-// lock keeps other Clusters from a Fleet Cluster, and from its namespace, to the end of the reconcile.
+// lock keeps other Clusters away from a Fleet Cluster and its namespace until the reconcile ends.
 func (r *clusterReconciler) lock(s *scope, fleetCluster string) {
 	if s.claimed == "" {
 		s.claimed = stamp.FleetNamespace(s.cluster.Namespace, fleetCluster)
@@ -280,9 +281,9 @@ func (r *clusterReconciler) lock(s *scope, fleetCluster string) {
 	}
 }
 
-// claim reads again what another Cluster may just have made, and whether the namespace in
-// Fleet and the group that the Cluster needs are free. It keeps others that want the Fleet Cluster out to the end
-// of the reconcile.
+// claim reads again the objects that another Cluster may just have made. It checks whether the
+// namespace in Fleet and the group that the Cluster needs are free. Until the reconcile ends, it locks
+// out other Clusters that want the same Fleet Cluster.
 func (r *clusterReconciler) claim(ctx context.Context, s *scope) (err error) {
 	r.lock(s, s.pin())
 	if !s.has() {
@@ -313,8 +314,8 @@ func (r *clusterReconciler) target(ctx context.Context, s *scope) error {
 	return err
 }
 
-// orForeign notes a target that somebody else made. The Cluster is imported all the same: other
-// bundles reach it, and the foreign object may select it, too.
+// orForeign notes a target that Muster did not make. Muster still imports the Cluster: other bundles
+// reach it, and the foreign object may select it, too.
 func (s *scope) orForeign(uid types.UID, err error) (types.UID, error) {
 	var foreign *kube.ForeignError
 	if !errors.As(err, &foreign) {
@@ -337,9 +338,9 @@ func (r *clusterReconciler) resolve(ctx context.Context, s *scope) (err error) {
 	return nil
 }
 
-// patchStamp writes the stamp's keys onto a Cluster, or nothing if they are right already. It
-// is a merge patch rather than an apply, because keys that the webhook set belong to whoever
-// made the request, and an apply could not remove them.
+// patchStamp writes the stamp's keys to a Cluster, or nothing if they are right already. It uses a
+// merge patch because the webhook's keys belong to the field manager of the user's request, and an
+// apply could not remove them.
 func (r *clusterReconciler) patchStamp(ctx context.Context, s *scope, wanted stamp.Stamp) error {
 	labels := stamp.Changes(s.cluster.Labels, wanted.LabelValues())
 	annotations := stamp.Changes(s.cluster.Annotations, wanted.AnnotationValues())
@@ -368,8 +369,8 @@ func ignoreUnserved(err error) error {
 	return err
 }
 
-// isWatched reports whether an object is ours to reconcile. Events of other objects lead to
-// Clusters and classes, too, so a predicate on their own events is not enough.
+// isWatched reports whether the syncer reconciles an object. Events of other objects lead to Clusters
+// and classes, too, so a predicate on their own events is not enough.
 func isWatched(object client.Object, filter string) bool {
 	return filter == "" || capilabels.HasWatchLabel(object, filter)
 }

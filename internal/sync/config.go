@@ -42,15 +42,15 @@ const (
 	APIsAvailableCondition = "APIsAvailable"
 	// ClustersImportedCondition reports whether a Cluster is kept out by a conflict or a failure.
 	ClustersImportedCondition = "ClustersImported"
-	// InstallerAvailableCondition reports whether the installer runs, where install or config ask
-	// for what it does; where they do not, the condition is not there.
+	// InstallerAvailableCondition reports whether the installer runs. The condition exists only if
+	// spec.install or spec.config asks for the installer's work.
 	InstallerAvailableCondition = "InstallerAvailable"
-	// HelmAvailableCondition reports whether HelmChartProxies are carried out, where their CRD is
-	// Muster's. Clusters do not wait for that, so Ready does not sum it up.
+	// HelmAvailableCondition reports whether a program carries out HelmChartProxies. It exists only if
+	// their CRD is Muster's. Clusters do not wait for that program, so Ready does not sum it up.
 	HelmAvailableCondition = "HelmAvailable"
 )
 
-// statusInterval is how often counts are written at most while they change.
+// statusInterval is the shortest time between two writes of changing counts.
 const statusInterval = 2 * time.Second
 
 // configReconciler writes the status of the FleetAddonConfig.
@@ -63,14 +63,14 @@ type configReconciler struct {
 	// watchFilter limits which Clusters are counted, and which FleetAddonConfig is
 	// reported on; empty for all.
 	watchFilter string
-	// installer and helm say whether the installer runs, and what carries out HelmChartProxies.
+	// installer and helm report whether the installer and the program for HelmChartProxies run.
 	installer, helm *presence
 
 	// missing names the kinds that are not served, as of the last check.
 	missing string
-	// counted means that every Cluster that was there at the start has been reconciled.
+	// counted means that every Cluster found at startup has been reconciled.
 	counted bool
-	// wrote is when the status was written last.
+	// wrote is when the status was last written.
 	wrote time.Time
 }
 
@@ -123,8 +123,8 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	config := in.Config // to be read only
 	metrics.Condition(ConfigValidCondition, in.Invalid == nil)
 	if config == nil || !isWatched(config, r.watchFilter) {
-		// Of several instances, the one whose filter it carries reports. To others nobody asks
-		// for the installer.
+		// If several instances run, the one whose watch filter the FleetAddonConfig carries reports
+		// its status. The others are not asked for the installer.
 		metrics.Condition(InstallerAvailableCondition, true)
 		return ctrl.Result{}, nil
 	}
@@ -158,8 +158,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if equality.Semantic.DeepEqual(own(&config.Status), &wanted) {
 		return later, nil
 	}
-	// Counts may be changing many times a second. What the user has changed is
-	// answered at once.
+	// Counts may change many times a second, so they wait. A change to the spec is answered at once.
 	if wait := statusInterval - r.now().Sub(r.wrote); wait > 0 && config.Status.ObservedGeneration == config.Generation {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
@@ -199,7 +198,8 @@ func (r *configReconciler) count(ctx context.Context) error {
 			waiting++
 		}
 	}
-	// While the import is off, or cannot be, nothing is reconciled, and nothing will change.
+	// While the import is off, or impossible, the syncer reconciles no Cluster, so waiting is
+	// pointless.
 	r.counted = r.tally.Len() >= waiting || !current.Cluster.Enabled
 	return nil
 }
@@ -229,7 +229,7 @@ func (r *configReconciler) countReleased(ctx context.Context) error {
 	return nil
 }
 
-// own is what is the syncer's of a status. The rest is the installer's.
+// own returns the part of a status that the syncer writes. The installer writes the rest.
 func own(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConfigStatus {
 	result := status.DeepCopy()
 	result.InstalledVersion = ""
@@ -239,8 +239,8 @@ func own(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConfigStat
 	return result
 }
 
-// status returns what is the syncer's of the status as it should be; times of transitions
-// that did not happen stay.
+// status returns the desired state of the syncer's part of the status. A condition whose status did
+// not change keeps its transition time.
 func (r *configReconciler) status(in *settings.InForce, asks, installerMissing bool, helm *metav1.Condition) addonsv1.FleetAddonConfigStatus {
 	config := in.Config
 	counts := r.tally.Counts()
@@ -282,7 +282,7 @@ func (r *configReconciler) status(in *settings.InForce, asks, installerMissing b
 	return status
 }
 
-// classes counts the ClusterGroups of ClusterClasses; nil while they are not watched yet.
+// classes counts the ClusterGroups of ClusterClasses; nil while the syncer does not watch them yet.
 func (r *configReconciler) classes(ctx context.Context) (*int32, error) {
 	if r.missing != "" {
 		return nil, nil
@@ -323,7 +323,7 @@ func clustersImported(counts map[State]int) metav1.Condition {
 	return metav1.Condition{Type: ClustersImportedCondition, Status: metav1.ConditionTrue, Reason: "NoneStuck"}
 }
 
-// summary is False for the first of these that is.
+// summary returns a Ready condition that copies the first False condition, or else is True.
 func summary(conditions []metav1.Condition) metav1.Condition {
 	for _, condition := range conditions {
 		if condition.Status == metav1.ConditionFalse {

@@ -44,11 +44,11 @@ func requests(keys ...types.NamespacedName) []reconcile.Request {
 	return result
 }
 
-// keyOf is the key of what a use needs: use.group or use.mapping.
+// keyOf returns the key of the group or mapping that a use needs: use.group or use.mapping.
 type keyOf func(use) types.NamespacedName
 
-// ofCluster returns what a Cluster may want, and what its Fleet Cluster uses: that counts as
-// long as the Cluster exists.
+// ofCluster returns the group or mapping that a Cluster may need, and the one that its Fleet Cluster
+// uses, which counts as long as the Cluster exists.
 func (e *enqueuer) ofCluster(key keyOf) handler.MapFunc {
 	return func(ctx context.Context, object client.Object) []reconcile.Request {
 		result := requests(key(useOf(object.(*clusterv1.Cluster))))
@@ -59,15 +59,15 @@ func (e *enqueuer) ofCluster(key keyOf) handler.MapFunc {
 	}
 }
 
-// ofFleetCluster returns what a Fleet Cluster uses.
+// ofFleetCluster returns the group or mapping that a Fleet Cluster uses.
 func (e *enqueuer) ofFleetCluster(key keyOf) handler.MapFunc {
 	return func(_ context.Context, object client.Object) []reconcile.Request {
 		return requests(key(useOfFleet(object.(*fleetv1.Cluster))))
 	}
 }
 
-// inNamespace returns what the Clusters of a Namespace may want: its labels decide whether
-// they are selected.
+// inNamespace returns the groups or mappings that the Clusters of a Namespace may need: the
+// Namespace's labels decide whether the Clusters are selected.
 func (e *enqueuer) inNamespace(key keyOf) handler.MapFunc {
 	return func(ctx context.Context, namespace client.Object) []reconcile.Request {
 		var result []reconcile.Request
@@ -82,8 +82,8 @@ func (e *enqueuer) inNamespace(key keyOf) handler.MapFunc {
 	}
 }
 
-// rivals returns the Clusters that may have been waiting for a deleted one: those pinned to
-// the same Fleet Cluster, and those pinned to one of its own.
+// rivals returns the Clusters that may have waited for a deleted Cluster: those pinned to the same
+// Fleet Cluster, and those pinned to another Fleet Cluster of the deleted Cluster.
 func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile.Request {
 	inNamespace := client.InNamespace(object.GetNamespace())
 	var result []reconcile.Request
@@ -102,7 +102,8 @@ func (e *enqueuer) namespaceOf(_ context.Context, object client.Object) []reconc
 	return requests(types.NamespacedName{Name: object.GetNamespace()})
 }
 
-// groupsOfClass returns the class's own group and those of its users elsewhere.
+// groupsOfClass returns the class's own group and the groups for the class's users in other
+// namespaces.
 func (e *enqueuer) groupsOfClass(ctx context.Context, object client.Object) []reconcile.Request {
 	result := requests(client.ObjectKeyFromObject(object))
 	for _, cluster := range e.clusters(ctx, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()}) {
@@ -115,7 +116,7 @@ func (e *enqueuer) groupsOfClass(ctx context.Context, object client.Object) []re
 	return result
 }
 
-// clustersOfClass returns the Clusters of a class, and those whose group it displaces.
+// clustersOfClass returns the Clusters of a class, and the Clusters whose group it displaces.
 func (e *enqueuer) clustersOfClass(ctx context.Context, object client.Object) []reconcile.Request {
 	return append(
 		e.clusterRequests(ctx, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()}),
@@ -149,8 +150,8 @@ func (e *enqueuer) clustersOfKind(ctx context.Context, object client.Object) []r
 	return e.clusterRequests(ctx, client.MatchingFields{references.ByKind: object.GetName()})
 }
 
-// clusterOfFleetCluster returns the Cluster a Fleet Cluster was made from, and the
-// one that may be waiting for its name.
+// clusterOfFleetCluster returns the Cluster that a Fleet Cluster was made from, and the Clusters that
+// may be waiting for its name.
 func (e *enqueuer) clusterOfFleetCluster(ctx context.Context, object client.Object) []reconcile.Request {
 	namespace := object.GetNamespace()
 	keys := []types.NamespacedName{{Namespace: namespace, Name: object.GetAnnotations()[stamp.ImportedFromAnnotation]}}
@@ -209,7 +210,7 @@ func (e *enqueuer) allNamespaces(ctx context.Context, _ client.Object) []reconci
 	for _, cluster := range e.clusters(ctx) {
 		result = append(result, requests(types.NamespacedName{Name: cluster.Namespace})...)
 	}
-	// And those whose Clusters were deleted while the import was turned off.
+	// Also the Namespaces whose Clusters were deleted while the import was turned off.
 	namespaces := &metav1.PartialObjectMetadataList{}
 	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
 	e.list(ctx, namespaces)
@@ -236,9 +237,9 @@ func (e *enqueuer) clusters(ctx context.Context, options ...client.ListOption) [
 	return clusters.Items
 }
 
-// fleetClustersOf lists the Fleet Clusters that say they were made from a Cluster, and those
-// with the name it is pinned to or would be given: one that says nothing counts as made from
-// it, too.
+// fleetClustersOf lists the Fleet Clusters that name a Cluster as their origin. It adds the Fleet
+// Clusters that have the name in the Cluster's pin, or the name that the settings give: without a
+// noted origin, they count as made from the Cluster, too.
 func (e *enqueuer) fleetClustersOf(ctx context.Context, cluster client.Object) []fleetv1.Cluster {
 	found := e.fleetClusters(ctx, client.InNamespace(cluster.GetNamespace()), client.MatchingFields{byOrigin: originName(cluster.GetName())})
 	names := []string{stamp.PinOf(cluster.GetAnnotations()).ClusterName}
@@ -276,7 +277,7 @@ var afterStart = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
 }
 
-// settingsNews passes changes to the settings that the syncer acts on. The rest concerns the
+// settingsNews passes changes to the settings that the syncer acts on. The other settings concern the
 // webhook, or Fleet itself.
 var settingsNews = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
@@ -304,8 +305,8 @@ var created = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-// unimported passes Clusters found at a start that are not said to be imported: they need not
-// wait for the thousands that are.
+// unimported passes Clusters found at a start whose status does not say that they are imported. They
+// need not wait for the thousands of imported Clusters.
 var unimported = predicate.And(created, predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
 	return e.IsInInitialList && !meta.IsStatusConditionTrue(e.Object.(*clusterv1.Cluster).Status.Conditions, ImportedCondition)
 }})
@@ -318,8 +319,8 @@ var removed = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-// disowned passes Fleet Clusters that disappear, and those that start or stop being Muster's,
-// or change their Cluster.
+// disowned passes Fleet Clusters that disappear, start or stop being Muster's, or change their
+// Cluster.
 var disowned = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {
@@ -329,8 +330,8 @@ var disowned = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-// watched passes objects that the watch filter lets through, and those that have just been
-// relabelled out of it, so that they are no longer counted.
+// watched passes objects that the watch filter lets through, and objects that a new label has just
+// excluded, so that the syncer stops counting them.
 func watched(filter string) predicate.Predicate {
 	passes := predicate.NewPredicateFuncs(func(object client.Object) bool { return isWatched(object, filter) })
 	passes.UpdateFunc = func(e event.UpdateEvent) bool {
@@ -342,16 +343,17 @@ func watched(filter string) predicate.Predicate {
 // labelsOrExistence passes objects that appear, disappear, or change labels or annotations.
 var labelsOrExistence = predicate.Or[client.Object](existence, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{})
 
-// useNews passes what can change which class a Fleet Cluster keeps a group and a mapping
-// for: its labels, and whose it is.
+// useNews passes changes to the class for which a Fleet Cluster keeps a group and a mapping: changes
+// of its labels, and of its owner.
 var useNews = predicate.Or[client.Object](labelsOrExistence, disowned)
 
-// specOrLabels passes what can change which class a Cluster uses, its deletion included.
+// specOrLabels passes events that can change which class a Cluster uses, its deletion included.
 var specOrLabels = predicate.Or[client.Object](labelsOrExistence, predicate.GenerationChangedPredicate{})
 
-// fleetClusterNews passes what concerns a Fleet Cluster's CAPI Cluster: any change but to a
-// status that is not mirrored. Of heartbeats it passes the first, and the first for long; and
-// all of agents that register themselves, because what their Cluster waits for may be any.
+// fleetClusterNews passes changes that concern a Fleet Cluster's CAPI Cluster. It ignores a status
+// that is not mirrored. It passes the first heartbeat, and the first after a long silence. It passes
+// every heartbeat of an agent that registers itself, because its Cluster may be waiting for any of
+// them.
 func fleetClusterNews(m bundlesReady) predicate.Predicate {
 	return predicate.Or[client.Object](specOrLabels, predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },

@@ -35,7 +35,7 @@ func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
 	}
 	values := s.values
 	if s.unresolved != "" && s.fleet.Spec.TemplateValues != nil {
-		values = s.fleet.Spec.TemplateValues.Data // Their hash, which is enough to compare.
+		values = s.fleet.Spec.TemplateValues.Data // Their hash, which is enough for a comparison.
 	}
 	clientID, err := r.clientID(ctx, s)
 	if err != nil {
@@ -43,8 +43,8 @@ func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
 	}
 	want := s.wants(class, values, clientID)
 	if s.unresolved != "" && s.in.Cluster.PatchResource && kube.Differs(want, have) {
-		// An apply without them would remove them. They are read past the cache only if
-		// there is something to write.
+		// An apply without the values would remove them. The syncer reads them past the cache only if
+		// it has to write.
 		if values, err = r.lastGoodValues(ctx, client.ObjectKeyFromObject(s.fleet)); err != nil {
 			return err
 		}
@@ -61,9 +61,9 @@ func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// wants returns the Fleet Cluster as it should be. A clientID stays when the Cluster turns to
-// the manager, whoever drew it: an apply without it would remove ours, Fleet would draw another,
-// and the registration of an agent that registers itself would be lost. Fleet revokes that registration
+// wants returns the desired Fleet Cluster. A clientID stays when the Cluster turns to the manager,
+// whether Muster or Fleet drew it. An apply without it would remove ours, Fleet would draw another,
+// and an agent that registers itself would lose its registration. Fleet revokes that registration
 // itself when its own agent registers under the same clientID.
 func (s *scope) wants(class *desired.Class, values map[string]any, clientID string) *fleetv1.Cluster {
 	in := s.in
@@ -78,10 +78,10 @@ func (s *scope) wants(class *desired.Class, values map[string]any, clientID stri
 	return want
 }
 
-// clientID returns the ID that the agent of a Cluster registers with, if it registers itself;
-// once drawn, by us or by Fleet, it stays. To Fleet, any caller with this ID and a token of the
-// namespace is the cluster's agent, so it must be unguessable. One that is not stays only with
-// an agent that has checked in: nobody else is registered under it.
+// clientID returns the ID that the agent of a Cluster registers with, if it registers itself. Once
+// drawn, by Muster or by Fleet, the ID stays. To Fleet, any caller with this ID and a token of the
+// namespace is the cluster's agent, so the ID must be unguessable. A guessable ID stays only if the
+// agent has checked in: no other agent is registered under it.
 func (r *clusterReconciler) clientID(ctx context.Context, s *scope) (string, error) {
 	if !s.byAgent && (s.fleet != nil || !awaitsAgent(s.cluster)) {
 		return "", nil
@@ -108,8 +108,8 @@ func (r *clusterReconciler) clientID(ctx context.Context, s *scope) (string, err
 	}
 }
 
-// awaitsAgent reports whether the agent of a Cluster was expected to call, so that there can be a
-// Fleet Cluster with a clientID although the cache does not show it.
+// awaitsAgent reports whether the last reconcile of a Cluster waited for its agent. Then a Fleet
+// Cluster with a clientID may exist although the cache does not show it.
 func awaitsAgent(cluster *clusterv1.Cluster) bool {
 	imported := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
 	return imported != nil && (imported.Reason == reasonAgent || imported.Reason == reasonRegistrar)
@@ -118,8 +118,8 @@ func awaitsAgent(cluster *clusterv1.Cluster) bool {
 // newClientID draws 130 random bits.
 func newClientID() string { return rand.Text() }
 
-// lastGoodValues reads the template values of a Fleet Cluster past the cache, which holds
-// only their hash.
+// lastGoodValues reads the template values of a Fleet Cluster past the cache, which holds only their
+// hash.
 func (r *clusterReconciler) lastGoodValues(ctx context.Context, key types.NamespacedName) (map[string]any, error) {
 	var live fleetv1.Cluster
 	if err := r.live.Get(ctx, key, &live); err != nil {
@@ -131,8 +131,8 @@ func (r *clusterReconciler) lastGoodValues(ctx context.Context, key types.Namesp
 	return live.Spec.TemplateValues.Data, nil
 }
 
-// withdraw undoes an import: the Fleet Cluster first, then the pin, so that it resumes after
-// an interruption.
+// withdraw undoes an import. It deletes the Fleet Cluster before it removes the pin, so that an
+// interrupted withdrawal resumes.
 func (r *clusterReconciler) withdraw(ctx context.Context, s *scope) error {
 	if s.has() && s.fleet.DeletionTimestamp.IsZero() {
 		if err := r.applier.Delete(ctx, s.fleet); err != nil {
@@ -145,8 +145,8 @@ func (r *clusterReconciler) withdraw(ctx context.Context, s *scope) error {
 	return r.patchStamp(ctx, s, stamp.WithoutPin(s.subject))
 }
 
-// observeLatency measures the import of a Cluster that waited for nothing but its control
-// plane. One that was selected, unpaused or imported again later would distort the figure.
+// observeLatency measures the import of a Cluster that waited only for its control plane. A Cluster
+// that was selected, unpaused or imported again later would distort the figure.
 func observeLatency(cluster *clusterv1.Cluster) {
 	if last := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition); last == nil || last.Reason != reasonWaiting {
 		return

@@ -17,8 +17,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// Whoever knows a clientID can call as the cluster, so one that can be guessed is drawn anew; but
-// not from under an agent that works.
+// Any caller that knows a clientID can call as the cluster, so the syncer replaces a guessable ID,
+// unless a working agent uses it.
 func TestClientID(t *testing.T) {
 	const long = "0123456789abcdef"
 	scheme, err := program.Scheme()
@@ -61,8 +61,9 @@ func TestClientID(t *testing.T) {
 	}
 }
 
-// A clientID stays when a Cluster turns to the manager, whoever drew it, and changes no hash: what
-// Fleet draws after an import would have the Fleet Cluster written again.
+// A clientID stays when a Cluster turns to the manager, whether Muster or Fleet drew it, and changes
+// no hash: otherwise the clientID that Fleet draws after an import would cause another write of the
+// Fleet Cluster.
 func TestClientIDIsRetained(t *testing.T) {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge"}}
 	s := &scope{in: settings.Default(), cluster: cluster}

@@ -33,8 +33,8 @@ type groupReconciler struct {
 	settings *settings.Reader
 	// watchFilter limits which classes are reconciled; empty for all.
 	watchFilter string
-	// busy serializes reconciles of the same group: for its own events, and for the Clusters that
-	// need it. The second finds in the store what the first has written.
+	// busy serializes reconciles of the same group, whether its own events or Clusters that need it
+	// cause them. The second reconcile finds in the store the group that the first has written.
 	busy keymutex.KeyMutex
 }
 
@@ -45,8 +45,8 @@ func newGroupReconciler(c *common) *groupReconciler {
 	}
 }
 
-// setUp registers what wakes it. Of other objects found at startup, only classes do: existing
-// groups are reconciled anyway, and Clusters make those that they need.
+// setUp registers the events that wake the reconciler. At startup, only groups and classes wake it;
+// the reconciles of Clusters make the groups that they need.
 func (r *groupReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("clustergroup").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
@@ -61,8 +61,8 @@ func (r *groupReconciler) setUp(c *common) error {
 		Complete(patient{r})
 }
 
-// Reconcile restores one ClusterGroup, or deletes it. What Clusters need, ensure makes before
-// their Fleet Clusters.
+// Reconcile restores one ClusterGroup, or deletes it. The groups that Clusters need are made by
+// ensure, before their Fleet Clusters.
 func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	r.busy.LockKey(req.String())
 	defer func() { _ = r.busy.UnlockKey(req.String()) }() // UnlockKey never fails.
@@ -79,10 +79,10 @@ func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	}
 	if class != nil {
 		_, err := r.ofClass(ctx, current.Settings, class)
-		return ctrl.Result{}, kube.IgnoreForeign(err) // The Clusters say so.
+		return ctrl.Result{}, kube.IgnoreForeign(err) // The conditions of the Clusters report it.
 	}
 	if !current.Cluster.Enabled {
-		return ctrl.Result{}, nil // Turned off: what is there stays as it is.
+		return ctrl.Result{}, nil // The import is turned off: existing groups stay as they are.
 	}
 	if current.Cluster.ApplyClassGroup {
 		about := ofGroup(req.Name)
@@ -101,9 +101,9 @@ func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	return ctrl.Result{}, r.remove(ctx, req.NamespacedName)
 }
 
-// ensure makes the group that a Cluster of this class in this namespace is targeted through,
-// and returns its UID: the class's group if the class is beside the Cluster, the use's if it
-// is elsewhere. It does not ask who else needs it.
+// ensure makes the group through which a Cluster of this class in this namespace is targeted, and
+// returns its UID. If the class is in the Cluster's namespace, this is the class's group, otherwise
+// the group of the use. It does not check whether other Clusters need the group.
 func (r *groupReconciler) ensure(ctx context.Context, in settings.Settings, namespace string, classKey types.NamespacedName) (types.UID, error) {
 	if classKey.Name == "" {
 		return "", nil
@@ -160,14 +160,14 @@ func (r *groupReconciler) remove(ctx context.Context, key types.NamespacedName) 
 	return nil
 }
 
-// isCrossNamespaceGroup reports whether a group of ours is for Clusters of its namespace that
-// use a class of another.
+// isCrossNamespaceGroup reports whether a group of ours selects Clusters of its namespace that use a
+// class of another namespace.
 func isCrossNamespaceGroup(group *fleetv1.ClusterGroup) bool {
 	namespace := group.Labels[stamp.ClassNamespaceLabel]
 	return namespace != "" && namespace != group.Namespace
 }
 
-// newClass returns an empty ClusterClass of which only metadata is read and cached.
+// newClass returns an empty ClusterClass, for reading and caching only its metadata.
 func newClass() *desired.Class {
 	class := &desired.Class{}
 	class.SetGroupVersionKind(clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind))

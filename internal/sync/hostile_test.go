@@ -48,7 +48,7 @@ func trimmedCluster(t *testing.T, cluster *fleetv1.Cluster) *fleetv1.Cluster {
 	return trimmed.(*fleetv1.Cluster)
 }
 
-// filled is a Fleet Cluster of which one list has as many empty items as etcd takes.
+// filled is a Fleet Cluster with a list of as many empty items as etcd takes.
 func filled(t *testing.T, i int, list string) *fleetv1.Cluster {
 	t.Helper()
 	const items = 450_000
@@ -131,8 +131,8 @@ func TestForgedOwnersEnqueueFew(t *testing.T) {
 	}
 }
 
-// Cluster API's webhook lets nobody change a Cluster whose class is gone: the finalizer that
-// CAAPF left stays on it. It is reconciled all the same.
+// If a Cluster's class is gone, Cluster API's webhook rejects every change to the Cluster, so the
+// finalizer that CAAPF left stays on it. The syncer must still reconcile the Cluster.
 func TestRetainedFinalizer(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {

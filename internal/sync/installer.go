@@ -19,17 +19,17 @@ import (
 const (
 	fleetInstalled  = "FleetInstalled"
 	fleetConfigured = "FleetConfigured"
-	// upgrading is the installer's reason while Fleet is there, and another is to be.
+	// upgrading is the installer's reason while Fleet runs and is being replaced by another version.
 	upgrading = "Upgrading"
 )
 
-// installerConditions are the installer's own: here they are only read.
+// installerConditions are written by the installer; the syncer only reads them.
 var installerConditions = []string{fleetInstalled, fleetConfigured}
 
-// installerInterval is how often is asked whether the installer runs.
+// installerInterval is how often the syncer checks whether the installer runs.
 const installerInterval = 30 * time.Second
 
-// installerAvailable reports whether anybody acts on install and config.
+// installerAvailable reports whether the installer acts on spec.install and spec.config.
 func installerAvailable(missing bool) metav1.Condition {
 	if missing {
 		return metav1.Condition{Type: InstallerAvailableCondition, Status: metav1.ConditionFalse, Reason: "InstallerMissing",
@@ -38,11 +38,11 @@ func installerAvailable(missing bool) metav1.Condition {
 	return metav1.Condition{Type: InstallerAvailableCondition, Status: metav1.ConditionTrue, Reason: "Available"}
 }
 
-// ofInstaller returns what the installer has said of this version of the FleetAddonConfig.
-// While it has said nothing, nothing is ready.
+// ofInstaller returns the conditions that the installer has reported for this generation of the
+// FleetAddonConfig. A condition that it has not reported yet is False.
 func ofInstaller(config *addonsv1.FleetAddonConfig, available metav1.Condition) []metav1.Condition {
 	if available.Status == metav1.ConditionFalse {
-		return []metav1.Condition{available} // What it has said may be long past.
+		return []metav1.Condition{available} // Its last report may be old.
 	}
 	var result []metav1.Condition
 	for _, entry := range []struct {
@@ -62,13 +62,13 @@ func ofInstaller(config *addonsv1.FleetAddonConfig, available metav1.Condition) 
 				Message: fmt.Sprintf("the installer has not acted on %s of this generation yet", entry.section)})
 		case reported.Status == metav1.ConditionTrue && reported.Reason == upgrading:
 			under := *reported
-			under.Status = metav1.ConditionFalse // Fleet is there, and yet not as asked.
+			under.Status = metav1.ConditionFalse // Fleet runs, but not as spec.install asks.
 			result = append(result, under)
 		default:
 			result = append(result, *reported)
 		}
 	}
-	// What has failed tells more than that something is awaited.
+	// A failure tells more than a wait.
 	slices.SortStableFunc(result, func(a, b metav1.Condition) int { return rank(a) - rank(b) })
 	return result
 }
@@ -80,8 +80,8 @@ func rank(condition metav1.Condition) int {
 	return 0
 }
 
-// helmAvailable reports whether anybody carries out HelmChartProxies; nil where their CRD is not there, or
-// not ours.
+// helmAvailable reports whether the component helm carries out HelmChartProxies; nil if their CRD does
+// not exist or is not Muster's.
 func (r *configReconciler) helmAvailable(ctx context.Context) (*metav1.Condition, error) {
 	crd := references.CRD()
 	if err := r.Get(ctx, client.ObjectKey{Name: stamp.HelmCRD}, crd); err != nil {

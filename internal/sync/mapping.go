@@ -31,24 +31,24 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// retargetAnnotation is changed on a Bundle to make Fleet work out its targets
-// again: Fleet watches Bundles, but not the mappings that decide their targets.
+// retargetAnnotation is changed on a Bundle to make Fleet compute its targets again: Fleet watches
+// Bundles, but not the mappings that decide their targets.
 const retargetAnnotation = stamp.Domain + "/retarget"
 
 const (
-	// retireInterval is how often, at most, we check whether Fleet has dropped what was
-	// deployed through a mapping, whatever wakes us.
+	// retireInterval is the shortest time between two checks whether a mapping's deployments are gone
+	// from Fleet, whatever wakes the reconciler.
 	retireInterval = time.Second
-	// retirePatience bounds how long a mapping waits for that. Fleet reconciles every
-	// Bundle when it starts, so a Fleet that is down may safely be left behind.
+	// retirePatience bounds how long a mapping waits for Fleet to drop them. Fleet reconciles every
+	// Bundle when it starts, so the mapping need not wait for a Fleet that is down.
 	retirePatience = time.Minute
 	// listPage is how many BundleDeployments are listed at a time.
 	listPage = 500
 )
 
-// mappingReconciler keeps BundleNamespaceMappings: one for each pair of a class
-// namespace and a namespace whose Clusters use its classes. Its key is the mapping's
-// own: namespace = class namespace, name = namespace of the Clusters.
+// mappingReconciler keeps BundleNamespaceMappings: one for each pair of a class namespace and a
+// namespace whose Clusters use its classes. Its key is the mapping's own: the namespace is the class
+// namespace, the name is the namespace of the Clusters.
 type mappingReconciler struct {
 	client.Reader
 	*kube.Applier
@@ -66,11 +66,11 @@ type mappingReconciler struct {
 	retiring map[types.NamespacedName]retirement
 }
 
-// retirement is how far the retirement of a mapping has got.
+// retirement is the progress in retiring a mapping.
 type retirement struct {
 	began, next time.Time
 	attempts    int
-	// refused means that Fleet could not be made to work out some Bundle. Then the attempts become rarer.
+	// refused means that at least one Bundle could not be annotated. The attempts then become rarer.
 	refused bool
 }
 
@@ -81,8 +81,8 @@ func newMappingReconciler(c *common) *mappingReconciler {
 	}
 }
 
-// setUp registers what wakes it. Other objects found at startup do not: existing mappings are
-// looked at anyway, and Clusters make those that they need.
+// setUp registers the events that wake the reconciler. At startup, only mappings wake it; the
+// reconciles of Clusters make the mappings that they need.
 func (r *mappingReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("bundlenamespacemapping").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
@@ -95,8 +95,8 @@ func (r *mappingReconciler) setUp(c *common) error {
 		Complete(patient{r})
 }
 
-// Reconcile restores one mapping, or retires and then deletes it. What Clusters need, ensure
-// makes before their Fleet Clusters.
+// Reconcile restores one mapping, or retires and then deletes it. The mappings that Clusters need are
+// made by ensure, before their Fleet Clusters.
 func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	r.busy.LockKey(req.String())
 	defer func() { _ = r.busy.UnlockKey(req.String()) }() // UnlockKey never fails.
@@ -122,7 +122,7 @@ func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 			_, err := r.write(ctx, current.Settings, used.mapping())
 			return ctrl.Result{}, kube.IgnoreForeign(err)
 		}
-		// A retainer retains a mapping that maps, as it is; it never makes one map again.
+		// A retainer keeps an active mapping as it is; it never reactivates one.
 		if found && isLive(&mapping) {
 			if keeps, err := r.users.retainer(ctx, current.Settings, req.Name, about); err != nil || keeps {
 				return ctrl.Result{}, err
@@ -135,8 +135,8 @@ func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	return r.retire(ctx, &mapping)
 }
 
-// ensure makes the mapping that a use needs, and returns its UID. It does not ask who else
-// needs it.
+// ensure makes the mapping that a use needs, and returns its UID. It does not check whether other
+// Clusters need it.
 func (r *mappingReconciler) ensure(ctx context.Context, in settings.Settings, used use) (types.UID, error) {
 	if used.isZero() {
 		return "", nil
@@ -162,9 +162,10 @@ func (r *mappingReconciler) write(ctx context.Context, in settings.Settings, key
 	return r.Keep(ctx, desired.Mapping(key.Namespace, key.Name), in.Cluster.PatchResource || found && isRetired(&mapping))
 }
 
-// retire removes a mapping for good: first it maps nothing, then Fleet is made to work it out again
-// at each Bundle that was deployed through it, and when nothing of that is left the mapping
-// is deleted. It can be interrupted anywhere: the mapping records that work is left.
+// retire removes a mapping for good. First the mapping is emptied, so that it maps nothing. Then Fleet
+// must compute the targets again of each Bundle that was deployed through it. When none of these
+// deployments is left, the mapping is deleted. The work can be interrupted anywhere: the mapping
+// records that work is left.
 func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleNamespaceMapping) (ctrl.Result, error) {
 	key := client.ObjectKeyFromObject(mapping)
 	_, result, err := r.Apply(ctx, desired.RetiredMapping(key.Namespace, key.Name), mapping, true)
@@ -175,7 +176,7 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 		return ctrl.Result{}, err
 	}
 	if result != kube.Unchanged {
-		r.forget(key) // It mapped until now: begin anew.
+		r.forget(key) // The mapping was active until now: begin anew.
 	}
 	state, now := r.retirement(key), r.now()
 	if wait := state.next.Sub(now); wait > 0 {
@@ -195,9 +196,9 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 		r.forget(key)
 		return ctrl.Result{}, r.Delete(ctx, mapping)
 	}
-	// Fleet's view of the mapping may lag behind the Bundle's change, so try again with
-	// another value, at growing intervals, until it has acted. A Bundle that cannot be
-	// changed does not hold up the others.
+	// Fleet's view of the mapping may lag behind the Bundle's change. So try again with another value,
+	// at growing intervals, until Fleet has acted. A Bundle that cannot be changed does not hold up
+	// the others.
 	var refused error
 	if state.refused || state.attempts&(state.attempts-1) == 0 {
 		for _, bundle := range bundles {
@@ -218,8 +219,8 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 	return ctrl.Result{RequeueAfter: after}, nil
 }
 
-// deployedThrough returns the names of the Bundles beside the class that Fleet
-// deploys to Clusters of the other namespace.
+// deployedThrough returns the names of the Bundles in the class's namespace that Fleet deploys to
+// Clusters of the other namespace.
 func (r *mappingReconciler) deployedThrough(ctx context.Context, key types.NamespacedName) ([]string, error) {
 	var names []string
 	for next := ""; ; {
@@ -234,8 +235,8 @@ func (r *mappingReconciler) deployedThrough(ctx context.Context, key types.Names
 		for i := range page.Items {
 			deployment := &page.Items[i]
 			name := deployment.Labels[fleetv1.BundleLabel]
-			// Fleet keeps them in a namespace of its own for each cluster. One beside the
-			// Clusters, or of no Bundle, is not Fleet's.
+			// Fleet keeps BundleDeployments in a namespace of its own for each cluster. One in the
+			// namespace of the Clusters, or without a Bundle, is not Fleet's.
 			if deployment.DeletionTimestamp.IsZero() && name != "" && deployment.Namespace != key.Name {
 				names = append(names, name)
 			}
@@ -266,13 +267,13 @@ func isRetired(mapping *fleetv1.BundleNamespaceMapping) bool {
 	return mapping.BundleSelector == nil && mapping.NamespaceSelector == nil
 }
 
-// isLive reports whether a mapping maps anything; to Fleet a missing selector matches nothing.
+// isLive reports whether a mapping maps any Bundle; to Fleet, a missing selector matches nothing.
 func isLive(mapping *fleetv1.BundleNamespaceMapping) bool {
 	return mapping.BundleSelector != nil && mapping.NamespaceSelector != nil
 }
 
-// retirement returns how far the retirement of a mapping has got, and begins it if it is not
-// under way.
+// retirement returns the progress in retiring a mapping, and begins the retirement if it is not under
+// way.
 func (r *mappingReconciler) retirement(key types.NamespacedName) retirement {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -284,7 +285,7 @@ func (r *mappingReconciler) retirement(key types.NamespacedName) retirement {
 	return state
 }
 
-// attempted notes an attempt, and returns when the next is due.
+// attempted notes an attempt, and returns the delay until the next one.
 func (r *mappingReconciler) attempted(key types.NamespacedName, state retirement) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

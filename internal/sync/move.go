@@ -33,7 +33,7 @@ func (s *scope) isToBeReleased() bool {
 		(isOwner(s.fleet, s.cluster) || s.fleet.Annotations[stamp.ReleasedAnnotation] != "true")
 }
 
-// isToBeReclaimed reports whether a release is to be undone.
+// isToBeReclaimed reports whether the syncer must undo a release.
 func (s *scope) isToBeReclaimed() bool {
 	return s.has() && s.fleet.DeletionTimestamp.IsZero() && s.fleet.Annotations[stamp.ReleasedAnnotation] != ""
 }
@@ -46,8 +46,8 @@ func (r *clusterReconciler) release(ctx context.Context, s *scope) error {
 	}})
 }
 
-// reclaim undoes a release when the Cluster is unpaused: the Fleet Cluster gets its owner
-// back, if it is to have one, even if patchResource is off.
+// reclaim undoes a release when the Cluster is unpaused. If owner references are on, the Fleet Cluster
+// gets its owner back, even if patchResource is off.
 func (r *clusterReconciler) reclaim(ctx context.Context, s *scope) error {
 	annotations := map[string]any{stamp.ReleasedAnnotation: nil}
 	metadata := map[string]any{"annotations": annotations}
@@ -60,17 +60,17 @@ func (r *clusterReconciler) reclaim(ctx context.Context, s *scope) error {
 	return r.patchFleetCluster(ctx, s, map[string]any{"metadata": metadata})
 }
 
-// takeOver gives the Cluster a Fleet Cluster that was handed over, or that an earlier Cluster
-// of the same name left behind: by one write that fails if the object has changed meanwhile,
-// so that of two Clusters one gets it. To Fleet, the agent of one that was left behind is
-// deployed, so Fleet is made to deploy it again.
+// takeOver gives the Cluster a Fleet Cluster that was handed over, or that an earlier Cluster of the
+// same name left behind. It uses one write that fails if the object has changed meanwhile, so only one
+// of two Clusters gets it. Fleet takes the agent of a Fleet Cluster that was left behind for deployed,
+// so takeOver makes Fleet deploy it again.
 func (r *clusterReconciler) takeOver(ctx context.Context, s *scope) error {
 	annotations := map[string]any{
 		stamp.AdoptAnnotation: nil, stamp.ReleasedAnnotation: nil,
 		stamp.ImportedFromAnnotation: s.cluster.Name, stamp.ImportedUIDAnnotation: nil,
 	}
 	metadata := map[string]any{"annotations": annotations}
-	// Other owners of the kind are Clusters that no longer exist.
+	// All other owners of this kind are Clusters that no longer exist.
 	owners := slices.DeleteFunc(slices.Clone(s.fleet.OwnerReferences), stamp.IsCluster)
 	if s.in.Cluster.SetOwnerReferences {
 		metadata["ownerReferences"] = append(owners, desired.Owner(s.cluster))
@@ -81,14 +81,14 @@ func (r *clusterReconciler) takeOver(ctx context.Context, s *scope) error {
 	change := map[string]any{"metadata": metadata}
 	switch {
 	case s.byAgent && (s.relation == stamp.Orphan || len(s.fleet.Spec.ClientID) < stamp.MinClientID):
-		// The agent of an earlier Cluster is not this one's. The registrar revokes what Fleet
-		// has granted under another clientID.
+		// The agent of an earlier Cluster is not this Cluster's. The registrar revokes the access that
+		// Fleet granted under another clientID.
 		spec := map[string]any{"clientID": newClientID()}
 		if s.relation == stamp.Orphan {
 			spec["agentNamespace"] = s.in.Cluster.AgentNamespace
 		}
 		change["spec"] = spec
-	case s.byAgent: // Who was handed over with its agent keeps it.
+	case s.byAgent: // A Fleet Cluster that is handed over keeps its agent.
 	case s.relation == stamp.Orphan:
 		change["spec"] = map[string]any{"redeployAgentGeneration": s.fleet.Spec.RedeployAgentGeneration + 1}
 	}
@@ -117,8 +117,7 @@ func (r *clusterReconciler) patchFleetCluster(ctx context.Context, s *scope, cha
 	return nil
 }
 
-// classReconciler removes CAAPF's finalizer from ClusterClasses; their groups are
-// groupReconciler's.
+// classReconciler removes CAAPF's finalizer from ClusterClasses; groupReconciler keeps their groups.
 type classReconciler struct{ client.Client }
 
 func (r *classReconciler) setUp(c *common) error {

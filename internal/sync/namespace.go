@@ -80,8 +80,8 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
-// isMade reports whether the annotation should be there: a maker makes it, and a retainer, or
-// the Fleet Cluster of an existing Cluster, keeps it.
+// isMade reports whether the annotation should exist. Muster sets it for a maker. It keeps an existing
+// one for a Cluster that keeps objects (isKeeper), or for the Fleet Cluster of an existing Cluster.
 func (r *namespaceReconciler) isMade(ctx context.Context, in settings.Settings, namespace *metav1.PartialObjectMetadata, has bool) (bool, error) {
 	asked := question{of: "annotation", namespace: namespace.Name}
 	if has {
@@ -101,7 +101,7 @@ func (r *namespaceReconciler) isMade(ctx context.Context, in settings.Settings, 
 	})
 }
 
-// namespaceMetadata returns an empty Namespace of which only metadata is read and cached.
+// namespaceMetadata returns an empty Namespace, for reading and caching only its metadata.
 func namespaceMetadata() *metav1.PartialObjectMetadata {
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))

@@ -18,7 +18,7 @@ const (
 	ImportedCondition = "FleetImported"
 	// BundlesReadyCondition mirrors the Fleet Cluster's Ready condition.
 	BundlesReadyCondition = "FleetBundlesReady"
-	// ManifestCondition is the registrar's: it says whether there is a manifest to issue.
+	// ManifestCondition is written by the registrar: it says whether there is a manifest to issue.
 	ManifestCondition = stamp.ManifestCondition
 )
 
@@ -47,7 +47,7 @@ var reasons = []string{
 	reasonAgent, reasonRegistrar, reasonRancher, reasonAttached, reasonDouble,
 }
 
-// outcome is what a reconcile reports on the Cluster. Conditions that are neither given nor
+// outcome is the result that a reconcile reports on the Cluster. Conditions that are neither given nor
 // kept are removed, except that the zero outcome leaves the Cluster alone.
 type outcome struct {
 	state      State
@@ -56,8 +56,7 @@ type outcome struct {
 	keep []string
 	// passing leaves the status of ImportedCondition as it is, if there is one.
 	passing bool
-	// after is when the Cluster is to be reconciled again if no event brings it back; zero
-	// for never.
+	// after is the delay until the next reconcile if no event brings the Cluster back; zero for never.
 	after time.Duration
 }
 
@@ -88,28 +87,28 @@ func conflicting(message string) outcome {
 	return notImported(StateConflicted, reasonConflict, message)
 }
 
-// failed is the outcome of an error. An imported Cluster stays imported: what Fleet has of it
-// is unchanged, and availability gates must not close for a passing error.
+// failed is the outcome of an error. An imported Cluster stays imported: its objects in Fleet are
+// unchanged, and availability gates must not close for a passing error.
 func failed(err error) outcome {
 	result := notImported(StateFailed, reasonFailed, err.Error())
 	result.keep, result.passing = conditionTypes, true
 	return result
 }
 
-// displaced is the outcome for a Cluster whose group would have the name of the group of
-// a class beside it. What is in Fleet stays as it is.
+// displaced is the outcome for a Cluster whose group would have the name of the group of a class in
+// the Cluster's own namespace. The objects in Fleet stay as they are.
 func displaced(imported bool, used use, class string) outcome {
 	return retained(StateConflicted, imported, reasonConflict, fmt.Sprintf(
 		"ClusterGroup %q of this namespace is that of ClusterClass %q here, and would be that of ClusterClass %q of namespace %q: bundles for one would reach the other; rename one of the two classes",
 		used.group().Name, class, used.class.Name, used.class.Namespace))
 }
 
-// contended is the outcome of a conflict that does not pass.
+// contended is the outcome of a write conflict that lasts.
 func contended(err error) outcome {
 	return failed(fmt.Errorf("what is written here is refused as a conflict again and again: find out who else writes it (its managedFields), or which admission webhook refuses it; it is tried again every minute: %w", err))
 }
 
-// unserved is the outcome when a CRD was removed under us.
+// unserved is the outcome when a CRD was removed while the syncer runs.
 func unserved(err error) outcome {
 	return failed(fmt.Errorf("a CRD is missing; install it again, nothing needs to be restarted: %w", err))
 }
@@ -119,8 +118,8 @@ func paused(imported bool) outcome {
 	return retained(StatePending, imported, reasonPaused, "the Cluster is paused; nothing is changed in Fleet until it is unpaused")
 }
 
-// unselected is the outcome for a Cluster that no selector matches: retained if it was
-// claimed, and otherwise none of our business.
+// unselected is the outcome for a Cluster that no selector matches: if it was claimed, Muster retains
+// it; otherwise Muster ignores it.
 func unselected(claimed, imported bool, why string) outcome {
 	if !claimed {
 		return outcome{state: StateUnselected}
@@ -128,7 +127,7 @@ func unselected(claimed, imported bool, why string) outcome {
 	return retained(StateUnselected, imported, reasonDeselected, "what Fleet has of it is kept as it was: "+why)
 }
 
-// retained is the outcome for a Cluster of which nothing is changed for now.
+// retained is the outcome for a Cluster that the syncer leaves unchanged for now.
 func retained(state State, imported bool, reason, message string) outcome {
 	result := notImported(state, reason, message)
 	if imported {
@@ -146,9 +145,9 @@ func (s *scope) unchanged() outcome {
 	return outcome{keep: []string{ImportedCondition}}
 }
 
-// waitingForAgent is the outcome for a Cluster whose agent has not checked in yet. The agent is
-// never installed from here instead: the user has said that the cluster cannot, or must not,
-// be reached.
+// waitingForAgent is the outcome for a Cluster whose agent has not checked in yet. Fleet never
+// installs the agent from the management side instead: the user has said that the cluster cannot, or
+// must not, be reached.
 func waitingForAgent(cluster string, unregistered bool) outcome {
 	if unregistered {
 		return notImported(StatePending, reasonRegistrar,
@@ -159,14 +158,14 @@ func waitingForAgent(cluster string, unregistered bool) outcome {
 		ManifestCondition, stamp.ManifestSecret(cluster), stamp.ManifestKey)).again(waitingInterval)
 }
 
-// waitingForRancher is the outcome for a Cluster that Rancher manages, or will, and that has no Fleet
-// Cluster yet that can be labelled.
+// waitingForRancher is the outcome for a Cluster that Rancher manages, or will manage, and that has no
+// Fleet Cluster yet to attach to.
 func waitingForRancher(what string) outcome {
 	return notImported(StatePending, reasonRancher, "it waits for "+what)
 }
 
-// attached is the outcome for a Cluster whose Fleet Cluster is Rancher's. Others are the fields there that somebody
-// else has set to other values.
+// attached is the outcome for a Cluster whose Fleet Cluster is Rancher's. Others are the fields of it
+// that another writer has set to other values.
 func attached(fleet types.NamespacedName, others []string, unresolved string) outcome {
 	result := imported(fleet.Name, unresolved, "")
 	condition := &result.conditions[0]
@@ -179,8 +178,8 @@ func attached(fleet types.NamespacedName, others []string, unresolved string) ou
 	return result
 }
 
-// imported is the outcome for a Cluster whose Fleet Cluster, of this name, is as it should
-// be. Unresolved, if not empty, says why its template values are old; note ends the message.
+// imported is the outcome for a Cluster whose Fleet Cluster, of this name, has its desired state. If
+// unresolved is not empty, it says why the template values are old; note ends the message.
 func imported(name, unresolved, note string) outcome {
 	condition := metav1.Condition{
 		Type: ImportedCondition, Status: metav1.ConditionTrue, Reason: reasonImported,

@@ -13,24 +13,24 @@ import (
 )
 
 const (
-	// presenceInterval is how often, at most, we check whether an optional program runs.
+	// presenceInterval is the shortest time between two checks whether an optional program runs.
 	presenceInterval = 10 * time.Second
-	// presenceTimeout is how long the answer may take.
+	// presenceTimeout is how long the API server may take to answer.
 	presenceTimeout = 5 * time.Second
 	// waitingInterval is how often a Cluster whose agent has not checked in is reconciled: the
-	// registrar may be gone.
+	// registrar may have stopped.
 	waitingInterval = time.Minute
 	// leftoverInterval is how often we check whether Fleet has removed a namespace.
 	leftoverInterval = 2 * time.Second
-	// rivalInterval is how often we check whether a namespace in Fleet that was another one's is
-	// free: longer, because a tenant can have thousands of Clusters wait for one.
+	// rivalInterval is how often we check whether another Fleet Cluster has left a namespace in Fleet.
+	// It is longer, because a tenant can make thousands of Clusters wait for one namespace.
 	rivalInterval = 15 * time.Second
-	// presencePatience is for how long its Lease may not be renewed: longer than another
-	// replica takes to become the leader.
+	// presencePatience is how long a Lease may go without a renewal: longer than another replica takes
+	// to become the leader.
 	presencePatience = time.Minute
 )
 
-// presence reports whether an optional program runs, the registrar or the installer: users who
+// presence reports whether an optional program runs, such as the registrar or the installer. Users who
 // need it must learn from the status that it is missing.
 type presence struct {
 	client.Reader // past the cache
@@ -40,10 +40,10 @@ type presence struct {
 	mu      sync.Mutex
 	asked   time.Time
 	missing bool
-	// asking is closed when who asks has an answer; nil while nobody does.
+	// asking is closed when the caller that asks has an answer; nil while no caller asks.
 	asking chan struct{}
-	// renewed is the last renewal that has been seen, and since when, by our own clock: that
-	// of the other program may go wrong. Only who asks uses them.
+	// renewed is the last renewal that we saw, and since is when we saw it by our own clock: the other
+	// program's clock may be wrong. Only the caller that asks uses them.
 	renewed time.Time
 	since   time.Time
 }
@@ -52,8 +52,8 @@ func newPresence(live client.Reader, namespace, lease string) *presence {
 	return &presence{Reader: live, lease: types.NamespacedName{Namespace: namespace, Name: lease}, now: time.Now}
 }
 
-// isMissing reports whether the program does not run. In doubt it does. While one asks,
-// the others go by the last answer, and wait only for the first.
+// isMissing reports whether the program does not run. In doubt, it returns false. While one caller
+// asks, the others use the last answer, and wait only for the first.
 func (r *presence) isMissing(ctx context.Context) bool {
 	now := r.now()
 	r.mu.Lock()
@@ -83,7 +83,7 @@ func (r *presence) isMissing(ctx context.Context) bool {
 	return missing
 }
 
-// ask asks the API server.
+// ask reads the Lease from the API server.
 func (r *presence) ask(ctx context.Context, now time.Time) bool {
 	ctx, cancel := context.WithTimeout(ctx, presenceTimeout)
 	defer cancel()

@@ -75,7 +75,7 @@ func TestProgramIsMissing(t *testing.T) {
 	}
 }
 
-// Whether a Lease grows old is seen by our own clock, whatever the other's says.
+// We tell by our own clock whether a Lease grows old; the clock of the other program does not matter.
 func TestProgramGoesAndComesBack(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
@@ -110,8 +110,8 @@ func TestProgramGoesAndComesBack(t *testing.T) {
 	}
 }
 
-// An API server that does not answer holds up the Clusters that ask first, and once there is
-// an answer only who asks again.
+// If the API server does not answer, only the first callers wait; once there is an answer, only the
+// caller that asks again waits.
 func TestLeaseIsAskedForOnce(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {

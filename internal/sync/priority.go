@@ -11,28 +11,29 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Priorities below 0, which is that of an object that has itself changed. controller-runtime
-// gives handler.LowPriority to what a start or a resync finds.
+// These priorities are below 0, the priority of an object that has itself changed. controller-runtime
+// gives handler.LowPriority to objects found by a start or a resync.
 const (
-	// unimportedPriority is that of Clusters found at a start that are not imported yet.
+	// unimportedPriority is for Clusters found at a start that are not imported yet.
 	unimportedPriority = handler.LowPriority / 2
-	// behindPriority is that of objects that a change elsewhere concerns, of which there may be
-	// thousands, and of those that are polled.
+	// behindPriority is for polled objects, and for objects that a change elsewhere concerns. There
+	// may be thousands.
 	behindPriority = handler.LowPriority
-	// lastPriority is that of what has failed: it is tried again behind what never had its turn.
+	// lastPriority is for retries after a failure: they queue behind objects that have not been
+	// reconciled yet.
 	lastPriority = 2 * handler.LowPriority
 )
 
-// behind enqueues the objects that an event concerns behind those that have themselves changed.
+// behind enqueues the objects that an event concerns, behind objects that have themselves changed.
 func behind(concerned handler.MapFunc) handler.EventHandler {
 	return enqueueAt(concerned, behindPriority)
 }
 
-// behindIfMany is behind, but one object that an event alone concerns counts as changed.
+// behindIfMany works like behind, unless the event concerns a single object, which counts as changed.
 func behindIfMany(concerned handler.MapFunc) handler.EventHandler {
 	return enqueued(concerned, func(count int) *int {
 		if count == 1 {
-			return nil // As the event itself: what a start finds is behind, too.
+			return nil // The event's own priority, which is low for objects found at a start.
 		}
 		return new(behindPriority)
 	})
@@ -46,7 +47,7 @@ func enqueueAt(concerned handler.MapFunc, priority int) handler.EventHandler {
 func enqueued(concerned handler.MapFunc, priority func(count int) *int) handler.EventHandler {
 	enqueue := func(ctx context.Context, object client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		requests := concerned(ctx, object)
-		// A controller's queue is one, unless its options say otherwise.
+		// A controller's queue is a priority queue unless its options say otherwise.
 		queue.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(
 			priorityqueue.AddOpts{Priority: priority(len(requests))}, requests...)
 	}
@@ -63,7 +64,7 @@ func enqueued(concerned handler.MapFunc, priority func(count int) *int) handler.
 	}
 }
 
-// itself is the map function of objects that an event is about.
+// itself maps an event to the object that it is about.
 func itself(_ context.Context, object client.Object) []reconcile.Request {
 	return requests(client.ObjectKeyFromObject(object))
 }

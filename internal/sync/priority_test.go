@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// A Cluster that has changed is reconciled first, then what a start finds that is not imported,
-// then what another object's change concerns or a start finds, then what has failed: whatever
-// order the events come in.
+// Whatever the order of events, the queue first returns Clusters that have changed, then unimported
+// Clusters found at a start, then Clusters found at a start or concerned by another object's change,
+// then Clusters that have failed.
 func TestPriorities(t *testing.T) {
 	request := func(name string) reconcile.Request {
 		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "team", Name: name}}

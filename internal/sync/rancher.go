@@ -51,24 +51,24 @@ const (
 // rancherInterval is how often we check whether Rancher's objects have been listed.
 const rancherInterval = time.Second
 
-// rancherPatience is how long the API server may take to list them before a Cluster says so.
+// rancherPatience is how long the API server may take to list Rancher's objects before a Cluster
+// reports the delay.
 const rancherPatience = 30 * time.Second
 
-// errRancherUnlisted means that Rancher's objects are not all cached yet. Nothing is imported meanwhile: it
-// may be Rancher's.
+// errRancherUnlisted means that the cache does not hold all of Rancher's objects yet. Until it does,
+// Muster imports no Cluster, since Rancher may manage it.
 var errRancherUnlisted = errors.New("the Clusters of Rancher are not all read yet")
 
-// rancher reads Rancher's objects. It watches them while Rancher's CRD is there, from the first time that
-// somebody asks.
+// rancher reads Rancher's objects. It watches them while Rancher's CRD exists, from the first read on.
 type rancher struct {
 	client.Reader
 	objects cache.Cache
 	now     func() time.Time
 
 	mu gosync.Mutex
-	// queue is that of the controller of Clusters, for those that a change of Rancher's objects concerns.
+	// queue belongs to the controller of Clusters. Changes of Rancher's objects add Clusters to it.
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
-	// crd is the UID of the CRD since which the objects are watched; empty while they are not.
+	// crd is the UID of the CRD at the time the watch began; empty while nothing is watched.
 	crd    types.UID
 	since  time.Time
 	listed []toolscache.ResourceEventHandlerRegistration
@@ -78,7 +78,7 @@ func newRancher(reader client.Reader, objects cache.Cache) *rancher {
 	return &rancher{Reader: reader, objects: objects, now: time.Now}
 }
 
-// source is a source of the controller that reconciles Clusters.
+// source gives rancher the queue of the controller that reconciles Clusters.
 func (r *rancher) source() source.Source {
 	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		r.mu.Lock()
@@ -88,7 +88,7 @@ func (r *rancher) source() source.Source {
 	})
 }
 
-// beside returns what follows for a Cluster from Rancher's objects.
+// beside uses Rancher's objects to decide how a Cluster comes into Fleet.
 func (r *rancher) beside(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster, namespaceLabels map[string]string) (stamp.Beside, error) {
 	if r == nil || stamp.RancherMode(in, cluster.Annotations) == addonsv1.RancherOff {
 		return stamp.Beside{Way: stamp.Import}, nil
@@ -102,7 +102,8 @@ func (r *rancher) beside(ctx context.Context, in settings.Cluster, cluster *clus
 	}
 	var held []types.NamespacedName
 	for i := range attached {
-		// A tenant can write all of this onto a Fleet Cluster, but not the status of the Cluster.
+		// A tenant can write all of these annotations onto a Fleet Cluster, but not the status of the
+		// Cluster.
 		if attached[i].Annotations[stamp.AttachedUIDAnnotation] == string(cluster.UID) && isBesideRancher(cluster) {
 			held = append(held, client.ObjectKeyFromObject(&attached[i]))
 		}
@@ -112,7 +113,7 @@ func (r *rancher) beside(ctx context.Context, in settings.Cluster, cluster *clus
 	return result, read.err
 }
 
-// isBesideRancher reports whether a Cluster was found to be Rancher's when it was reconciled last.
+// isBesideRancher reports whether the last reconcile of a Cluster found that Rancher manages it.
 func isBesideRancher(cluster *clusterv1.Cluster) bool {
 	last := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
 	return last != nil && (last.Reason == reasonAttached || last.Reason == reasonRancher)
@@ -130,8 +131,8 @@ func (r *rancher) attached(ctx context.Context, cluster types.NamespacedName) ([
 	return list.Items, nil
 }
 
-// watch begins to watch Rancher's objects when Rancher's CRD is there, and ends that when it is gone. It
-// returns errRancherUnlisted until all are cached.
+// watch begins to watch Rancher's objects when Rancher's CRD appears, and stops when the CRD is gone.
+// It returns errRancherUnlisted until the cache holds all of them.
 func (r *rancher) watch(ctx context.Context) error {
 	crd, err := r.crdOf(ctx, stamp.ManagementCRD)
 	if err != nil {
@@ -158,7 +159,7 @@ func (r *rancher) watch(ctx context.Context) error {
 	return r.list(ctx)
 }
 
-// crdOf returns the UID of a CRD; empty if it is not there, or is being deleted.
+// crdOf returns the UID of a CRD; empty if it does not exist, or is being deleted.
 func (r *rancher) crdOf(ctx context.Context, name string) (types.UID, error) {
 	crd := references.CRD()
 	err := r.Get(ctx, client.ObjectKey{Name: name}, crd, client.UnsafeDisableDeepCopy)
@@ -174,7 +175,8 @@ func (r *rancher) crdOf(ctx context.Context, name string) (types.UID, error) {
 	}
 }
 
-// list watches what is not watched yet, and returns nil if all is cached. The caller holds the lock.
+// list begins the watches that are missing, and returns nil if the cache holds all objects. The caller
+// holds the lock.
 func (r *rancher) list(ctx context.Context) error {
 	watched := []struct {
 		kind   schema.GroupVersionKind
@@ -187,7 +189,7 @@ func (r *rancher) list(ctx context.Context) error {
 	}
 	for _, next := range watched[len(r.listed):] {
 		if crd, err := r.crdOf(ctx, next.crd); err != nil || crd == "" {
-			return err // It is Rancher's other CRD, which it has always had.
+			return err // This is Rancher's other CRD, which Rancher has always had.
 		}
 		if err := r.objects.IndexField(ctx, ofRancher(next.kind), next.index, next.values); err != nil {
 			return r.unlisted(err)
@@ -210,7 +212,7 @@ func (r *rancher) list(ctx context.Context) error {
 	return nil
 }
 
-// unlisted returns errRancherUnlisted or, after a while, what is wrong.
+// unlisted returns errRancherUnlisted or, after rancherPatience, an error that names the likely cause.
 func (r *rancher) unlisted(err error) error {
 	switch {
 	case err != nil && !meta.IsNoMatchError(err) && !kube.IsPassing(err):
@@ -247,7 +249,7 @@ func (r *rancher) events() toolscache.ResourceEventHandler {
 }
 
 func (r *rancher) enqueue(object client.Object) {
-	ctx := context.Background() // What is read is in the cache.
+	ctx := context.Background() // All reads are from the cache.
 	read := &rancherObjects{r, ctx, nil}
 	var keys map[types.NamespacedName]bool
 	if object.GetObjectKind().GroupVersionKind().Group == managementKind.Group {
@@ -268,7 +270,7 @@ func (r *rancher) enqueue(object client.Object) {
 	}
 }
 
-// rancherObjects are Rancher's objects as one decision reads them.
+// rancherObjects gives one decision its view of Rancher's objects.
 type rancherObjects struct {
 	*rancher
 	ctx context.Context //nolint:containedctx // of the one decision that it is made for
@@ -328,14 +330,15 @@ func (o *rancherObjects) FleetCluster(key types.NamespacedName) metav1.Object {
 	return fleet
 }
 
-// IsThere reports whether Rancher's CRD is there.
+// IsThere reports whether Rancher's CRD exists.
 func (o *rancherObjects) IsThere() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.crd != ""
 }
 
-// isWatched reports whether objects of a kind are cached: a read of others would wait for them.
+// isWatched reports whether objects of a kind are cached: reading another kind would wait for its
+// cache.
 func (o *rancherObjects) isWatched(kind schema.GroupVersionKind) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -355,7 +358,7 @@ func (o *rancherObjects) listOf(kind schema.GroupVersionKind, index, value strin
 	return list.Items
 }
 
-// found notes an error other than that there is no such object.
+// found notes an error, unless it says that the object does not exist.
 func (o *rancherObjects) found(err error) bool {
 	if client.IgnoreNotFound(err) != nil {
 		o.err = errors.Join(o.err, fmt.Errorf("reading Rancher's objects: %w", err))
@@ -369,7 +372,8 @@ func ofRancher(kind schema.GroupVersionKind) *unstructured.Unstructured {
 	return object
 }
 
-// trimRancher is a cache transform: it keeps of Rancher's objects what is read here.
+// trimRancher is a cache transform: it keeps only the fields of Rancher's objects that the syncer
+// reads.
 func trimRancher(object any) (any, error) {
 	whole, ok := object.(*unstructured.Unstructured)
 	if !ok {
@@ -385,7 +389,7 @@ func trimRancher(object any) (any, error) {
 	slim.SetAnnotations(stamp.RancherKeys(whole.GetAnnotations()))
 	for _, path := range [][]string{{"spec", "fleetWorkspaceName"}, {"status", "clusterName"}} {
 		if value, _, _ := unstructured.NestedString(whole.Object, path...); value != "" {
-			_ = unstructured.SetNestedField(slim.Object, value, path...) // Its parent is not there, or a map.
+			_ = unstructured.SetNestedField(slim.Object, value, path...) // The parent is missing, or a map.
 		}
 	}
 	if isReady(whole) {
@@ -402,7 +406,7 @@ func isReady(object *unstructured.Unstructured) bool {
 	})
 }
 
-// isSameToRancher reports whether an update changes nothing of what is cached.
+// isSameToRancher reports whether an update changes no cached field.
 func isSameToRancher(before, after client.Object) bool {
 	old, object := before.(*unstructured.Unstructured).DeepCopy(), after.(*unstructured.Unstructured).DeepCopy()
 	old.SetResourceVersion("")

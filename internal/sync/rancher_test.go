@@ -10,7 +10,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// What follows from Rancher's objects, with what there is of Muster's.
+// TestStepsBesideRancher checks the steps for each decision on Rancher's objects, combined with
+// different states of Muster's objects.
 func TestStepsBesideRancher(t *testing.T) {
 	theirs := types.NamespacedName{Namespace: "workspace", Name: "c-abcde"}
 	own := &metFleet{relation: stamp.Own, owned: true, ours: true}

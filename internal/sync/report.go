@@ -32,7 +32,7 @@ const (
 	messageInterval = 15 * time.Second
 )
 
-// reporter reports on the CAPI Cluster itself what became of it.
+// reporter writes the outcome of a reconcile to the CAPI Cluster itself.
 type reporter struct {
 	client.Client
 	store    *kube.Store
@@ -40,8 +40,8 @@ type reporter struct {
 	now      func() time.Time
 
 	mu sync.Mutex
-	// failing says since when a Cluster has met passing errors, messages when a message alone
-	// was last written.
+	// failing notes when a Cluster first met passing errors; messages notes when a changed message
+	// alone was last written.
 	failing, messages map[types.NamespacedName]time.Time
 }
 
@@ -52,9 +52,9 @@ func newReporter(writer client.Client, store *kube.Store, recorder events.EventR
 	}
 }
 
-// report writes the conditions of an outcome, and an event if FleetImported changes. It costs
-// no request if the Cluster, as read from the store, says the same already. It returns the
-// Cluster as it is then; if the write must wait, report returns for how long.
+// report writes the conditions of an outcome, and an event if FleetImported changes. It sends no
+// request if the Cluster, as read from the store, has these conditions already. It returns the Cluster
+// as it is then, and the delay if the write must wait.
 func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) (now *clusterv1.Cluster, again time.Duration, err error) {
 	have := cluster.Status.Conditions
 	wanted, news := r.merge(have, result)
@@ -78,8 +78,8 @@ func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, resul
 	return now, 0, nil
 }
 
-// isPassing reports whether an error is a passing one, and has not lasted long; and how long it
-// has lasted.
+// isPassing reports whether an error is a passing one that has not lasted long, and returns how long
+// it has lasted.
 func (r *reporter) isPassing(key types.NamespacedName, err error) (lasted time.Duration, isPassing bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,8 +96,8 @@ func (r *reporter) isPassing(key types.NamespacedName, err error) (lasted time.D
 	return lasted, lasted < errorGracePeriod
 }
 
-// damp returns how long a change to only the message must wait; if it need not, damp notes
-// that it is written now.
+// damp returns how long a change to only the message must wait. If it need not wait, damp notes that
+// it is written now.
 func (r *reporter) damp(key types.NamespacedName) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,7 +109,7 @@ func (r *reporter) damp(key types.NamespacedName) time.Duration {
 	return 0
 }
 
-// forget drops a Cluster that is gone.
+// forget drops a deleted Cluster.
 func (r *reporter) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,7 +117,7 @@ func (r *reporter) forget(key types.NamespacedName) {
 	delete(r.messages, key)
 }
 
-// news specifies what about the conditions is new.
+// news specifies which part of the conditions has changed.
 type news int
 
 const (
@@ -126,8 +126,8 @@ const (
 	everything
 )
 
-// merge returns all our conditions as they should be, with the time of their last transition,
-// and what is new about them.
+// merge returns the desired state of all our conditions, with the time of their last transition, and
+// which part of them has changed.
 func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []metav1.Condition, what news) {
 	for _, conditionType := range conditionTypes {
 		old := meta.FindStatusCondition(have, conditionType)
@@ -188,14 +188,14 @@ func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition
 	eventType, note := corev1.EventTypeNormal, message.Short(condition.Message, message.Note)
 	switch condition.Reason {
 	case reasonWaiting:
-		return // Every Cluster waits, and its own events say what for.
+		return // Every Cluster waits, and its own events give the reason.
 	case reasonConflict, reasonUnresolved, reasonFailed, reasonRegistrar, reasonDouble:
 		eventType = corev1.EventTypeWarning
 	}
 	r.recorder.Eventf(cluster, nil, eventType, condition.Reason, "Import", "%s", note)
 }
 
-// State specifies what became of a Cluster, for counting.
+// State is the state that a Cluster is counted in.
 type State string
 
 // The states of a Cluster.
@@ -209,14 +209,14 @@ const (
 
 var states = []State{StateImported, StatePending, StateConflicted, StateFailed, StateUnselected}
 
-// Tally counts Clusters by state, and by the reason of their condition, so that nothing has
-// to walk through them.
+// Tally counts Clusters by state, and by the reason of their condition, so that no reader has to list
+// them.
 type Tally struct {
 	mu      sync.Mutex
 	entries map[types.NamespacedName]entry
 	counts  map[State]int
 	reasons map[string]int
-	// crossNamespace counts those that use a class of another namespace.
+	// crossNamespace counts the Clusters that use a class of another namespace.
 	crossNamespace int
 	changed        chan struct{}
 }
@@ -237,10 +237,10 @@ func NewTally() *Tally {
 	}
 }
 
-// Set notes what a Cluster counts as.
+// Set records the state and reason of a Cluster.
 func (t *Tally) Set(key types.NamespacedName, now entry) { t.replace(key, now) }
 
-// Forget drops a Cluster that is gone.
+// Forget drops a deleted Cluster.
 func (t *Tally) Forget(key types.NamespacedName) { t.replace(key, entry{}) }
 
 func (t *Tally) replace(key types.NamespacedName, now entry) {

@@ -91,7 +91,7 @@ func newStatusServer() *statusServer {
 	return &statusServer{cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "1", ResourceVersion: "1"}}}
 }
 
-// reporter returns one that writes to the server, and what records its events.
+// reporter returns a reporter that writes to the server, and the recorder of its events.
 func (s *statusServer) reporter(t *testing.T) (*reporter, *events.FakeRecorder) {
 	t.Helper()
 	scheme, err := program.Scheme()
@@ -102,7 +102,8 @@ func (s *statusServer) reporter(t *testing.T) (*reporter, *events.FakeRecorder) 
 	return newReporter(s, kube.NewStore(s, scheme), recorder), recorder
 }
 
-// report reports on the Cluster as a reconcile reads it, and returns after which time to do so again.
+// mustReport reports on the Cluster as a reconcile reads it, and returns the delay until the next
+// report.
 func (r *reporter) mustReport(t *testing.T, result outcome) time.Duration {
 	t.Helper()
 	cluster := &clusterv1.Cluster{}
@@ -130,8 +131,8 @@ func TestReportIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// A refused write is an error of the reconcile, which is tried again; of a Cluster that is gone
-// there is nothing to tell.
+// If the API server refuses a write, the reconcile fails and is retried. If the Cluster is gone, the
+// report succeeds and writes nothing.
 func TestReportThatIsRefused(t *testing.T) {
 	for _, refuse := range []error{apierrors.NewServiceUnavailable("later"), apierrors.NewNotFound(schema.GroupResource{}, "prod")} {
 		server := newStatusServer()
@@ -150,8 +151,8 @@ func TestReportThatIsRefused(t *testing.T) {
 	}
 }
 
-// Fleet's messages count bundles as they go: a message alone waits, and what is written is
-// what it is when it has waited.
+// Fleet's messages count bundles, so they change often. A change to only the message waits, and then
+// the latest message is written.
 func TestMessagesAreDamped(t *testing.T) {
 	server := newStatusServer()
 	r, _ := server.reporter(t)
@@ -182,8 +183,8 @@ func TestMessagesAreDamped(t *testing.T) {
 	}
 }
 
-// What was written, and is not in the cache yet, is not written again. What is in the cache
-// later is read: the control plane may have been initialized since.
+// The reporter does not repeat a write that the cache does not show yet. It reads later states from
+// the cache: the control plane may have been initialized since.
 func TestReportIsInTheStore(t *testing.T) {
 	server := newStatusServer()
 	r, recorder := server.reporter(t)
@@ -204,7 +205,7 @@ func TestReportIsInTheStore(t *testing.T) {
 	}
 }
 
-// A passing error is reported when it has lasted, and forgotten when it is over.
+// A passing error is reported once it has lasted, and forgotten when it is over.
 func TestPassingErrors(t *testing.T) {
 	r, _ := newStatusServer().reporter(t)
 	now := time.Now()

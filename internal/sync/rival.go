@@ -15,12 +15,12 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// rivalOf returns who has the namespace in Fleet that a Cluster's Fleet Cluster of this name would
-// get; zero if the Cluster may have it.
+// rivalOf returns the Cluster or Fleet Cluster that holds the namespace in Fleet that a Fleet Cluster
+// of this name would get; zero if the Cluster may have that namespace.
 //
-// The webhook checks names as Clusters are created. One that is selected later, or that was created
-// while the webhook was down, is checked here: before it is pinned, and before its Fleet Cluster is
-// made. A Cluster in Fleet yields to Fleet Clusters only.
+// The webhook checks names as Clusters are created. The syncer checks a Cluster that is selected
+// later, or that was created while the webhook was down: before it pins the Cluster, and before it
+// makes the Fleet Cluster. A Cluster in Fleet yields to Fleet Clusters only.
 func (l *scopeReader) rivalOf(ctx context.Context, s *scope, name string) (types.NamespacedName, error) {
 	key := types.NamespacedName{Namespace: s.cluster.Namespace, Name: name}
 	if !stamp.CanShareFleetNamespace(key.Namespace, key.Name) {
@@ -28,7 +28,7 @@ func (l *scopeReader) rivalOf(ctx context.Context, s *scope, name string) (types
 	}
 	var planned []stamp.FleetClaim
 	if !s.has() {
-		// What this process has just made for another Cluster, the cache may not show yet.
+		// The cache may lag behind the Fleet Clusters that this process makes for other Clusters.
 		made, err := l.store.Unconfirmed(&fleetv1.Cluster{})
 		if err != nil {
 			return types.NamespacedName{}, err
@@ -68,13 +68,13 @@ func (l *scopeReader) isSelected(ctx context.Context, s *scope, other *clusterv1
 }
 
 // yieldsTo reports whether a Cluster that is not in Fleet leaves a namespace in Fleet to another
-// one whose pin leads there.
+// Cluster whose pin leads there.
 //
-// The webhook lets no tenant write a pin, but while it is down, they can. So a Cluster that is
-// pinned, but not accepted yet, yields to accepted ones; otherwise a forged pin would pass for one
-// that was checked. A Cluster that is not pinned yet yields to every pin of a
-// selected Cluster: the webhook has checked that, or the syncer accepts it within moments.
-// Creation times decide nothing, since a Cluster can be created long before it is selected.
+// The webhook lets no tenant write a pin, but while it is down, tenants can. So a Cluster that is
+// pinned, but not accepted yet, yields to accepted ones; otherwise a forged pin would pass for a
+// checked one. A Cluster that is not pinned yet yields to every pin of a selected Cluster: the webhook
+// has checked that pin, or the syncer accepts it within moments. Creation times decide nothing, since
+// a Cluster can be created long before it is selected.
 func yieldsTo(cluster, other *clusterv1.Cluster, otherIsSelected bool) bool {
 	switch {
 	case client.ObjectKeyFromObject(other) == client.ObjectKeyFromObject(cluster), !otherIsSelected, !other.DeletionTimestamp.IsZero():
@@ -91,7 +91,7 @@ func yieldsTo(cluster, other *clusterv1.Cluster, otherIsSelected bool) bool {
 var acceptedReasons = []string{reasonImported, reasonWaiting, reasonUnresolved, reasonDeleting, reasonAgent, reasonRegistrar}
 
 // isAccepted reports whether the syncer has found that a pinned Cluster may have its namespace in
-// Fleet. Unlike annotations, the status is not the tenants' to write.
+// Fleet. Tenants can write annotations, but not the status.
 func isAccepted(cluster *clusterv1.Cluster) bool {
 	condition := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
 	return condition != nil && slices.Contains(acceptedReasons, condition.Reason)

@@ -56,8 +56,8 @@ func TestYieldsTo(t *testing.T) {
 	}
 }
 
-// Two Clusters that the syncer reconciles at once: the cache does not show the Fleet Cluster of the
-// first one yet when the second one asks.
+// The syncer reconciles two Clusters at once: the cache does not show the first one's Fleet Cluster
+// yet when the second one looks for rivals.
 func TestRivalThatIsNotInTheCacheYet(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {

@@ -24,62 +24,64 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// scope is what one reconcile knows of a Cluster, each thing read once, and which
-// steps have been taken.
+// scope holds what one reconcile has read about a Cluster, each object once, and the steps that it has
+// taken.
 type scope struct {
 	in settings.Settings
-	// retained means that everything stays as it is: the import is turned off, or the
-	// FleetAddonConfig cannot be used.
+	// retained means that nothing changes: the import is turned off, or the FleetAddonConfig cannot be
+	// used.
 	retained bool
 	cluster  *clusterv1.Cluster // as cached or written, read-only
 	subject  stamp.Subject
-	// selected reports whether the Cluster is to be imported; if not, why says what keeps it out.
+	// selected reports whether the Cluster should be imported; if not, why names the reason.
 	selected bool
 	why      string
 	paused   bool
-	// byAgent means that the Cluster is registered ahead and its agent registers itself;
-	// unregistered, that nothing is there to register it.
+	// byAgent means that the Cluster is registered ahead and its agent registers itself; unregistered
+	// means that no registrar runs to register it.
 	byAgent, unregistered bool
-	// leftover is the namespace that Fleet has yet to remove, of an earlier Fleet Cluster of
-	// the name; empty if there is none.
+	// leftover is the namespace of an earlier Fleet Cluster of the same name that Fleet has yet to
+	// remove; empty if there is none.
 	leftover string
-	// rival is the Fleet Cluster that has the namespace in Fleet that this one would get; zero
-	// if there is none.
+	// rival is the Fleet Cluster that holds the namespace in Fleet that this one would get; zero if
+	// there is none.
 	rival types.NamespacedName
-	// fleet is the Fleet Cluster that the Cluster has, or whose name it is to have; nil if
+	// fleet is the Cluster's Fleet Cluster, or another one that has the name it would get; nil if
 	// there is none. It is as cached or written, read-only.
 	fleet *fleetv1.Cluster
-	// relation is what fleet is to the Cluster; whose says to whom a foreign one belongs.
+	// relation is the relation of fleet to the Cluster; whose names the owner of a foreign one.
 	relation stamp.Relation
 	whose    string
 
-	// beside is what follows from Rancher's objects. Stray reports that a Fleet Cluster of Rancher still has
-	// what was put onto it, although the Cluster is not attached to it. Rancher is the one that it is
-	// attached to, as cached or written; others are the fields that somebody else has set there.
+	// beside says how the Cluster comes into Fleet, given Rancher's objects. Stray reports that a
+	// Fleet Cluster of Rancher still has Muster's fields although the Cluster is not attached to it.
+	// Rancher is the Fleet Cluster that the Cluster is attached to, as cached or written. Others are
+	// the fields of it that another writer has set.
 	beside  stamp.Beside
 	stray   bool
 	rancher *fleetv1.Cluster
 	others  []string
 
-	// taken are the steps taken. What follows is known once its step has been taken.
+	// taken are the steps already taken. A step's result is known only once the step is in it.
 	taken map[step]bool
-	// claimed is the Fleet Cluster that others are kept from meanwhile; empty for none.
+	// claimed is the Fleet Cluster that this reconcile has locked against others; empty for none.
 	claimed string
-	// displacing is the class whose group stands where the Cluster's would; see users.displacing.
+	// displacing is the class whose group has the name that the Cluster's group would get; see
+	// users.displacing.
 	displacing string
 	targets    desired.Targets
-	// foreign specifies which of the targets is somebody else's; empty if none is.
+	// foreign names the target that Muster did not make; empty if there is none.
 	foreign string
-	// values are the template values; unresolved says why there are none now, and again when
-	// to look again if no event comes.
+	// values are the template values. If they cannot be resolved now, unresolved says why, and again
+	// says when to retry if no event comes.
 	values     map[string]any
 	unresolved string
 	again      time.Duration
 }
 
-// isClaimed reports whether the Cluster is pinned, or would be had Muster imported it: CAAPF
-// imports what either of two selectors matches, Muster what both match, and what CAAPF left
-// stays until a user decides.
+// isClaimed reports whether the Cluster is pinned, or would be had Muster imported it. CAAPF imports a
+// Cluster that either of two selectors matches; Muster requires both. Clusters that CAAPF imported
+// stay until a user decides.
 func (s *scope) isClaimed() bool {
 	return stamp.PinOf(s.cluster.Annotations).IsComplete() || s.has() && stamp.IsOurs(s.fleet)
 }
@@ -87,7 +89,7 @@ func (s *scope) isClaimed() bool {
 // has reports whether the Cluster has a Fleet Cluster.
 func (s *scope) has() bool { return s.fleet != nil && s.relation == stamp.Own }
 
-// waits reports whether the Cluster's agent is to register itself, and has not yet.
+// waits reports whether the Cluster's agent must register itself and has not done so yet.
 func (s *scope) waits() bool {
 	if s.fleet.Spec.KubeConfigSecret != "" {
 		return false
@@ -96,9 +98,9 @@ func (s *scope) waits() bool {
 	if seen.IsZero() || !s.fleet.CreationTimestamp.Before(&s.cluster.CreationTimestamp) {
 		return seen.IsZero()
 	}
-	// It was there before the Cluster was, and the agent of an earlier one may call until the
-	// registrar has revoked its credential, as it has when it says that there is a manifest.
-	// Elsewhere the clock of another machine is not asked. Whoever is in Fleet stays there, whatever
+	// The Fleet Cluster existed before the Cluster did. The agent of an earlier Cluster may call until
+	// the registrar has revoked its credential, which it has done once it reports a manifest. Only
+	// this case compares the clocks of two machines. A Cluster that is in Fleet stays there, whatever
 	// becomes of the manifest.
 	if meta.IsStatusConditionTrue(s.cluster.Status.Conditions, ImportedCondition) {
 		return false
@@ -114,14 +116,15 @@ func (s *scope) waits() bool {
 	}
 }
 
-// agentNamespace returns the namespace of the Cluster's agent. One that registers itself stays where
-// it says it runs: elsewhere it would find no credential, and nobody could bring it one.
+// agentNamespace returns the namespace of the Cluster's agent. An agent that registers itself stays in
+// the namespace that it reports: in another one it would find no credential, and Muster could not
+// bring it one.
 func (s *scope) agentNamespace() string {
 	asked := s.in.Cluster.AgentNamespace
 	switch {
 	case !s.byAgent && !s.isTurning(), !s.has(), s.fleet.Status.Agent.LastSeen.IsZero():
 		return asked
-	case s.waits(): // Whether this Cluster's agent has checked in is not known yet.
+	case s.waits(): // Whether this Cluster's agent has checked in is unknown.
 		return cmp.Or(s.fleet.Spec.AgentNamespace, s.fleet.Status.Agent.Namespace, asked)
 	default:
 		return cmp.Or(s.fleet.Status.Agent.Namespace, asked)
@@ -131,7 +134,8 @@ func (s *scope) agentNamespace() string {
 // isIn reports whether the Cluster is in Fleet, its agent included.
 func (s *scope) isIn() bool { return s.has() && !s.waits() || s.attachedTo().Name != "" }
 
-// attachedTo returns Rancher's Fleet Cluster that the Cluster is attached to, or is to be; zero if there is none.
+// attachedTo returns Rancher's Fleet Cluster that the Cluster is or should be attached to; zero if
+// there is none.
 func (s *scope) attachedTo() types.NamespacedName {
 	if s.beside.Way != stamp.Attach || s.has() {
 		return types.NamespacedName{}
@@ -146,7 +150,6 @@ func (s *scope) pin() string { return stamp.PinOf(s.cluster.Annotations).Cluster
 // longer does.
 var errUncachedNamespace = errors.New("the Namespace is not in the cache")
 
-// scopeReader reads a scope.
 type scopeReader struct {
 	client.Reader
 	store     *kube.Store
@@ -155,7 +158,6 @@ type scopeReader struct {
 	registrar *presence
 }
 
-// newScope reads the scope of a Cluster.
 func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (*scope, error) {
 	namespace := namespaceMetadata()
 	switch err := l.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); {
@@ -185,7 +187,7 @@ func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluste
 	return s, nil
 }
 
-// readRancher reads what follows from Rancher's objects.
+// readRancher decides, from Rancher's objects, how the Cluster comes into Fleet.
 func (l *scopeReader) readRancher(ctx context.Context, s *scope, namespaceLabels map[string]string) (err error) {
 	if s.beside, err = l.rancher.beside(ctx, s.in.Cluster, s.cluster, namespaceLabels); err != nil {
 		return err
@@ -205,14 +207,15 @@ func (l *scopeReader) readRancher(ctx context.Context, s *scope, namespaceLabels
 	return nil
 }
 
-// findFleetCluster looks for the Fleet Cluster that the Cluster has, or whose name it is to have.
+// findFleetCluster looks for the Cluster's Fleet Cluster, or for another one that has the name it
+// would get.
 func (l *scopeReader) findFleetCluster(ctx context.Context, s *scope) error {
 	if err := l.readFleetCluster(ctx, s, s.pin()); err != nil || s.has() && stamp.OriginOf(s.fleet).UID != "" {
 		return err
 	}
-	// Anyone who may write annotations can write a pin. What belongs to the Cluster already
-	// counts, under whatever name: by UID, also before what has the pin's name and only says
-	// the Cluster's.
+	// Anyone who may write annotations can write a pin. So a Fleet Cluster that already belongs to the
+	// Cluster counts first, whatever its name. A match by UID also wins over a Fleet Cluster that has
+	// the pin's name and only notes the Cluster's name.
 	name, err := l.existing(ctx, s)
 	if err != nil || name == "" {
 		return err
@@ -220,10 +223,10 @@ func (l *scopeReader) findFleetCluster(ctx context.Context, s *scope) error {
 	return l.readFleetCluster(ctx, s, name)
 }
 
-// findLeftover looks for the namespace of an earlier Fleet Cluster of the name. Fleet
-// removes it some time after the Fleet Cluster, even from under a new one, and recreates it
-// only if that changes. An import from the management side is retried, which changes it;
-// nothing changes one that waits for its agent.
+// findLeftover looks for the namespace of an earlier Fleet Cluster of the same name. Fleet removes
+// that namespace some time after the Fleet Cluster, even from under a new one, and recreates it only
+// if the new Fleet Cluster changes. An import from the management side is retried, which changes the
+// Fleet Cluster; nothing changes one that waits for its agent.
 func (l *scopeReader) findLeftover(ctx context.Context, s *scope, name string) error {
 	s.leftover = ""
 	if !s.byAgent || s.fleet != nil || name == "" {
@@ -237,7 +240,6 @@ func (l *scopeReader) findLeftover(ctx context.Context, s *scope, name string) e
 	return client.IgnoreNotFound(err)
 }
 
-// readFleetCluster reads the Fleet Cluster of a name.
 func (l *scopeReader) readFleetCluster(ctx context.Context, s *scope, name string) error {
 	s.fleet, s.relation, s.whose = nil, stamp.Foreign, ""
 	if name == "" {
@@ -249,7 +251,7 @@ func (l *scopeReader) readFleetCluster(ctx context.Context, s *scope, name strin
 		return err
 	}
 	s.fleet = live
-	if client.ObjectKeyFromObject(live) != s.beside.Fleet { // Which is Rancher's, whatever is copied onto it.
+	if client.ObjectKeyFromObject(live) != s.beside.Fleet { // This one is Rancher's, whatever is copied onto it.
 		s.relation, s.whose = l.relationOf(ctx, live, s.cluster)
 	}
 	return nil
@@ -265,16 +267,16 @@ func (l *scopeReader) relationOf(ctx context.Context, fleetCluster *fleetv1.Clus
 		err := l.Get(ctx, types.NamespacedName{Namespace: cluster.Namespace, Name: name}, &other, client.UnsafeDisableDeepCopy)
 		if client.IgnoreNotFound(err) != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Reading a Cluster from the cache failed; it is assumed to exist", "cluster", name)
-			return true // Nothing is taken over in doubt.
+			return true // In doubt, nothing is taken over.
 		}
 		return err == nil && (uid == "" || other.UID == uid)
 	})
 }
 
-// existing returns the name of the Fleet Cluster that already belongs to the Cluster
-// under another name than its pin's: by the UID that it was made from, or, for a Cluster
-// that is not pinned, by the name. Of several (CAAPF made another when naming changed) it
-// is the one of the expected name, then the oldest.
+// existing returns the name of a Fleet Cluster that already belongs to the Cluster, whatever name the
+// pin has. It searches by the UID that the Fleet Cluster was made from, then, if the Cluster is not
+// pinned, by the name. If it finds several (CAAPF made another when naming changed), it prefers the
+// expected name, then the oldest.
 func (l *scopeReader) existing(ctx context.Context, s *scope) (string, error) {
 	isPinned := stamp.PinOf(s.cluster.Annotations).IsComplete()
 	expected, _ := stamp.FleetName(s.in.Cluster, s.cluster.Name)

@@ -25,7 +25,7 @@ import (
 
 const gateInterval = 2 * time.Second
 
-// required are the kinds without which nothing can be synced, by the names of their CRDs.
+// required holds the kinds that the syncer cannot work without, by the names of their CRDs.
 var required = map[string]schema.GroupVersionKind{
 	"clusters.cluster.x-k8s.io":               clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind),
 	"clusterclasses.cluster.x-k8s.io":         clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind),
@@ -46,7 +46,7 @@ type Gate struct {
 	crds   client.Reader
 	mapper meta.RESTMapper
 	open   func(context.Context) error
-	// opened means that the reconcilers are being set up, or are.
+	// opened means that the reconcilers are set up, or are being set up.
 	opened atomic.Bool
 }
 
@@ -72,8 +72,8 @@ func (g *Gate) Start(ctx context.Context) error {
 	return g.open(ctx)
 }
 
-// missing names the required kinds that are not served, or returns "". A kind may go while Muster
-// runs, with all its objects. The mapper never forgets a kind, so missing reads the CRDs, too.
+// missing names the required kinds that are not served, or returns "". A kind, with all its objects,
+// may disappear while Muster runs. The mapper never forgets a kind, so missing reads the CRDs, too.
 func (g *Gate) missing(ctx context.Context) (string, error) {
 	var missing []string
 	for name, kind := range required {
@@ -94,15 +94,15 @@ func (g *Gate) missing(ctx context.Context) (string, error) {
 	return strings.Join(missing, ", "), nil
 }
 
-// unservedInterval is how often we retry what a missing CRD prevents. It does not grow: most
-// often a CRD is missing for a moment, while it is replaced.
+// unservedInterval is how often we retry work that a missing CRD prevents. It does not grow: most
+// often a CRD is missing only for a moment, while it is replaced.
 const unservedInterval = 10 * time.Second
 
-// patient retries while a kind is not served. Fleet's CRDs take all their objects with them,
-// and no event says that they are back.
+// patient retries while a kind is not served. When one of Fleet's CRDs is deleted, its objects are
+// deleted with it, and no event says when they are back.
 type patient struct{ reconcile.Reconciler }
 
-// Reconcile reconciles.
+// Reconcile calls the wrapped reconciler.
 func (p patient) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
 	result, err := p.Reconciler.Reconcile(ctx, req)
 	if kube.IsUnserved(err) {

@@ -1,11 +1,11 @@
-// Package sync makes Fleet's objects follow from the stamped CAPI Clusters. It
-// decides when, and in which order, objects are written; what they hold is decided
-// in package desired, and how they are written in package kube.
+// Package sync keeps Fleet's objects in line with the stamped CAPI Clusters. It decides when, and in
+// which order, to write objects. Package desired decides their content, and package kube how to write
+// them.
 //
-// Each kind of object has a reconciler of its own, keyed by that object: clusters
-// (cluster.go); groups (group.go), mappings (mapping.go) and namespaces (namespace.go), which
-// ask "who needs it now?". Because Fleet does not watch groups and mappings when it targets
-// bundles, the cluster reconciler sees to it that they exist before the Fleet Cluster does.
+// Each kind of object has a reconciler of its own, keyed by that object: clusters (cluster.go); groups
+// (group.go), mappings (mapping.go) and namespaces (namespace.go), which ask "who needs it now?".
+// Because Fleet does not watch groups and mappings when it targets bundles, the cluster reconciler
+// ensures that they exist before the Fleet Cluster does.
 package sync
 
 import (
@@ -32,7 +32,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Options are the settings of the program, as opposed to those of the FleetAddonConfig.
+// Options are the settings of the program; the FleetAddonConfig holds the user's.
 type Options struct {
 	// WatchFilter limits the syncer to Clusters and ClusterClasses whose label
 	// cluster.x-k8s.io/watch-filter has this value; empty for all.
@@ -43,8 +43,8 @@ type Options struct {
 	// StaleAfter is how long Fleet's agent on a cluster may be silent before FleetBundlesReady is
 	// Unknown: more than Fleet's agentCheckinInterval.
 	StaleAfter time.Duration
-	// Cache are the options of the cache of the objects that Clusters refer to, and of the
-	// manager's.
+	// Cache holds the options of two caches: the manager's, and the cache of the objects that Clusters
+	// refer to.
 	Cache cache.Options
 }
 
@@ -71,7 +71,7 @@ type everywhere struct{ manager.Runnable }
 
 func (everywhere) NeedLeaderElection() bool { return false }
 
-// common is what the reconcilers share.
+// common holds the parts that the reconcilers share.
 type common struct {
 	ctrl.Manager
 	Options
@@ -156,7 +156,7 @@ func controllerOptions(concurrency int) controller.Options {
 	return controller.Options{MaxConcurrentReconciles: concurrency, RateLimiter: retries[reconcile.Request]()}
 }
 
-// forgetSeen lets the store forget a write as soon as the cache has it.
+// forgetSeen makes the store forget a write as soon as the cache shows it.
 func forgetSeen(ctx context.Context, mgr ctrl.Manager, store *kube.Store) error {
 	for _, object := range []client.Object{
 		&clusterv1.Cluster{}, &fleetv1.Cluster{}, &fleetv1.ClusterGroup{}, &fleetv1.BundleNamespaceMapping{},
@@ -228,7 +228,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return kube.IndexRivals(ctx, indexer)
 }
 
-// ofUse indexes Clusters and Fleet Clusters by what they use.
+// ofUse indexes Clusters and Fleet Clusters by their use.
 func ofUse(index string) client.IndexerFunc {
 	return func(object client.Object) []string {
 		switch cluster := object.(type) {

@@ -10,22 +10,21 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// step is what is done next for a Cluster. Each is taken at most once in a reconcile.
+// step is the next action for a Cluster. A reconcile takes each step at most once.
 type step string
 
 const (
-	// rest ends the reconcile: the outcome says how the Cluster stands.
+	// rest ends the reconcile: the outcome gives the state of the Cluster.
 	rest step = "rest"
-	// restamp brings the stamp on the Cluster to what it should be, where the webhook has
-	// not done so already.
+	// restamp gives the Cluster the desired stamp, unless the webhook has already done so.
 	restamp step = "stamp"
-	// claim serializes Clusters that want the same Fleet Cluster: of two, the second sees
-	// what the first has made.
+	// claim serializes Clusters that want the same Fleet Cluster: the second Cluster sees the objects
+	// made for the first.
 	claim step = "claim"
-	// target makes the group and the mapping through which the Cluster's bundles are
-	// targeted. Fleet watches neither: they are there before the Fleet Cluster is, or changes.
+	// target makes the group and the mapping through which the Cluster's bundles are targeted. Fleet
+	// watches neither, so they must exist before the Fleet Cluster is made or changed.
 	target step = "target"
-	// resolve reads what the template values are made of.
+	// resolve reads the objects from which the template values are made.
 	resolve step = "resolve"
 	// takeOver gives the Cluster a Fleet Cluster that was handed over or left behind.
 	takeOver step = "take over"
@@ -41,14 +40,14 @@ const (
 	withdraw step = "withdraw"
 )
 
-// next returns what to do next and, if that is rest, how the Cluster stands. It is pure.
+// next returns the next step and, if that is rest, the outcome. It is pure.
 func (s *scope) next() (step, outcome) {
 	switch {
 	case s.retained && !s.isClaimed():
 		return rest, outcome{}
 	case s.retained && s.paused:
-		// One thing does not wait: clusterctl may move Clusters while the import is turned
-		// off, and Fleet would uninstall their applications.
+		// One step does not wait: clusterctl may move Clusters while the import is turned off, and
+		// Fleet would uninstall their applications.
 		return s.first(release), s.unchanged()
 	case s.retained:
 		return s.first(reclaim), s.unchanged()
@@ -56,7 +55,7 @@ func (s *scope) next() (step, outcome) {
 	case !s.cluster.DeletionTimestamp.IsZero() && s.paused:
 		return rest, s.unchanged()
 	case !s.cluster.DeletionTimestamp.IsZero():
-		// Paused, deleted, unpaused: its Fleet Cluster must go with it after all.
+		// The Cluster was paused, deleted, then unpaused: its Fleet Cluster must be deleted with it.
 		return s.first(reclaim), s.unchanged()
 	case s.paused && !s.selected && !s.isClaimed():
 		return rest, unselected(false, false, s.why)
@@ -85,7 +84,7 @@ func (s *scope) nextOfImport() (step, outcome) {
 	case s.beside.Way != stamp.Import && !s.has():
 		return s.nextBesideRancher()
 	case s.rival.Name != "":
-		name := stamp.OnSync(s.in, s.subject, s.pin()).Pin.ClusterName // It may not be pinned to it.
+		name := stamp.OnSync(s.in, s.subject, s.pin()).Pin.ClusterName // The Cluster may not be pinned to it.
 		return s.first(reclaim), retained(StateConflicted, s.isIn(), reasonConflict,
 			stamp.SharedFleetNamespace(s.cluster.Namespace, name, s.cluster.Name)).again(rivalInterval)
 	case !s.taken[claim]:
@@ -133,7 +132,7 @@ func (s *scope) nextOfImport() (step, outcome) {
 	}
 }
 
-// nextBesideRancher is next for a Cluster whose Fleet Cluster is Rancher's, or will be.
+// nextBesideRancher is next for a Cluster whose Fleet Cluster is, or will be, Rancher's.
 func (s *scope) nextBesideRancher() (step, outcome) {
 	switch {
 	case s.beside.Way == stamp.Wait:
@@ -144,7 +143,7 @@ func (s *scope) nextBesideRancher() (step, outcome) {
 		return rest, notImported(StatePending, reasonUnresolved, s.unresolved).again(s.again)
 	case !s.taken[attach]:
 		return attach, outcome{}
-	case s.rancher == nil: // It is gone, and its event brings the Cluster back.
+	case s.rancher == nil: // It is deleted; when it appears again, the event brings the Cluster back.
 		return rest, waitingForRancher(fmt.Sprintf("Fleet Cluster %q of Rancher", s.beside.Fleet))
 	case s.foreign != "":
 		return rest, retained(StateConflicted, true, reasonConflict, s.foreign)
@@ -153,7 +152,7 @@ func (s *scope) nextBesideRancher() (step, outcome) {
 	}
 }
 
-// first returns a step if it has anything to do, and rest if not.
+// first returns a step if there is work for it, and rest if not.
 func (s *scope) first(wanted step) step {
 	if wanted == release && s.isToBeReleased() || wanted == reclaim && s.isToBeReclaimed() {
 		return wanted
@@ -164,9 +163,9 @@ func (s *scope) first(wanted step) step {
 // isNew reports whether the Cluster is not in Fleet yet.
 func (s *scope) isNew() bool { return s.fleet == nil || s.relation == stamp.Orphan }
 
-// isTurning reports whether Fleet shall install the agent of a Cluster whose agent was to register itself,
-// and has to wait for the control plane. If the Fleet Cluster named the kubeconfig now, it would be missing,
-// and Fleet would look for it at intervals of up to 10 minutes.
+// isTurning reports whether Fleet should now install the agent of a Cluster whose agent was to
+// register itself, but must wait for the control plane. If the Fleet Cluster named the kubeconfig now,
+// the kubeconfig would be missing, and Fleet would look for it at intervals of up to 10 minutes.
 func (s *scope) isTurning() bool {
 	return !s.byAgent && s.has() && s.fleet.Spec.KubeConfigSecret == "" && !s.isInitialized()
 }
@@ -175,8 +174,8 @@ func (s *scope) isInitialized() bool {
 	return ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
-// agentNote says that the agent does not go where the FleetAddonConfig wants it, or that it will be removed from
-// there; empty if neither.
+// agentNote says that the agent is in another namespace than the FleetAddonConfig asks for, or that an
+// older Turtles will remove it from there; empty if neither.
 func (s *scope) agentNote() string {
 	runs, asked := s.agentNamespace(), s.in.Cluster.AgentNamespace
 	if s.beside.RemovesAgent && runs == settings.DefaultAgentNamespace {
@@ -188,8 +187,8 @@ func (s *scope) agentNote() string {
 	return fmt.Sprintf("; its agent stays in namespace %q instead of %q (spec.cluster.agentNamespace): an agent that registers itself has its credential there", runs, asked)
 }
 
-// isUnmade reports whether the objects that a topology Cluster will refer to are not there
-// yet: without them template values would be resolved, and lack what bundles read.
+// isUnmade reports whether the objects that a topology Cluster will refer to do not exist yet.
+// Template values resolved now would lack fields that bundles read.
 func (s *scope) isUnmade() bool {
 	spec := s.cluster.Spec
 	return spec.Topology.IsDefined() && !(spec.ControlPlaneRef.IsDefined() && spec.InfrastructureRef.IsDefined())

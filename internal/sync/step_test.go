@@ -37,7 +37,7 @@ type met struct {
 	again    time.Duration
 }
 
-// metFleet is the Fleet Cluster that it has.
+// metFleet is the Fleet Cluster of a met Cluster.
 type metFleet struct {
 	relation        stamp.Relation
 	owned, released bool
@@ -118,8 +118,9 @@ func (f *metFleet) object() *fleetv1.Cluster {
 	return fleet
 }
 
-// play takes the steps of a reconcile as the reconciler would, and returns them with the outcome.
-// It adds what Fleet says of the Cluster's bundles, which it must in every state.
+// play takes the steps of a reconcile as the reconciler would, and returns them with the outcome. It
+// checks that the mirrored condition is reported in every state in which the Fleet Cluster is the
+// Cluster's own.
 func (m met) play(t *testing.T) (steps []step, result outcome) {
 	t.Helper()
 	s := m.scope()
@@ -170,8 +171,8 @@ func (m met) play(t *testing.T) (steps []step, result outcome) {
 	}
 }
 
-// TestSteps holds what is done for a Cluster against the table of lifecycles in the
-// contract: one row for each state that it names.
+// TestSteps compares the steps for a Cluster with the contract's table of lifecycles: one row for each
+// state in the table.
 func TestSteps(t *testing.T) {
 	own := &metFleet{relation: stamp.Own, ours: true, owned: true}
 	released := &metFleet{relation: stamp.Own, ours: true, released: true}
@@ -276,8 +277,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestStepsOfEverything plays every combination, and holds the steps against what must
-// never be.
+// TestStepsOfEverything plays every combination of states, and checks the laws that hold for all of
+// them.
 func TestStepsOfEverything(t *testing.T) {
 	fleets := []*metFleet{nil}
 	for relation := stamp.Foreign; relation <= stamp.Orphan; relation++ {

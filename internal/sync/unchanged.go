@@ -21,10 +21,10 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// digests are of what the last reconcile of each imported Cluster has read, and written, if it left
-// nothing to do. As long as a digest is the same, there is nothing to do: a change to a class or
-// a FleetAddonConfig wakes thousands of Clusters, and most reconciles find nothing; so does our own
-// write of each import.
+// digests holds a digest for each imported Cluster whose last reconcile left nothing to do. The digest
+// covers the objects that this reconcile read and wrote. As long as it stays the same, there is
+// nothing to do. A change to a class or a FleetAddonConfig wakes thousands of Clusters, and our own
+// write of an import wakes its Cluster; most of these reconciles find nothing.
 type digests struct {
 	client.Reader
 	store        *kube.Store
@@ -37,11 +37,12 @@ type digests struct {
 	known map[types.NamespacedName]uint64
 }
 
-// digest is of what a reconcile of a Cluster reads: of what others write, and of all of it, with what
-// the reconcile itself may write. Zero stands for a Cluster about which more would have to be read.
+// digest identifies the objects that a reconcile of a Cluster reads: inputs covers the fields that
+// others write, all adds the fields that the reconcile itself may write. Zero means that the digest
+// does not cover every object that a reconcile would read.
 type digest struct {
 	inputs, all uint64
-	// untilStale is how long all of it holds if the agent stays silent; zero for any time.
+	// untilStale is how long the digest holds if the agent stays silent; zero for no limit.
 	untilStale time.Duration
 }
 
@@ -49,8 +50,8 @@ func newDigests(cache client.Reader, store *kube.Store, reader *references.Reade
 	return &digests{Reader: cache, store: store, references: reader, rancher: rancher, bundlesReady: bundlesReady, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
 }
 
-// of returns the digest of what a reconcile of a Cluster would read now, and whether it equals that
-// of the last reconcile.
+// of returns the digest of the objects that a reconcile of a Cluster would read now, and whether the
+// last reconcile noted the same digest.
 func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (now digest, isKnown bool) {
 	now = d.sum(ctx, in, cluster, d.outputs(ctx, cluster))
 	key := client.ObjectKeyFromObject(cluster)
@@ -63,9 +64,9 @@ func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *cluster
 	return now, false
 }
 
-// note keeps the digest of a finished reconcile that has left nothing to do: of the Cluster and of
-// what was made for it as the reconcile has read or written them, if nothing that others write has
-// changed since before. The reconcile may or may not have read such a change.
+// note keeps the digest of a finished reconcile that left nothing to do. The digest covers the Cluster
+// and the objects made for it, as the reconcile read or wrote them. If a field that others write has
+// changed since before, note keeps nothing: the reconcile may have missed that change.
 func (d *digests) note(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, s *scope, before digest) {
 	now := d.sum(ctx, in, cluster, outputs{s.fleet, s.targets})
 	if now.all == 0 || now.inputs != before.inputs {
@@ -82,14 +83,14 @@ func (d *digests) forget(key types.NamespacedName) {
 	delete(d.known, key)
 }
 
-// outputs are what was made for a Cluster. Group and mapping have reconcilers of their own, and
-// only their UIDs count.
+// outputs are the objects made for a Cluster. Group and mapping have reconcilers of their own, so only
+// their UIDs count.
 type outputs struct {
 	fleet   *fleetv1.Cluster // nil if there is none
 	targets desired.Targets
 }
 
-// outputs reads what was made for a Cluster.
+// outputs reads the objects made for a Cluster.
 func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster) outputs {
 	var fleet fleetv1.Cluster
 	pinned := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
@@ -105,7 +106,7 @@ func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster) outpu
 	}}
 }
 
-// sum reads what a reconcile of an imported Cluster reads.
+// sum computes the digest of the objects that a reconcile of an imported Cluster reads.
 func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, made outputs) (result digest) {
 	namespace := namespaceMetadata()
 	if err := d.Get(ctx, types.NamespacedName{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); err != nil {
@@ -124,7 +125,8 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 		return digest{}
 	}
 	pinned := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
-	// Pins take no namespace from a Cluster that is in Fleet, so only Fleet Clusters are read.
+	// A pinned Cluster never takes the namespace of a Cluster that is in Fleet, so only Fleet Clusters
+	// matter.
 	if rival, err := kube.RivalOf(ctx, d.Reader, pinned); err != nil || rival.Name != "" {
 		return digest{}
 	}
@@ -154,7 +156,7 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	return result
 }
 
-// apart returns the conditions that others write, and ours.
+// apart separates the conditions that others write from ours.
 func apart(all []metav1.Condition) (others, ours []metav1.Condition) {
 	for _, condition := range all {
 		if slices.Contains(conditionTypes, condition.Type) {
@@ -166,9 +168,9 @@ func apart(all []metav1.Condition) (others, ours []metav1.Condition) {
 	return others, ours
 }
 
-// metadata returns what is used of a class: labels, and whether it is being deleted. The
-// version is included: a reconcile reads the class once more, and labels may have come and gone in
-// between.
+// metadata returns the part of a class that a reconcile uses: its labels, and whether it is being
+// deleted. It includes the version, because a reconcile reads the class once more, and labels may have
+// come and gone in between.
 func (d *digests) metadata(ctx context.Context, key types.NamespacedName, class *metav1.PartialObjectMetadata) any {
 	if key.Name == "" || d.Get(ctx, key, class, client.UnsafeDisableDeepCopy) != nil {
 		return nil
@@ -187,8 +189,8 @@ func (d *digests) uid(ctx context.Context, key types.NamespacedName, object clie
 	return object.GetUID()
 }
 
-// isPlainlyOf reports whether a Fleet Cluster is a Cluster's by UID alone, so that nothing
-// else has to be read.
+// isPlainlyOf reports whether the UID alone proves that a Fleet Cluster belongs to a Cluster, so that
+// the digest needs no further read.
 func isPlainlyOf(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
 	owners := slices.DeleteFunc(slices.Clone(fleet.OwnerReferences), func(owner metav1.OwnerReference) bool { return !stamp.IsCluster(owner) })
 	switch len(owners) {
@@ -201,8 +203,8 @@ func isPlainlyOf(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
 	}
 }
 
-// isConverged reports whether a reconcile has left an imported Cluster as it should be. A target that
-// could not be made is tried again.
+// isConverged reports whether a reconcile has left an imported Cluster in its desired state. If a
+// target could not be made, the next reconcile tries again.
 func (s *scope) isConverged(result outcome) bool {
 	isTargeted := useOf(s.cluster).isZero() || !s.in.Cluster.ApplyClassGroup || s.targets.Group != "" && s.targets.Mapping != ""
 	return result.state == StateImported && result.after == 0 && s.unresolved == "" && s.relation == stamp.Own && isTargeted

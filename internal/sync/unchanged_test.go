@@ -38,7 +38,7 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// server is an API server, and a cache that never lags. It records what is read.
+// server is an API server with a cache that never lags. It records the objects that are read.
 type server struct {
 	client.WithWatch
 	direct client.WithWatch // It records nothing.
@@ -125,7 +125,7 @@ func (s *server) reconciler() *clusterReconciler {
 	}
 }
 
-// scene is a server with a Cluster, its reconciler, and what is beside the Cluster.
+// scene is a server with a Cluster, its reconciler, and the objects around the Cluster.
 type scene struct {
 	*server
 	*clusterReconciler
@@ -170,7 +170,7 @@ func newScene(t *testing.T, class, classNamespace string, change func(*clusterv1
 	return result
 }
 
-// reconcile reconciles, and returns what was read and written.
+// reconcile runs one reconcile, and returns its reads and writes.
 func (s *scene) reconcile(t *testing.T) (reads map[string]client.Object, writes []string) {
 	t.Helper()
 	s.reads, s.writes = map[string]client.Object{}, nil
@@ -181,7 +181,7 @@ func (s *scene) reconcile(t *testing.T) (reads map[string]client.Object, writes 
 	return reads, s.writes
 }
 
-// change changes an object of the Cluster's name, its status, too.
+// change changes an object that has the Cluster's name, including its status.
 func (s *scene) change(t *testing.T, object client.Object, change func(client.Object)) {
 	t.Helper()
 	if err := s.direct.Get(t.Context(), s.key, object); err != nil {
@@ -197,7 +197,8 @@ func (s *scene) change(t *testing.T, object client.Object, change func(client.Ob
 	}
 }
 
-// digest returns the digest of what a reconcile would read now, and whether it would be skipped.
+// digest returns the digest of the objects that the next reconcile would read, and whether it would be
+// skipped.
 func (s *scene) digest(t *testing.T) (digest uint64, isKnown bool) {
 	t.Helper()
 	in, err := s.settings.Current(t.Context())
@@ -212,8 +213,8 @@ func (s *scene) digest(t *testing.T) (digest uint64, isKnown bool) {
 	return digest, digest == s.digests.known[s.key]
 }
 
-// The events of an import's own writes cost no reconcile: what was written is in the digest as the
-// API server will show it.
+// The events of an import's own writes cause no reconcile: the digest covers the written objects as
+// the API server will show them.
 func TestImportIsReconciledOnce(t *testing.T) {
 	for _, classNamespace := range []string{"", "classes"} {
 		s := newScene(t, "standard", classNamespace, nil)
@@ -238,8 +239,8 @@ func TestImportIsReconciledOnce(t *testing.T) {
 	}
 }
 
-// Whatever a reconcile of an imported Cluster reads is in its digest: if any of it is replaced,
-// appears or goes, the next reconcile is not skipped.
+// The digest covers every object that a reconcile of an imported Cluster reads: if one of them is
+// replaced, appears or disappears, the next reconcile is not skipped.
 func TestDigestCoversWhatIsRead(t *testing.T) {
 	for name, test := range map[string]struct {
 		class, classNamespace string
@@ -288,8 +289,8 @@ func TestDigestCoversWhatIsRead(t *testing.T) {
 	}
 }
 
-// replaced has something done while there is another object under the name of one that was read,
-// or one where there was none.
+// replaced calls do while another object has the name of an object that was read. If there was no
+// object of that name, there is one meanwhile.
 func (s *server) replaced(t *testing.T, read client.Object, do func()) {
 	t.Helper()
 	ctx := t.Context()

@@ -20,23 +20,25 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// users answers who needs what is made in a namespace: for a class of another namespace,
-// or for having Clusters at all. There are two kinds.
+// users finds the Clusters that need the objects that Muster makes in a namespace: the group and the
+// mapping for a class of another namespace, or the annotation on a Namespace that has Clusters. There
+// are two kinds of users.
 //
-// A maker is a Cluster that is claimed, selected now, neither paused nor being deleted. What
-// it needs is made, restored and revived. Nothing else is a reason to open one namespace to
-// another: labels and annotations are written by tenants.
+// A maker is a Cluster that is claimed, selected now, neither paused nor being deleted. Muster makes,
+// restores and revives the objects that a maker needs. Nothing else is a reason to open one namespace
+// to another: tenants write labels and annotations.
 //
-// A retainer is anything that Fleet may still deploy to through what is there: a Cluster that
-// is retained or yet to be claimed, a Fleet Cluster. For it, what is there stays as it is.
+// A retainer is any object that Fleet may still deploy to through the existing objects: a retained
+// Cluster, a Cluster that is yet to be claimed, or a Fleet Cluster. For a retainer, the existing
+// objects stay as they are.
 type users struct {
 	client.Reader
 	store   *kube.Store
 	rancher *rancher
 
 	mu sync.Mutex
-	// known is, for each question, a Cluster that was the answer when it was asked last.
-	// Thousands may be the answer, and each event asks: reading one is enough.
+	// known holds the last answer to each question, a Cluster. Thousands of Clusters may be the
+	// answer, and each event asks: reading one is enough.
 	known map[question]string
 }
 
@@ -44,8 +46,8 @@ func newUsers(reader client.Reader, store *kube.Store) *users {
 	return &users{Reader: reader, store: store, known: map[question]string{}}
 }
 
-// subset is which Clusters of a namespace a question is about: those whose use has a value in
-// an index that Clusters and Fleet Clusters share; all of them if it is empty.
+// subset specifies which Clusters of a namespace a question is about: those whose use has a value in
+// an index that Clusters and Fleet Clusters share. The empty subset means all of them.
 type subset struct{ index, value string }
 
 func ofGroup(name string) subset          { return subset{byGroup, name} }
@@ -66,7 +68,8 @@ type question struct {
 	subset    subset
 }
 
-// maker returns what a maker of the namespace uses; zero if there is none.
+// maker returns the use of a maker in the namespace; zero if there is no maker, or if it uses no class
+// of another namespace.
 func (u *users) maker(ctx context.Context, in settings.Settings, namespace string, about subset) (use, error) {
 	maker, err := u.find(ctx, question{"maker", namespace, about}, func(cluster *clusterv1.Cluster, labels map[string]string) (bool, error) {
 		return u.makes(ctx, in, cluster, labels)
@@ -77,12 +80,12 @@ func (u *users) maker(ctx context.Context, in settings.Settings, namespace strin
 	return useOf(maker), nil
 }
 
-// makes reports whether a Cluster is a maker, and the group that it needs is free.
+// makes reports whether a Cluster is a maker and the name of its group is free.
 func (u *users) makes(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) (bool, error) {
 	if !isMaker(in, cluster, namespaceLabels) {
 		return false, nil
 	}
-	// What is Rancher's has its group in a workspace of Rancher's.
+	// A Cluster that Rancher manages has its group in a workspace of Rancher's.
 	if beside, err := u.rancher.beside(ctx, in.Cluster, cluster, namespaceLabels); err != nil || beside.Way != stamp.Import {
 		return false, err
 	}
@@ -90,8 +93,7 @@ func (u *users) makes(ctx context.Context, in settings.Settings, cluster *cluste
 	return displaced == "", err
 }
 
-// isMaker reports whether a Cluster is claimed, selected now, neither paused nor being
-// deleted.
+// isMaker reports whether a Cluster is claimed, selected now, neither paused nor being deleted.
 func isMaker(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) bool {
 	return stamp.PinOf(cluster.Annotations).IsComplete() && cluster.DeletionTimestamp.IsZero() &&
 		!capiannotations.IsPaused(cluster, cluster) && isSelected(in, cluster, namespaceLabels)
@@ -102,9 +104,9 @@ func isSelected(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabel
 	return selected
 }
 
-// displacing returns the name of the ClusterClass, beside the Clusters, whose own group
-// has the name of the group that a use needs: class "std.classes" of a namespace, and
-// class "std" of namespace "classes" used there. Fleet would target one through the other.
+// displacing returns the name of the ClusterClass, in the Clusters' namespace, whose own group has the
+// name of the group that a use needs: class "std.classes" of a namespace, and class "std" of namespace
+// "classes" used there. Fleet would target one through the other.
 func (u *users) displacing(ctx context.Context, in settings.Settings, used use) (string, error) {
 	if used.isZero() || !in.Cluster.ApplyClassGroup {
 		return "", nil
@@ -116,7 +118,7 @@ func (u *users) displacing(ctx context.Context, in settings.Settings, used use) 
 	return class.Name, nil
 }
 
-// retainer reports whether something in the namespace retains what is there.
+// retainer reports whether a Cluster or Fleet Cluster in the namespace retains the existing objects.
 func (u *users) retainer(ctx context.Context, in settings.Settings, namespace string, about subset) (bool, error) {
 	retainer, err := u.find(ctx, question{"retainer", namespace, about}, func(cluster *clusterv1.Cluster, labels map[string]string) (bool, error) {
 		return isKeeper(in, cluster, labels), nil
@@ -140,16 +142,16 @@ func (u *users) anyFleetCluster(ctx context.Context, namespace string, about sub
 	})
 }
 
-// isKeeper reports whether a Cluster keeps what is there: it is claimed, or about to be. What
-// CAAPF made, and what was made before a pin was lost, must not be deleted in the moment
-// before its users are claimed: Fleet would undeploy.
+// isKeeper reports whether a Cluster keeps the existing objects: it is claimed, or about to be. CAAPF,
+// or Muster before a pin was lost, may have made them. If they were deleted just before their users
+// are claimed, Fleet would undeploy.
 func isKeeper(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) bool {
 	return stamp.PinOf(cluster.Annotations).IsComplete() ||
 		cluster.DeletionTimestamp.IsZero() && isSelected(in, cluster, namespaceLabels)
 }
 
-// keeps reports whether a Fleet Cluster from the cache still uses a class: it has
-// not just been relabelled by us, and the Cluster it was made from exists or was moved.
+// keeps reports whether a Fleet Cluster from the cache still uses a class: the syncer has not just
+// relabelled it, and the Cluster that it was made from exists or was moved.
 func (u *users) keeps(ctx context.Context, in settings.Settings, cached *fleetv1.Cluster) (bool, error) {
 	var current fleetv1.Cluster
 	found, err := u.store.Get(ctx, client.ObjectKeyFromObject(cached), &current)
@@ -157,13 +159,13 @@ func (u *users) keeps(ctx context.Context, in settings.Settings, cached *fleetv1
 		return false, err
 	}
 	if current.Annotations[stamp.ReleasedAnnotation] == "true" {
-		return true, nil // Moved: its applications must stay until someone deletes it.
+		return true, nil // Moved: its applications must stay until a user deletes it.
 	}
 	return u.hasCluster(ctx, in, &current)
 }
 
-// hasCluster reports whether the Cluster that a Fleet Cluster was made from exists. A
-// recreated one of the same name does not count.
+// hasCluster reports whether the Cluster that a Fleet Cluster was made from exists. A recreated
+// Cluster of the same name does not count.
 func (u *users) hasCluster(ctx context.Context, in settings.Settings, fleetCluster *fleetv1.Cluster) (bool, error) {
 	candidates, err := u.candidates(ctx, in, fleetCluster)
 	if err != nil {
@@ -180,8 +182,8 @@ func (u *users) hasCluster(ctx context.Context, in settings.Settings, fleetClust
 	return false, nil
 }
 
-// candidates returns the Clusters that a Fleet Cluster may have been made from. CAAPF without
-// owner references records nothing, but gives it the expected name.
+// candidates returns the Clusters that a Fleet Cluster may come from. Without owner references, CAAPF
+// records no origin, but gives the Fleet Cluster the expected name.
 func (u *users) candidates(ctx context.Context, in settings.Settings, fleetCluster *fleetv1.Cluster) ([]clusterv1.Cluster, error) {
 	name := stamp.OriginOf(fleetCluster).Name
 	var list clusterv1.ClusterList
@@ -201,26 +203,26 @@ func (u *users) candidates(ctx context.Context, in settings.Settings, fleetClust
 	return list.Items, nil
 }
 
-// hasUID reports whether a Cluster of the namespace has the UID. It is asked only about a
-// Fleet Cluster that an earlier Cluster left behind, or that is forged.
+// hasUID reports whether a Cluster of the namespace has the UID. The syncer calls it only for a Fleet
+// Cluster that is forged, or that an earlier Cluster left behind.
 func (u *users) hasUID(ctx context.Context, namespace string, uid types.UID) bool {
 	var list clusterv1.ClusterList
 	if err := u.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{byUID: string(uid)}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
-		return true // Nothing is taken over in doubt.
+		return true // In doubt, nothing is taken over.
 	}
 	return len(list.Items) > 0
 }
 
-// forget drops what is known of a namespace that is gone.
+// forget drops the answers about a deleted namespace.
 func (u *users) forget(namespace string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	maps.DeleteFunc(u.known, func(asked question, _ string) bool { return asked.namespace == namespace })
 }
 
-// find returns a Cluster of a namespace that matches, read-only; nil if there is none. The
-// predicate gets the labels of the Namespace; one that is not in the cache has none, and its
-// Clusters are reconciled.
+// find returns a Cluster of a namespace that matches, read-only; nil if there is none. The predicate
+// gets the labels of the Namespace. A Namespace that is not in the cache has none, and its Clusters
+// are reconciled again later.
 func (u *users) find(ctx context.Context, asked question, is func(*clusterv1.Cluster, map[string]string) (bool, error)) (found *clusterv1.Cluster, err error) {
 	metadata := namespaceMetadata()
 	if err := u.Get(ctx, types.NamespacedName{Name: asked.namespace}, metadata, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
@@ -263,8 +265,8 @@ func (u *users) find(ctx context.Context, asked question, is func(*clusterv1.Clu
 	return found, nil
 }
 
-// few is how many objects are read before all are listed. Nearly every Cluster is the
-// answer, and a list of thousands costs as much as many reads.
+// few is how many objects are read before all are listed. Nearly every Cluster matches, and a list of
+// thousands costs as much as many reads.
 const few = 8
 
 // walk lists the objects of a namespace, first a few, then all, until one matches.
@@ -284,14 +286,15 @@ func (u *users) walk(ctx context.Context, namespace string, about subset, list c
 	return false, nil
 }
 
-// use means that Clusters of a namespace use a class of another. A ClusterGroup and a
-// BundleNamespaceMapping are made for it.
+// use means that Clusters of a namespace use a class of another namespace. Muster makes a ClusterGroup
+// and a BundleNamespaceMapping for it.
 type use struct {
 	namespace string
 	class     types.NamespacedName
 }
 
-// group returns the key of the ClusterGroup, beside the Clusters, that a use needs; zero for no use.
+// group returns the key of the ClusterGroup that a use needs, in the namespace of the Clusters; zero
+// for no use.
 func (u use) group() types.NamespacedName {
 	if u.isZero() {
 		return types.NamespacedName{}
@@ -299,26 +302,26 @@ func (u use) group() types.NamespacedName {
 	return types.NamespacedName{Namespace: u.namespace, Name: stamp.GroupName(u.class.Name, u.class.Namespace)}
 }
 
-// mapping returns the key of the BundleNamespaceMapping, beside the class, that a use needs.
+// mapping returns the key of the BundleNamespaceMapping that a use needs, in the namespace of the
+// class.
 func (u use) mapping() types.NamespacedName {
 	return types.NamespacedName{Namespace: u.class.Namespace, Name: u.namespace}
 }
 
-// isZero reports whether nothing of another namespace is used.
+// isZero reports whether no class of another namespace is used.
 func (u use) isZero() bool { return u == use{} }
 
-// useOf returns which class of another namespace a Cluster names in its topology. Whether
-// anything is made for it depends on whether the Cluster is selected, and claimed.
+// useOf returns which class of another namespace a Cluster names in its topology. Muster makes objects
+// for that use only if the Cluster is selected and claimed.
 func useOf(cluster *clusterv1.Cluster) use {
 	return crossNamespace(cluster.Namespace, cluster.GetClassKey())
 }
 
-// useOfFleet returns which class of another namespace a Fleet Cluster of ours is grouped
-// by. It differs from its Cluster's use while a rebase is under way and while the Cluster
-// is retained: what Fleet deploys follows the Fleet Cluster.
+// useOfFleet returns the class of another namespace by which a Fleet Cluster of ours is grouped. It
+// differs from its Cluster's use while a rebase is under way and while the Cluster is retained: Fleet
+// deploys by the labels of the Fleet Cluster.
 //
-// Its labels prove nothing, as tenants may write them: they keep what is there, and make
-// nothing.
+// Tenants may write these labels, so they prove nothing: they keep existing objects, and make none.
 func useOfFleet(cluster *fleetv1.Cluster) use {
 	if !stamp.IsOurs(cluster) {
 		return use{}

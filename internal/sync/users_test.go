@@ -19,9 +19,9 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// TestOneUserAnswersForThousands: each event of a Cluster asks whether its class is used.
-// As long as the Cluster that was the answer last still is, nothing is listed; when it is
-// not, the next one is found.
+// TestOneUserAnswersForThousands: each event of a Cluster asks whether its class is used. As long as
+// the last answer, a Cluster, is still right, nothing is listed; when it is not, the next one is
+// found.
 func TestOneUserAnswersForThousands(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
@@ -67,7 +67,8 @@ func TestOneUserAnswersForThousands(t *testing.T) {
 	if lists > 1 {
 		t.Errorf("listed %d times", lists)
 	}
-	// They go one by one, are paused, or are rebased: somebody is found as long as there is one.
+	// One Cluster after another is deleted, paused, or rebased: users finds a maker as long as there
+	// is one.
 	for i := range many {
 		object := objects[i+1].DeepCopyObject().(*clusterv1.Cluster)
 		switch i % 3 {
@@ -87,7 +88,7 @@ func TestOneUserAnswersForThousands(t *testing.T) {
 			t.Fatalf("after %d of %d are gone: found %v", i+1, many, found)
 		}
 	}
-	// Those that are paused keep what is there.
+	// Paused Clusters retain the existing objects.
 	if keeps, err := users.retainer(t.Context(), in, "team", ofClassesIn("classes")); err != nil || !keeps {
 		t.Errorf("keeps: %v, %v", keeps, err)
 	}

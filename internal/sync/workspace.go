@@ -21,8 +21,8 @@ import (
 // byWorkspaceGroup indexes Fleet Clusters by the ClusterGroup, in Rancher's workspace, that selects them.
 const byWorkspaceGroup = "muster.workspaceGroup"
 
-// newRancherOf returns what reads Rancher's objects, from a cache of its own: one that holds them only
-// while Rancher is there.
+// newRancherOf returns a reader of Rancher's objects with a cache of its own, which holds them only
+// while Rancher's CRD exists.
 func newRancherOf(c *common, options cache.Options) (*rancher, error) {
 	options.DefaultTransform, options.DefaultNamespaces = trimRancher, nil
 	objects, err := newCache(c.Manager, options)
@@ -37,13 +37,14 @@ func attachedTo(object client.Object) []string {
 	return []string{object.GetAnnotations()[stamp.AttachedAnnotation]}
 }
 
-// membership is which Clusters a group in a workspace is for: those of a namespace that use a class.
+// membership specifies the Clusters that a group in a workspace selects: the Clusters of a namespace
+// that use a class.
 type membership struct {
 	class  types.NamespacedName
 	origin string
 }
 
-// membershipOf returns the membership that the labels of a Fleet Cluster or a group say; zero for none.
+// membershipOf returns the membership in the labels of a Fleet Cluster or a group; zero for none.
 func membershipOf(object client.Object) membership {
 	labels := object.GetLabels()
 	of := membership{types.NamespacedName{Namespace: labels[stamp.ClassNamespaceLabel], Name: labels[stamp.ClassNameLabel]}, labels[stamp.OriginNamespaceLabel]}
@@ -88,7 +89,8 @@ func (r *groupReconciler) ensureInWorkspace(ctx context.Context, in settings.Set
 	return r.keepInWorkspace(ctx, in, workspace, of)
 }
 
-// groupTakenError means that a workspace has Clusters, or a class, of its own, whose group has the name.
+// groupTakenError means that the workspace has Clusters, or a class, of its own whose group has the
+// same name.
 type groupTakenError struct{ group *fleetv1.ClusterGroup }
 
 func (e *groupTakenError) Error() string {
@@ -112,9 +114,9 @@ func (r *groupReconciler) keepInWorkspace(ctx context.Context, in settings.Setti
 	return r.Keep(ctx, desired.WorkspaceGroup(workspace, of.origin, of.class, class), in.Cluster.PatchResource)
 }
 
-// ofWorkspace keeps a group in a workspace while a Fleet Cluster there is one of its members, and deletes it
-// then. It reports whether the key is that of such a group. Tenants can write the labels of a Fleet Cluster: they
-// keep a group, and make none.
+// ofWorkspace keeps a group in a workspace while a Fleet Cluster there is one of its members, and
+// deletes the group after that. It reports whether the key belongs to such a group. Tenants can write
+// the labels of a Fleet Cluster: these keep a group, and make none.
 func (r *groupReconciler) ofWorkspace(ctx context.Context, in settings.Settings, key types.NamespacedName) (isOne bool, err error) {
 	var group fleetv1.ClusterGroup
 	found, err := r.Store.Get(ctx, key, &group)
@@ -145,8 +147,8 @@ func (r *groupReconciler) ofWorkspace(ctx context.Context, in settings.Settings,
 	return true, r.Delete(ctx, &group)
 }
 
-// isAwaited reports whether a Cluster is about to be attached to a Fleet Cluster that the group will select: the
-// group is made first.
+// isAwaited reports whether a Cluster is about to be attached to a Fleet Cluster that the group will
+// select: the syncer makes the group first.
 func (r *groupReconciler) isAwaited(ctx context.Context, in settings.Settings, group *fleetv1.ClusterGroup) (bool, error) {
 	of := membershipOf(group)
 	namespace := namespaceMetadata()

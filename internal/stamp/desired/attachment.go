@@ -13,19 +13,19 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// The labels by which Turtles' successor of CAAPF names a class.
+// The labels with which Turtles' successor of CAAPF names a class.
 const (
 	turtlesClassLabel          = "cluster-api.cattle.io/clusterclass-name"
 	turtlesClassNamespaceLabel = "cluster-api.cattle.io/clusterclass-namespace"
 )
 
-// Attachment returns what Muster adds to the Fleet Cluster that Rancher has for a CAPI Cluster: what
-// its own would have by which bundles are targeted and rendered, and the namespace that the
-// Cluster is in. Nothing of it is Rancher's: no label of Rancher's domain is copied.
+// Attachment returns the fields that Muster adds to the Fleet Cluster that Rancher has for a CAPI
+// Cluster: the fields of Muster's own Fleet Cluster by which bundles are targeted and rendered, and
+// the namespace of the Cluster. It copies no label of Rancher's domain.
 func Attachment(fleet types.NamespacedName, uid types.UID, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets) *fleetv1.Cluster {
 	classKey := cluster.GetClassKey()
 	labels := withoutRancher(copied(classLabels(class), cluster.Labels))
-	delete(labels, ManagedByLabel) // By which Fleet Clusters are Muster's own.
+	delete(labels, ManagedByLabel) // This label marks Muster's own Fleet Clusters.
 	delete(labels, stamp.ClassNameLabel)
 	delete(labels, stamp.ClassNamespaceLabel)
 	for key, value := range stamp.Labels(classKey) {
@@ -50,7 +50,8 @@ func Attachment(fleet types.NamespacedName, uid types.UID, cluster *clusterv1.Cl
 	})
 }
 
-// withoutRancher drops the keys that Rancher itself keeps off its Fleet Clusters, from a map of our own.
+// withoutRancher drops, from a map of our own, the keys that Rancher itself keeps off its Fleet
+// Clusters.
 func withoutRancher(entries map[string]string) map[string]string {
 	maps.DeleteFunc(entries, func(key, _ string) bool {
 		return strings.Contains(key, "cattle.io") || strings.HasPrefix(key, "kubectl.kubernetes.io")
@@ -60,7 +61,7 @@ func withoutRancher(entries map[string]string) map[string]string {
 
 // Unattached compares an attachment with the Fleet Cluster as cached. Lacks means that a label or an
 // annotation is missing. Others are the names of fields with another value, and of missing template
-// values: Turtles' successor of CAAPF replaces them all.
+// values: Turtles' successor of CAAPF replaces all template values.
 func Unattached(want, have *fleetv1.Cluster) (lacks bool, others []string) {
 	for _, pair := range []struct {
 		of         string
@@ -104,8 +105,8 @@ func Without(want *fleetv1.Cluster, names []string) *fleetv1.Cluster {
 	return rest
 }
 
-// WorkspaceGroup returns the ClusterGroup, in a workspace of Rancher's, of the attached Clusters of a
-// namespace that use a class. In a workspace there are Clusters of many namespaces.
+// WorkspaceGroup returns the ClusterGroup, in a workspace of Rancher's, for the attached Clusters of a
+// namespace that use a class. A workspace holds Clusters of many namespaces.
 func WorkspaceGroup(workspace, origin string, classKey types.NamespacedName, class *Class) *fleetv1.ClusterGroup {
 	group := group(types.NamespacedName{Namespace: workspace, Name: stamp.WorkspaceGroupName(classKey, origin)}, classKey, class)
 	group.Labels[stamp.OriginNamespaceLabel] = origin

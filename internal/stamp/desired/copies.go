@@ -11,10 +11,10 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// IsCopy reports whether an annotation holds a copy of the whole object it is on, as it was
-// once applied or as it is in another version: what is left out of the object must not come
-// in through its copy. Which tool made it does not matter (many use kubectl's name under a
-// prefix of their own).
+// IsCopy reports whether an annotation holds a copy of the whole object that it is on, as it was once
+// applied or as it is in another version. Fields that are left out of the object must not come in
+// through its copy. The name of the tool does not matter (many use kubectl's name under a prefix of
+// their own).
 func IsCopy(key string) bool {
 	prefix, name, ok := strings.Cut(key, "/")
 	if !ok {
@@ -30,8 +30,8 @@ func IsCopy(key string) bool {
 		prefix == "kapp.k14s.io" && strings.HasPrefix(name, "original") // kapp, and its differences
 }
 
-// dropCopies removes annotations that hold a copy, in place, wherever they are: an
-// object holds the metadata of others, too, such as that of its machines.
+// dropCopies removes annotations that hold a copy, in place, at any depth: an object may hold the
+// metadata of other objects, such as its machines.
 func dropCopies(node any) {
 	switch typed := node.(type) {
 	case map[string]any:
@@ -49,9 +49,9 @@ func dropCopies(node any) {
 	}
 }
 
-// exclude removes what the pointers lead to. The variables of a topology are in the
-// values several times, in Variables, in the Cluster and in the overrides of its parts:
-// a pointer to one of them holds for all.
+// exclude removes the values that the pointers lead to. The values contain a topology's variables
+// several times: in Variables, in the Cluster, and in the overrides of its parts. A pointer to one of
+// them holds for all.
 func exclude(values map[string]any, pointers []string) {
 	paths := make([][]string, 0, len(pointers))
 	for _, pointer := range pointers {
@@ -75,7 +75,7 @@ func exclude(values map[string]any, pointers []string) {
 	for _, path := range variables {
 		remove(values[VariablesValue], path)
 	}
-	// What a positional pointer named is gone by now, so items may be removed: a null would
+	// The values that positional pointers name are gone by now, so items may be removed: a null would
 	// break every template that goes through the list by name.
 	removeVariables(topology, "variables", variables)
 	removeOverrides(field(topology, "controlPlane"), variables)
@@ -98,9 +98,9 @@ func field(node any, key string) map[string]any {
 	return child
 }
 
-// variablePaths returns which variables, and what in them, a path leads to: by name in
-// Variables, or by position in the Cluster's list of them. An empty path means all.
-// What holds the variables among other things, such as /Cluster, does not name them.
+// variablePaths returns the variables, or the paths in them, that a pointer's path leads to: by name
+// in Variables, or by position in the Cluster's list of variables. An empty path means all. A path to
+// an object that holds the variables among other fields, such as /Cluster, names none.
 func variablePaths(path []string, topology map[string]any) [][]string {
 	if isSegment(path[0], VariablesValue) {
 		return [][]string{path[1:]}
@@ -135,7 +135,7 @@ func removeOverrides(part any, paths [][]string) {
 	removeVariables(field(part, "variables"), "overrides", paths)
 }
 
-// removeVariables removes variables, or what is in them, from a list of names and values.
+// removeVariables removes variables, or values in them, from a list of names and values.
 func removeVariables(parent map[string]any, key string, paths [][]string) {
 	items, ok := parent[key].([]any)
 	if !ok {
@@ -167,17 +167,16 @@ const (
 	ImportedFromAnnotation = stamp.ImportedFromAnnotation
 	FieldManager           = stamp.FieldManager
 
-	// HashAnnotation holds the hash of what was last applied. It tells a field that we no
-	// longer want from one that someone else added, without keeping managedFields in memory.
+	// HashAnnotation holds the hash of the object as last applied. It distinguishes a field that we no
+	// longer want from a field that another writer added, without keeping managedFields in memory.
 	HashAnnotation = stamp.Domain + "/applied-hash"
 	// ClassAnnotation holds the full class name of a Fleet Cluster whose label holds a shortened one.
 	ClassAnnotation = stamp.ClassFullNameAnnotation
 )
 
-// reserved are the prefixes of labels and annotations that are never copied to a Fleet
-// object, beside copies of the object they are on: they steer Fleet and Rancher
-// (fleet.cattle.io/cluster-management makes Fleet ignore a cluster), or describe the object
-// they were copied from.
+// reserved are the prefixes of labels and annotations that Muster never copies to a Fleet object;
+// IsCopy finds further ones. They steer Fleet and Rancher (fleet.cattle.io/cluster-management makes
+// Fleet ignore a cluster), or describe the object that they were copied from.
 var reserved = []string{
 	"fleet.cattle.io/",
 	"management.cattle.io/",
@@ -198,8 +197,8 @@ func isReserved(key string) bool {
 	return false
 }
 
-// copied returns the entries of the maps that may be copied to a Fleet object;
-// where maps share a key the last one wins.
+// copied returns the entries of the maps that may be copied to a Fleet object; if maps share a key,
+// the last one wins.
 func copied(sources ...map[string]string) map[string]string {
 	result := map[string]string{}
 	for _, source := range sources {
@@ -209,8 +208,8 @@ func copied(sources ...map[string]string) map[string]string {
 	return result
 }
 
-// Class is the part of a ClusterClass that is used: its metadata. Nil stands for a class that
-// does not exist (yet).
+// Class is the metadata of a ClusterClass; Muster reads nothing else of it. Nil stands for a class
+// that does not exist (yet).
 type Class = metav1.PartialObjectMetadata
 
 func classLabels(class *Class) map[string]string {

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// copyAnnotations hold, each, the object they are on.
+// Each annotation of copyAnnotations holds the object that it is on.
 const copyAnnotations = `
   kubectl.kubernetes.io/last-applied-configuration: hunter2
   app.oam.dev/last-applied-configuration: hunter2
@@ -82,7 +82,7 @@ spec:
 	})
 }
 
-// A variable is in the values several times: who leaves out one leaves out all.
+// The values contain a variable several times: excluding one occurrence excludes all.
 func TestExclusionsHoldForTheCopiesOfVariables(t *testing.T) {
 	cluster := &clusterv1.Cluster{}
 	if err := yaml.UnmarshalStrict([]byte(`
@@ -126,7 +126,7 @@ spec:
 		w.topology, w.variables = open+", "+list, `open: {password: a, user: b}, list: [{password: e, user: f}]`
 		w.controlPlane, w.deployment, w.pool = "", `{name: open, value: 1}`, ""
 	})
-	// What is left out by its place leaves the others at theirs.
+	// An exclusion by position leaves the other items at their positions.
 	withoutItsPath := without(func(w *want) {
 		*w = withoutX
 		w.topology = open + ", null, " + list
@@ -141,7 +141,7 @@ spec:
 	tests := map[string]struct {
 		exclude []string
 		want    want
-		// gone means that the key Variables, or the list in the Cluster, is not there at all.
+		// gone means that the key Variables, or the list in the Cluster, does not exist at all.
 		noVariables, noTopology bool
 	}{
 		"nothing":                    {want: all},
@@ -210,7 +210,7 @@ spec:
 	}
 }
 
-// A whole that holds the variables among other things does not name them.
+// A pointer to an object that holds the variables among other fields does not exclude the variables.
 func TestExcludingTheClusterLeavesTheVariables(t *testing.T) {
 	for _, pointer := range []string{"/Cluster", "/Cluster/spec", "/Cluster/spec/topology"} {
 		values, err := Values(makeCluster("team", "prod").Class("", "standard").Variable("x", `1`).Obj(), nil, nil, []string{pointer})

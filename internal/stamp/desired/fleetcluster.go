@@ -1,7 +1,6 @@
-// Package desired says what Fleet's objects are to be. Each function is pure: the
-// same CAPI objects and settings give the same Fleet object, and nothing else is
-// looked at. Package kube compares the result with what is there and writes it;
-// package sync decides when, and in which order.
+// Package desired computes the desired state of Fleet's objects. Each function is pure: it reads only
+// CAPI objects and settings, and the same input gives the same Fleet object. Package kube compares the
+// result with the existing object and writes it; package sync decides when, and in which order.
 package desired
 
 import (
@@ -17,14 +16,14 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// FleetCluster returns the Fleet Cluster of a stamped CAPI Cluster. Labels are the Cluster's
-// and its class's, the Cluster's winning, so that bundles can be targeted by either; values
-// are its template values (see Values), nil for none; targets are noted on it, so that it
-// changes with them. ClientID is the ID that an agent that registers itself registers with; if
-// it is empty, Fleet installs the agent through the Cluster's kubeconfig.
+// FleetCluster returns the Fleet Cluster of a stamped CAPI Cluster. It has the labels of the Cluster
+// and of its class, so that bundles can be targeted by either; if both have a key, the Cluster's value
+// wins. Values are the template values (see Values), nil for none. Targets are noted on the Fleet
+// Cluster, so that it changes with them. ClientID is the ID that an agent that registers itself
+// registers with. If it is empty, Fleet installs the agent through the Cluster's kubeconfig.
 //
-// Fields that Fleet itself writes (spec.clientID of an agent that it installs,
-// spec.agentSchedulingCustomization) are left to it.
+// FleetCluster does not set the fields that Fleet itself writes (spec.clientID of an agent that it
+// installs, spec.agentSchedulingCustomization).
 func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets, clientID string) *fleetv1.Cluster {
 	classKey := cluster.GetClassKey()
 	labels := copied(classLabels(class), cluster.Labels)
@@ -72,8 +71,8 @@ func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class
 	return seal(fleetCluster)
 }
 
-// Owner returns the reference by which a Fleet Cluster is deleted with its Cluster. It does
-// not set blockOwnerDeletion: deleting a Cluster must never wait for Fleet.
+// Owner returns the owner reference that makes Kubernetes delete a Fleet Cluster with its Cluster. It
+// does not set blockOwnerDeletion: deleting a Cluster must never wait for Fleet.
 func Owner(cluster *clusterv1.Cluster) metav1.OwnerReference {
 	return metav1.OwnerReference{
 		APIVersion: clusterv1.GroupVersion.String(),

@@ -68,7 +68,7 @@ func TestFleetClusterWhole(t *testing.T) {
 	}
 	withoutHash(t, got.Annotations)
 
-	// One whose agent registers itself differs in nothing else.
+	// A Cluster whose agent registers itself differs in nothing else.
 	byAgent := FleetCluster(settings.Default(), cluster, makeClass("classes", "standard", map[string]string{"tier": "gold"}), values, Targets{}, "drawn")
 	want.Spec.KubeConfigSecret, want.Spec.ClientID = "", "drawn"
 	want.Annotations[HashAnnotation] = byAgent.Annotations[HashAnnotation]
@@ -189,7 +189,7 @@ func TestFleetClusterSettings(t *testing.T) {
 	}
 }
 
-// What it is made from is shared with every other reader of the cache.
+// FleetCluster must not change its inputs: other readers of the cache share them.
 func TestFleetClusterLeavesItsInputsAlone(t *testing.T) {
 	cluster := makeCluster("team", "prod").Label("a", "1").Label("fleet.cattle.io/x", "x").Class("classes", "standard").Obj()
 	class := makeClass("classes", "standard", map[string]string{"b": "2", "management.cattle.io/x": "x"})

@@ -13,8 +13,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// ClassGroup returns the ClusterGroup of a ClusterClass: same name, same
-// namespace, selecting the class's clusters there.
+// ClassGroup returns the ClusterGroup of a ClusterClass. It has the class's name and namespace, and
+// selects the class's Clusters there.
 func ClassGroup(in settings.Settings, class *Class) *fleetv1.ClusterGroup {
 	key := types.NamespacedName{Namespace: class.Namespace, Name: class.Name}
 	group := group(key, key, class)
@@ -57,10 +57,9 @@ func group(key, classKey types.NamespacedName, class *Class) *fleetv1.ClusterGro
 // wrangler's apply), and on no bundle that a user, a HelmOp or a GitRepo makes.
 const agentBundleLabel = "objectset.rio.cattle.io/hash"
 
-// Mapping returns the BundleNamespaceMapping that lets the bundles of a class's
-// namespace reach the Clusters of another namespace. Fleet's agent bundles are left
-// out: they are targeted by cluster name, and mapping them would hand a cluster the
-// agent of its namesake beside the class.
+// Mapping returns the BundleNamespaceMapping that lets the bundles of a class's namespace reach the
+// Clusters of another namespace. It excludes Fleet's agent bundles. Fleet targets these by cluster
+// name, so a mapping would give a cluster the agent of its namesake in the class's namespace.
 func Mapping(classNamespace, clusterNamespace string) *fleetv1.BundleNamespaceMapping {
 	mapping := emptyMapping(classNamespace, clusterNamespace)
 	mapping.BundleSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
@@ -72,8 +71,8 @@ func Mapping(classNamespace, clusterNamespace string) *fleetv1.BundleNamespaceMa
 	return seal(mapping)
 }
 
-// RetiredMapping returns the mapping before it is deleted: it maps nothing, but its existence
-// records that Fleet has yet to drop what was deployed through it.
+// RetiredMapping returns the mapping as it is before it is deleted: it maps no bundle, but its
+// existence records that Fleet has yet to drop the deployments made through it.
 func RetiredMapping(classNamespace, clusterNamespace string) *fleetv1.BundleNamespaceMapping {
 	return seal(emptyMapping(classNamespace, clusterNamespace))
 }

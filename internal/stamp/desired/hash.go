@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Object is an API object, as client.Object of controller-runtime is: this package knows no client.
+// Object is an API object, like client.Object of controller-runtime: this package knows no client.
 type Object interface {
 	metav1.Object
 	runtime.Object
@@ -31,8 +31,8 @@ func seal[T Object](object T) T {
 	return object
 }
 
-// summary stands for an object as it is hashed: what is applied, with the hash of its template
-// values, which are most of it, in their place.
+// summary returns the part of an object that is hashed: the applied fields. Template values, most of
+// an object, are replaced by their hash.
 func summary(object Object) map[string]any {
 	fields, err := Configuration(object)
 	if err != nil { // Every field of a desired object has a JSON form.
@@ -44,9 +44,9 @@ func summary(object Object) map[string]any {
 	return fields
 }
 
-// Configuration returns a desired object as it is applied: only the fields that are wanted, and
-// none that a newer version of Fleet's Go module adds to the status. Template values are shared
-// with the object.
+// Configuration returns a desired object as it is applied. It holds only the desired fields, without
+// the status fields that a newer version of Fleet's Go module adds. It shares the template values with
+// the object.
 func Configuration(want Object) (map[string]any, error) {
 	// Template values are maps already, and most of the object.
 	var values *fleetv1.GenericMap
@@ -69,18 +69,18 @@ func Configuration(want Object) (map[string]any, error) {
 	return fields, nil
 }
 
-// shortKey is the key of ShortValues. It cannot be guessed: template values forged to look
-// short would be taken for what they claim to be.
+// shortKey is the key of ShortValues. It cannot be guessed: otherwise template values could be forged
+// that pass for the ones with this hash.
 var shortKey = rand.Text()
 
-// ShortValues stands for template values by their hash: a cache holds thousands. Values
-// that are short already stay as they are.
+// ShortValues replaces template values by their hash, because a cache holds thousands. Values that are
+// short already stay as they are.
 func ShortValues(values map[string]any) map[string]any {
 	return map[string]any{shortKey: HashOfValues(values)}
 }
 
-// ShortValuesByKey stands for template values that others may write, too: by the hash of each value
-// that Muster may write.
+// ShortValuesByKey is ShortValues for template values that others may write, too. It also keeps a hash
+// of each value that Muster may write.
 func ShortValuesByKey(values map[string]any) map[string]any {
 	if _, isShort := values[shortKey]; isShort {
 		return values
@@ -94,7 +94,7 @@ func ShortValuesByKey(values map[string]any) map[string]any {
 	return short
 }
 
-// isSameValue reports whether one of the template values is what a Fleet Cluster, as cached, has.
+// isSameValue reports whether a wanted template value equals the value in a cached Fleet Cluster.
 func isSameValue(key string, want, have any) bool {
 	short, ok := have.(map[string]any)
 	return ok && HashOfValues(map[string]any{key: want}) == HashOfValues(short)
@@ -108,11 +108,11 @@ func HashOfValues(values map[string]any) string {
 	return Hash(&fleetv1.GenericMap{Data: values})
 }
 
-// usualSize is what template values seldom exceed, in bytes.
+// usualSize, in bytes, is a size that template values seldom exceed.
 const usualSize = 16 << 10
 
-// Hash returns a hash of a value's canonical JSON: the same for values that are
-// equal once they have been through an API server.
+// Hash returns a hash of a value's canonical JSON. It is the same for values that are equal once they
+// have been through an API server.
 func Hash(value any) string {
 	sum := sha256.Sum256(appendCanonical(make([]byte, 0, usualSize), value))
 	return hex.EncodeToString(sum[:16])

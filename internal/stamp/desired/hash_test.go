@@ -15,8 +15,7 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// The hash is stored on objects: one that changes between releases makes every
-// object be written once more.
+// The hash is stored on objects: if a release changed it, Muster would write every object once more.
 func TestHashIsGolden(t *testing.T) {
 	for value, want := range map[any]string{
 		"a":  "ac8d8342bbb2362d13f0a559a3621bb4",
@@ -29,7 +28,7 @@ func TestHashIsGolden(t *testing.T) {
 	}
 }
 
-// Template values that somebody has made to look short are not taken for what they claim.
+// Template values forged to look short do not pass for the values with that hash.
 func TestShortValuesCannotBeForged(t *testing.T) {
 	values := map[string]any{"Cluster": "prod"}
 	forged := map[string]any{HashAnnotation: HashOfValues(values)}
@@ -67,7 +66,7 @@ func TestHashOfWhatIsTheSame(t *testing.T) {
 	}
 }
 
-// Each thing that is wanted is in the hash: dropping it must be noticed.
+// The hash covers every desired field: if one is dropped, the hash must change.
 func TestSealCoversEverything(t *testing.T) {
 	hashOf := func(spec string, change func(*clusterBuilder)) string {
 		cluster := makeCluster("team", "prod").Label("a", "1").Annotation("b", "2").Class("classes", "standard")
@@ -122,8 +121,8 @@ func TestTargetsAreNoted(t *testing.T) {
 	}
 }
 
-// What is hashed is what encoding/json makes of a value that has been through JSON
-// once, whatever is in it.
+// The canonical JSON equals the output of encoding/json for a value that has been through JSON once,
+// whatever the value holds.
 func FuzzCanonical(f *testing.F) {
 	for _, seed := range []string{
 		`null`, `true`, `"a"`, `"\u2028<&>\"\\\u0000ä日本"`, `-0`, `1e21`, `1e-7`, `0.1`, `9007199254740992`, `-9007199254740993`, `9223372036854775807`,
@@ -197,8 +196,8 @@ func BenchmarkHash(b *testing.B) {
 	})
 }
 
-// What is hashed is what is applied, byte for byte: another version of Fleet's Go module must not
-// have every Fleet Cluster written once more.
+// The hash covers exactly the applied bytes: a new version of Fleet's Go module must not cause another
+// write of every Fleet Cluster.
 func TestWhatIsHashedIsGolden(t *testing.T) {
 	cluster := makeCluster("team", "prod").Label("a", "1").Class("classes", "standard").Obj()
 	fleet := FleetCluster(settingsOf(t, `{cluster: {agentTolerations: [{key: k, operator: Exists}]}}`), cluster, nil, map[string]any{"v": 1}, Targets{Group: "g"}, "")

@@ -20,13 +20,13 @@ const (
 	marker              = "hunter2"
 )
 
-// confidant is a kind of control plane: one with the marker in every field that its
-// documentation lets somebody write one into, and words that bundles may well want.
+// confidant is a kind of control plane. Its manifest has the marker in every field that, by the kind's
+// documentation, may hold a secret, and words that bundles may well want.
 type confidant struct {
 	group, kind  string
 	controlPlane string
 	retained     string
-	// open means that the kind names Secrets, and holds none.
+	// open means that the kind names Secrets, but holds no secret itself.
 	open bool
 }
 
@@ -86,8 +86,8 @@ spec:
     serverConfig: {clusterDomain: cluster.local}
 `, retained: "v1.36.3+k3s1 cluster.local"},
 
-	// https://github.com/siderolabs/cluster-api-bootstrap-provider-talos#readme: data is a
-	// whole machine configuration, with the cluster's tokens and keys.
+	// https://github.com/siderolabs/cluster-api-bootstrap-provider-talos#readme: data is a whole
+	// machine configuration, with the cluster's tokens and keys.
 	{group: controlPlaneGroup, kind: "TalosControlPlane", controlPlane: `
 spec:
   version: v1.36.3
@@ -102,8 +102,8 @@ spec:
       strategicPatches: ["machine: {token: hunter2}"]
 `, retained: "v1.36.3 v1.11 MachineName controlplane"},
 
-	// https://docs.k0smotron.io/stable/capi-controlplane-bootstrap/ and, for what k0s itself
-	// is given, https://docs.k0sproject.io/stable/configuration/
+	// https://docs.k0smotron.io/stable/capi-controlplane-bootstrap/ and, for the configuration of k0s
+	// itself, https://docs.k0sproject.io/stable/configuration/
 	{group: controlPlaneGroup, kind: "K0sControlPlane", controlPlane: `
 spec:
   version: v1.36.3+k0s.0
@@ -213,7 +213,7 @@ spec: {version: v1.36.3, project: kept-project, location: kept-location, endpoin
 `, retained: "v1.36.3 kept-project kept-location kept-host"},
 }
 
-// What a control plane says in secret never reaches Fleet unless somebody asks for it.
+// The secrets of a control plane never reach Fleet unless a user asks for them.
 func TestSecretsOfControlPlanesStayOut(t *testing.T) {
 	for _, test := range confidants {
 		t.Run(test.kind, func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestSecretsOfControlPlanesStayOut(t *testing.T) {
 	}
 }
 
-// Either reference may name a control plane: it says as little by the other one.
+// Either reference may name a control plane: its secrets stay out in both cases.
 func TestSecretsStayOutByTheOtherReference(t *testing.T) {
 	for _, test := range confidants {
 		object := parse(t, test.controlPlane)
@@ -268,7 +268,7 @@ func TestSecretsStayOutByTheOtherReference(t *testing.T) {
 	}
 }
 
-// What is no control plane keeps what only has the same name.
+// An object that is not a control plane keeps fields that only share the name of an excluded field.
 func TestExclusionsOfControlPlanesSpareInfrastructure(t *testing.T) {
 	infrastructure := map[string]any{"kind": "VSphereCluster", "spec": map[string]any{"version": "kept"}}
 	values, err := Values(makeCluster("team", "prod").Obj(), nil, infrastructure, []string{"/ControlPlane/spec/version"})
@@ -280,7 +280,7 @@ func TestExclusionsOfControlPlanesSpareInfrastructure(t *testing.T) {
 	}
 }
 
-// Whoever lets the syncer read another control plane says here what secrets it holds.
+// A developer who lets the syncer read another control plane must list its secrets in this file.
 func TestEveryReadableControlPlaneIsKnown(t *testing.T) {
 	known := map[string]bool{}
 	for _, test := range confidants {
@@ -306,7 +306,7 @@ func TestEveryReadableControlPlaneIsKnown(t *testing.T) {
 	}
 }
 
-// Whoever adds to the default copies it: the schema must take it, and more.
+// A user who adds exclusions copies the default ones: the schema must accept these, and more.
 func TestTheDefaultExclusionsCanBeExtended(t *testing.T) {
 	const limit = 128 // of the schema
 	if count := len(settings.DefaultExclude()); count > limit*3/4 {

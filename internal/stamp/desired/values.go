@@ -19,11 +19,10 @@ const (
 	VariablesValue      = "Variables"
 )
 
-// Values returns the template values of a Cluster: the Cluster, its control plane
-// and its infrastructure cluster without status and what the API server keeps for
-// itself, and the topology's variables as a map. What the JSON pointers name is
-// left out. A nil control plane or infrastructure cluster stands for a Cluster that
-// refers to none.
+// Values returns the template values of a Cluster: the Cluster, its control plane and its
+// infrastructure cluster, and the topology's variables as a map. The objects come without status and
+// the API server's own fields, and without the fields that the JSON pointers name. A nil control plane
+// or infrastructure cluster means that the Cluster refers to none.
 func Values(cluster *clusterv1.Cluster, controlPlane, infrastructure map[string]any, pointers []string) (map[string]any, error) {
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cluster)
 	if err != nil {
@@ -48,9 +47,9 @@ func Values(cluster *clusterv1.Cluster, controlPlane, infrastructure map[string]
 	return values, nil
 }
 
-// withOtherReference adds to JSON pointers into the control plane those into the
-// infrastructure cluster, where that is a control plane: Cluster API lets both references
-// name the same object, and EKS is often written so.
+// withOtherReference repeats the JSON pointers into the control plane as pointers into the
+// infrastructure cluster if that is a control plane, too. Cluster API lets both references name the
+// same object, as many EKS Clusters do.
 func withOtherReference(infrastructure map[string]any, pointers []string) []string {
 	if kind, _ := infrastructure["kind"].(string); !strings.HasSuffix(kind, ControlPlaneValue) {
 		return pointers
@@ -64,8 +63,8 @@ func withOtherReference(infrastructure map[string]any, pointers []string) []stri
 	return all
 }
 
-// Source strips an object, in place, of what never reaches the template values:
-// status, what changes without the user changing anything, and copies of the object.
+// Source removes, in place, the fields of an object that never reach the template values: status,
+// fields that change without a user's change, and copies of the object.
 func Source(object map[string]any) map[string]any {
 	delete(object, "status")
 	metadata, _ := object["metadata"].(map[string]any)
@@ -99,8 +98,8 @@ func segments(pointer string) []string {
 	return parts
 }
 
-// remove deletes what the path points to; "*" stands for every key or item. An item of
-// a list becomes null, so that the others keep their positions.
+// remove deletes the value that the path points to; "*" stands for every key or item. An item of a
+// list becomes null, so that the others keep their positions.
 func remove(node any, path []string) {
 	switch typed := node.(type) {
 	case map[string]any:
@@ -126,8 +125,8 @@ func remove(node any, path []string) {
 	}
 }
 
-// dropNulls removes null fields: to the API server they mean "absent", so a value
-// that holds them would never equal what was stored.
+// dropNulls removes null fields. To the API server they mean "absent", so values with null fields
+// would never equal the stored ones.
 func dropNulls(node any) {
 	switch typed := node.(type) {
 	case map[string]any:

@@ -158,7 +158,7 @@ func TestExclude(t *testing.T) {
 	}
 }
 
-// Pointers into lists take what they name away, too.
+// Pointers into lists remove the values that they name, too.
 func TestExcludeListItems(t *testing.T) {
 	for pointer, want := range map[string]string{
 		"/ControlPlane/spec/files/*":         `[null,null]`,
