@@ -1,6 +1,6 @@
 // Command docscheck compares the documentation with the code: every make target, flag, metric, setting,
 // key, condition and reason that it names exists, the reference names all existing ones, internal links
-// resolve, and README shows output that a test compares.
+// resolve, README shows output that a test compares, and comments and pages read well.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 		fmt.Println(problem)
 	}
 	if len(problems) > 0 {
-		fmt.Printf("the documentation and the code disagree in %d places\n", len(problems))
+		fmt.Printf("the documentation has %d problems\n", len(problems))
 		os.Exit(1)
 	}
 }
@@ -122,6 +122,12 @@ func check(root string) ([]string, error) {
 		}
 		problems = append(problems, missing(pages, page, names, "", decides.what)...)
 	}
+
+	stumbling, err := prose(root, "cmd", "docs", "hack", "internal", "test")
+	if err != nil {
+		return nil, err
+	}
+	problems = append(problems, stumbling...)
 
 	slices.Sort(problems)
 	return slices.Compact(problems), nil

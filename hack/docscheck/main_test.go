@@ -98,3 +98,17 @@ func write(t *testing.T, root, name, text string) {
 		t.Fatal(err)
 	}
 }
+
+func TestProse(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, "bad/a.go", "package bad\n\n// What is asked for is what is told of it. Somebody is to be asked.\n//nolint:somebody\nvar somebody = 1 //\n")
+	write(t, root, "good/a.go", "package good\n\n// The syncer writes the Fleet Cluster. The webhook stamps the Cluster.\n")
+	write(t, root, "good/b.md", "The syncer retries.\n```\nsomebody is to be asked\n```\n")
+	problems, err := prose(root, "bad", "good")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(problems) != 1 || !strings.HasPrefix(problems[0], "bad: 600.0 points") || !strings.Contains(problems[0], "Somebody is to be asked. (name the actor)") {
+		t.Errorf("got %q", problems)
+	}
+}
