@@ -285,8 +285,8 @@ const (
 
 // PolicyConfig specifies what the admission webhooks refuse.
 type PolicyConfig struct {
-	// crossNamespaceClass specifies what happens when somebody creates a Cluster of a
-	// ClusterClass in another namespace without being allowed to get that class
+	// crossNamespaceClass specifies what happens when a user creates a Cluster of a
+	// ClusterClass in another namespace without the right to get that class
 	// (or to use it, see crossNamespaceClassVerb). Such a Cluster receives the
 	// bundles of the class's namespace. Enforce refuses it, Warn lets it through
 	// with a warning, "Off" does not ask (write it in quotes: YAML reads a bare
@@ -296,7 +296,7 @@ type PolicyConfig struct {
 	CrossNamespaceClass CrossNamespaceClassPolicy `json:"crossNamespaceClass,omitempty"`
 
 	// crossNamespaceClassVerb is the verb on clusterclasses.cluster.x-k8s.io that
-	// the author of such a Cluster must be allowed: get, or use where everybody may
+	// the author of such a Cluster needs: get, or use where all users may
 	// read the classes and only some may use them.
 	// +optional
 	// +kubebuilder:default=get
@@ -315,8 +315,8 @@ const (
 	CrossNamespaceClassOff     CrossNamespaceClassPolicy = "Off"
 )
 
-// CrossNamespaceClassVerb is what somebody must be allowed to do with a class of another
-// namespace in order to give it to a Cluster.
+// CrossNamespaceClassVerb is the verb that the author of a Cluster needs on its class, if the class is
+// in another namespace.
 //
 // +kubebuilder:validation:Enum=get;use
 type CrossNamespaceClassVerb string

@@ -227,7 +227,7 @@ type RolloutStage struct {
 	// +optional
 	Soak *metav1.Duration `json:"soak,omitempty"`
 	// Approval specifies whether the stage begins by itself, which is the default, or waits until
-	// somebody with the verb promote on the HelmChartProxy approves exactly this change.
+	// a user with the verb promote on the HelmChartProxy approves exactly this change.
 	// +kubebuilder:validation:Enum=Automatic;Manual
 	// +optional
 	Approval RolloutApproval `json:"approval,omitempty"`
@@ -372,8 +372,8 @@ const (
 	// ReadyCondition says both.
 	ReadyCondition = "Ready"
 
-	// NotManagedCondition means that Muster does not carry the HelmChartProxy out, since the kind is
-	// somebody else's. It is there only then.
+	// NotManagedCondition means that Muster does not carry the HelmChartProxy out, because the kind
+	// belongs to another controller. The condition is absent otherwise.
 	NotManagedCondition = "NotManaged"
 
 	// HelmReleaseProxySpecsUpdatingReason means that something is being written.

@@ -344,6 +344,19 @@ func readProxy(ctx context.Context, from client.Reader, key client.ObjectKey) (*
 	return proxy, nil
 }
 
+// read reads the named HelmChartProxy once, and returns a client of its cluster, too.
+func (o *rolloutOptions) read(ctx context.Context, name string) (client.Client, *addonsv1.HelmChartProxy, error) {
+	key, cluster, err := o.find(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	proxy, err := readProxy(ctx, cluster, key)
+	if err != nil {
+		return nil, nil, program.Exit(2, err)
+	}
+	return cluster, proxy, nil
+}
+
 // act is an annotation that promote or retry sets.
 type act struct {
 	key, value string
@@ -373,13 +386,9 @@ func retrial(r *rolloutReport) (*act, error) {
 
 // annotate sets an annotation if the HelmChartProxy is still as it was read.
 func (o *rolloutOptions) annotate(ctx context.Context, name string, decide func(*rolloutReport) (*act, error)) error {
-	key, cluster, err := o.find(name)
+	cluster, proxy, err := o.read(ctx, name)
 	if err != nil {
 		return err
-	}
-	proxy, err := readProxy(ctx, cluster, key)
-	if err != nil {
-		return program.Exit(2, err)
 	}
 	report, err := reportOf(proxy)
 	if err != nil {
@@ -416,13 +425,9 @@ func patch(ctx context.Context, cluster client.Client, report *rolloutReport, be
 }
 
 func (o *rolloutOptions) abort(ctx context.Context, name string) error {
-	key, cluster, err := o.find(name)
+	cluster, proxy, err := o.read(ctx, name)
 	if err != nil {
 		return err
-	}
-	proxy, err := readProxy(ctx, cluster, key)
-	if err != nil {
-		return program.Exit(2, err)
 	}
 	report, err := reportOf(proxy)
 	if err != nil {
@@ -436,7 +441,7 @@ func (o *rolloutOptions) abort(ctx context.Context, name string) error {
 		return fmt.Errorf("%s asks for what was last completed: if values have changed, put back the ConfigMap, the Secret or the Cluster that they come from", report)
 	}
 	changed := differences(proxy.Spec, last)
-	before, since := proxy.DeepCopy(), proxy.Status.Rollout.LastCompleted.Time
+	before, since := proxy.DeepCopy(), plan.Completed(proxy).Time
 	proxy.Spec = last
 	if err := patch(ctx, cluster, report, before, proxy, "get and patch"); err != nil {
 		return err

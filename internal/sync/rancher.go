@@ -90,14 +90,19 @@ func (r *rancher) source() source.Source {
 
 // beside uses Rancher's objects to decide how a Cluster comes into Fleet.
 func (r *rancher) beside(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster, namespaceLabels map[string]string) (stamp.Beside, error) {
+	attached, err := r.attached(ctx, client.ObjectKeyFromObject(cluster))
+	if err != nil {
+		return stamp.Beside{}, err
+	}
+	return r.decide(ctx, in, cluster, namespaceLabels, attached)
+}
+
+// decide is beside for a caller that has listed the attached Fleet Clusters.
+func (r *rancher) decide(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster, namespaceLabels map[string]string, attached []fleetv1.Cluster) (stamp.Beside, error) {
 	if r == nil || stamp.RancherMode(in, cluster.Annotations) == addonsv1.RancherOff {
 		return stamp.Beside{Way: stamp.Import}, nil
 	}
 	if err := r.watch(ctx); err != nil {
-		return stamp.Beside{}, err
-	}
-	attached, err := r.attached(ctx, client.ObjectKeyFromObject(cluster))
-	if err != nil {
 		return stamp.Beside{}, err
 	}
 	var held []types.NamespacedName

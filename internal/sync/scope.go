@@ -189,11 +189,11 @@ func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluste
 
 // readRancher decides, from Rancher's objects, how the Cluster comes into Fleet.
 func (l *scopeReader) readRancher(ctx context.Context, s *scope, namespaceLabels map[string]string) (err error) {
-	if s.beside, err = l.rancher.beside(ctx, s.in.Cluster, s.cluster, namespaceLabels); err != nil {
-		return err
-	}
 	attached, err := l.rancher.attached(ctx, client.ObjectKeyFromObject(s.cluster))
 	if err != nil {
+		return err
+	}
+	if s.beside, err = l.rancher.decide(ctx, s.in.Cluster, s.cluster, namespaceLabels, attached); err != nil {
 		return err
 	}
 	for i := range attached {

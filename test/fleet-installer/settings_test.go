@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // Inferred and given settings reach Fleet's own settings, and follow their sources.
@@ -112,13 +114,7 @@ func TestForeign(t *testing.T) {
 
 	// In Rancher's Fleet, the installer leaves even those keys alone; it changes only the gates, where the spec sets
 	// them.
-	g.Expect(env.Apply(ctx, `
-{apiVersion: v1, kind: Namespace, metadata: {name: cattle-system}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {namespace: cattle-system, name: rancher}
-spec: {replicas: 0, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: rancher, image: rancher/rancher}]}}}
+	g.Expect(env.Apply(ctx, fixture.Rancher+`
 ---
 apiVersion: v1
 kind: ConfigMap

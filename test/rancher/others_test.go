@@ -224,13 +224,7 @@ func TestPolicies(t *testing.T) {
 // The installer does not touch a Fleet that Rancher has installed.
 func TestInstaller(t *testing.T) {
 	g := NewWithT(t)
-	g.Expect(env.Apply(ctx, `
-{apiVersion: v1, kind: Namespace, metadata: {name: cattle-system}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {namespace: cattle-system, name: rancher}
-spec: {replicas: 0, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: rancher, image: rancher/rancher}]}}}
+	g.Expect(env.Apply(ctx, fixture.Rancher+`
 ---
 apiVersion: addons.cluster.x-k8s.io/v1alpha1
 kind: FleetAddonConfig

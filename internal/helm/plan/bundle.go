@@ -202,13 +202,13 @@ func StrategyFor(targets []fleetv1.BundleTarget, isHeld func(fleetCluster string
 	case len(listed) == len(targets):
 		return nil
 	case len(listed) == 0: // Without any partition, Fleet updates all targets.
-		listed = append(listed, fleetv1.Partition{Name: nobody, ClusterName: nobody})
+		listed = append(listed, fleetv1.Partition{Name: noCluster, ClusterName: noCluster})
 	}
 	return &fleetv1.RolloutStrategy{Partitions: listed}
 }
 
-// nobody is not the name of any Fleet Cluster: names have no slash.
-const nobody = "muster/nobody"
+// noCluster is the name of no Fleet Cluster, because names have no slash.
+const noCluster = "muster/nobody"
 
 // TargetOf returns the target for a release; false if its values are not written yet.
 func TargetOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) (fleetv1.BundleTarget, bool) {

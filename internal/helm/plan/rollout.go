@@ -59,18 +59,26 @@ var rolloutReasons = map[rollout.Reason]string{
 // Change returns the hash of a content and a digest of values, by which a release waits for exactly these.
 func Change(content, digest string) string { return Digest([]byte(content + " " + digest)) }
 
-// LastCompleted returns the spec of a HelmChartProxy as its rollout was last completed, for the Clusters that are selected
-// and the stages that there are now. It reports false if that is not known.
+// Completed returns the last completed rollout of a HelmChartProxy; nil if none is known.
+func Completed(proxy *addonsv1.HelmChartProxy) *addonsv1.CompletedRollout {
+	if proxy.Status.Rollout == nil {
+		return nil
+	}
+	return proxy.Status.Rollout.LastCompleted
+}
+
+// LastCompleted returns the spec of a HelmChartProxy as its rollout was last completed, with the selectors and the stages
+// of now. It reports false if that spec is unknown.
 func LastCompleted(proxy *addonsv1.HelmChartProxy) (addonsv1.HelmChartProxySpec, bool) {
 	var spec addonsv1.HelmChartProxySpec
-	if !hasCompleted(proxy) || json.Unmarshal(proxy.Status.Rollout.LastCompleted.Spec.Raw, &spec) != nil {
+	if its := Completed(proxy); its == nil || json.Unmarshal(its.Spec.Raw, &spec) != nil {
 		return spec, false
 	}
 	spec.ClusterSelector, spec.NamespaceSelector, spec.Rollout = proxy.Spec.ClusterSelector, proxy.Spec.NamespaceSelector, proxy.Spec.Rollout
 	return spec, true
 }
 
-// IsBack reports whether a HelmChartProxy asks for what was last completed.
+// IsBack reports whether a HelmChartProxy has the spec with which its rollout was last completed.
 func IsBack(proxy *addonsv1.HelmChartProxy) bool {
 	last, isKnown := LastCompleted(proxy)
 	was, is := &addonsv1.HelmChartProxy{Spec: last}, proxy.DeepCopy()
@@ -79,26 +87,22 @@ func IsBack(proxy *addonsv1.HelmChartProxy) bool {
 	return isKnown && equality.Semantic.DeepEqual(was.Spec, is.Spec)
 }
 
-// IsAhead reports whether a HelmChartProxy asks for something else than what was last completed.
-func IsAhead(proxy *addonsv1.HelmChartProxy) bool { return hasCompleted(proxy) && !IsBack(proxy) }
-
-func hasCompleted(proxy *addonsv1.HelmChartProxy) bool {
-	return proxy.Status.Rollout != nil && proxy.Status.Rollout.LastCompleted != nil
-}
+// IsAhead reports whether a HelmChartProxy has another spec than that.
+func IsAhead(proxy *addonsv1.HelmChartProxy) bool { return Completed(proxy) != nil && !IsBack(proxy) }
 
 // TookOver returns when the release took its state over; nil if it has had that for longer than there has been a rollout.
 func (r Rollout) TookOver() *metav1.Time { return cmp.Or(r.Since, r.Joined) }
 
 // IsCompleted reports whether a rollout was completed since the release has its current state.
 func (r Rollout) IsCompleted(proxy *addonsv1.HelmChartProxy) bool {
-	since := r.TookOver()
-	return since == nil || hasCompleted(proxy) && !proxy.Status.Rollout.LastCompleted.Time.Before(since)
+	since, last := r.TookOver(), Completed(proxy)
+	return since == nil || last != nil && !last.Time.Before(since)
 }
 
 // Returns reports whether the change that the release waits for is the state that it had when the rollout was last
 // completed. A release that joined ahead of that had none, and returns with the others if isBack.
 func (r Rollout) Returns(proxy *addonsv1.HelmChartProxy, isBack bool) bool {
-	return r.Pending != "" && hasCompleted(proxy) && !r.IsCompleted(proxy) && (r.Pending == r.Completed || isBack && r.Ahead)
+	return r.Pending != "" && Completed(proxy) != nil && !r.IsCompleted(proxy) && (r.Pending == r.Completed || isBack && r.Ahead)
 }
 
 // JoinVersion returns the version of the chart that a Cluster gets which joins during a rollout: the last completed one if
@@ -117,7 +121,7 @@ func JoinVersion(proxy *addonsv1.HelmChartProxy, chart Chart) string {
 			return ""
 		}
 	}
-	if last := proxy.Status.Rollout.LastCompleted.Version; last != chart.Version {
+	if last := Completed(proxy).Version; last != chart.Version {
 		return last
 	}
 	return ""
@@ -126,12 +130,12 @@ func JoinVersion(proxy *addonsv1.HelmChartProxy, chart Chart) string {
 // mostSpec bounds status.rollout.lastCompleted.spec: etcd accepts 1.5 MiB for the whole object.
 const mostSpec = 256 << 10
 
-// completed returns status.rollout.lastCompleted of a HelmChartProxy whose rollout is complete.
-// Since is when a release last took a state over, which was before that, whatever clocks say.
+// completed returns status.rollout.lastCompleted of a HelmChartProxy whose rollout is complete. Since is when a release
+// last took a state over: the rollout was completed later, whatever the clocks say.
 func completed(proxy *addonsv1.HelmChartProxy, version string, since, now time.Time) *addonsv1.CompletedRollout {
 	was := meta.FindStatusCondition(proxy.Status.Conditions, addonsv1.RolloutCompletedCondition)
-	if last := proxy.Status.Rollout; hasCompleted(proxy) && !last.LastCompleted.Time.Time.Before(since) && was != nil && was.Status == metav1.ConditionTrue && was.ObservedGeneration == proxy.Generation {
-		return last.LastCompleted
+	if last := Completed(proxy); last != nil && !last.Time.Time.Before(since) && was != nil && was.Status == metav1.ConditionTrue && was.ObservedGeneration == proxy.Generation {
+		return last
 	}
 	spec := proxy.Spec
 	spec.ClusterSelector, spec.NamespaceSelector, spec.Rollout = metav1.LabelSelector{}, nil, nil
@@ -163,9 +167,7 @@ func RolloutStatus(proxy *addonsv1.HelmChartProxy, version string, decision *rol
 		})
 	}
 	isCompleted, message := decision.Reason == rollout.Completed, decision.Message
-	if proxy.Status.Rollout != nil {
-		status.LastCompleted = proxy.Status.Rollout.LastCompleted
-	}
+	status.LastCompleted = Completed(proxy)
 	if isCompleted {
 		status.LastCompleted = completed(proxy, version, decision.Since, now)
 	} else {

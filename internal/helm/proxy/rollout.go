@@ -38,7 +38,7 @@ type rolling struct {
 	stageOf  map[plan.Key]int
 	targets  []rollout.Target
 	stages   []rollout.Stage
-	// isBack says that the HelmChartProxy asks for what was last completed.
+	// isBack is plan.IsBack of the HelmChartProxy.
 	isBack bool
 	// again is the time until an agent may count as silent; zero if the rollout waits for no agent.
 	again time.Duration
@@ -258,8 +258,8 @@ const mostCheckIns = 1000
 // hashOf makes the hash that a person approves. It is another one once a rollout was completed: the annotation stays, and
 // must not count if the same change comes back.
 func (its *rolling) hashOf(parts []string) string {
-	if last := its.proxy.Status.Rollout; last != nil && last.LastCompleted != nil {
-		parts = append(parts, last.LastCompleted.Time.UTC().Format(time.RFC3339))
+	if last := plan.Completed(its.proxy); last != nil {
+		parts = append(parts, last.Time.UTC().Format(time.RFC3339))
 	}
 	return plan.Digest([]byte(plan.JSON(parts)))
 }

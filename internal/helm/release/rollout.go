@@ -23,14 +23,14 @@ import (
 // joinRollout begins the record of rollouts for a release, or ends it. Until a release is installed, it has what its
 // Bundle has.
 func (s *scope) joinRollout(now time.Time) {
-	content, version := s.bundle.Labels[plan.ContentLabel], plan.JoinVersion(s.proxy, s.inputs.Chart)
+	content := s.bundle.Labels[plan.ContentLabel]
 	switch its := s.record.Rollout; {
 	case !plan.IsStaged(s.proxy):
 		s.record.Rollout = nil
 	case its == nil && s.record.Installed:
 		s.record.Rollout = &plan.Rollout{Content: content}
 	case !s.record.Installed:
-		isAhead := plan.IsAhead(s.proxy)
+		version, isAhead := plan.JoinVersion(s.proxy, s.inputs.Chart), plan.IsAhead(s.proxy)
 		if its == nil || its.Content != content || its.Version != version || its.Ahead != isAhead {
 			joined := metav1.NewTime(now.Truncate(time.Second))
 			s.record.Rollout = &plan.Rollout{Content: content, Version: version, Joined: &joined, Ahead: isAhead}
@@ -105,7 +105,7 @@ func (s *scope) takeOver(now time.Time) {
 		next.Ahead = plan.IsAhead(s.proxy)
 	}
 	if next.IsCompleted(s.proxy) { // Times have seconds, and this change came after.
-		since = metav1.NewTime(s.proxy.Status.Rollout.LastCompleted.Time.Add(time.Second))
+		since = metav1.NewTime(plan.Completed(s.proxy).Time.Add(time.Second))
 	}
 	s.record.Rollout = next
 }

@@ -287,7 +287,7 @@ func TestListing(t *testing.T) {
 	}
 }
 
-// deploymentOf returns a BundleDeployment that has what is wanted, and reads an object with values.
+// deploymentOf returns a BundleDeployment with the wanted state, which reads an object with values.
 func (w *world) deploymentOf(s *scope, reads ...fleetv1.DownstreamResource) *fleetv1.BundleDeployment {
 	its := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{plan.ContentLabel: s.content()}}}
 	its.Spec.DeploymentID, its.Spec.StagedDeploymentID, its.Status.AppliedDeploymentID, its.Status.Release = "x", "x", "x", "default/web:2"

@@ -395,7 +395,7 @@ func (w *world) show(d Decision, facts []fact) error {
 // settle has everything healthy and approved from now on, with or without what is offline or paused. Then the rollout ends.
 func (w *world) settle(rng *rand.Rand, isComplete bool) error {
 	for _, r := range w.releases {
-		// Of what has failed, silence says nothing: it halts the rollout.
+		// A release that has failed halts the rollout, whether its agent is silent or not.
 		r.Offline, r.isPaused, r.Regressed = r.Offline && !isComplete && !r.Failed, r.isPaused && !isComplete, false
 		r.Unknown = r.Unknown && r.Offline
 	}
