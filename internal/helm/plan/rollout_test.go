@@ -33,6 +33,8 @@ func TestRegressions(t *testing.T) {
 		"ready again":                       {Rollout{Ready: at(time.Hour), Unready: at(time.Minute)}, healthy, Rollout{Ready: at(0)}, 0},
 		"unready for long":                  {Rollout{Ready: at(time.Hour), Unready: at(6 * time.Minute)}, unready, Rollout{Regression: &Regression{*at(0), metav1.Duration{Duration: 54 * time.Minute}}}, 0},
 		"fails later":                       {Rollout{Ready: at(time.Hour)}, failed, Rollout{Failed: true, Regression: &Regression{*at(0), metav1.Duration{Duration: time.Hour}}}, 0},
+		"the values are on their way":       {Rollout{}, Release{Failed: true, WithoutValues: true}, Rollout{}, 0},
+		"the values were deleted":           {Rollout{Ready: at(time.Hour)}, Release{Failed: true, WithoutValues: true}, Rollout{Ready: at(time.Hour)}, 0},
 		"Fleet or the agent is behind":      {Rollout{Ready: at(time.Hour)}, waiting, Rollout{Ready: at(time.Hour)}, 0},
 		"unready after the soak time":       {Rollout{Ready: at(5 * time.Hour)}, unready, Rollout{Ready: at(5 * time.Hour)}, 0},
 		"unready while it waits for a turn": {Rollout{Ready: at(time.Hour), Pending: "x"}, unready, Rollout{Ready: at(time.Hour), Pending: "x"}, 0},
