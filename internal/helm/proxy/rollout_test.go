@@ -198,7 +198,7 @@ func TestBackToTheLastCompleted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRolled(t, map[string]plan.Rollout{"a": {}, "b": test.its, "c": {Ready: ready}})
-			decision := rollout.Decision{Counts: make([]rollout.Count, 2)}
+			decision := rollout.Decision{Counts: []rollout.Count{{Clusters: 1, Updated: 1}, {}}}
 			r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, "1.0.0", &decision, ago(time.Hour).Time)
 			if test.isOther {
 				r.of.Spec.Version = "2.0.0"
@@ -225,7 +225,7 @@ func TestNotBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRolled(t, map[string]plan.Rollout{"a": {Pending: "new", Ready: ready}, "b": test.its, "c": {Ready: ready}})
 			if test.isKnown {
-				decision := rollout.Decision{Counts: make([]rollout.Count, 2)}
+				decision := rollout.Decision{Counts: []rollout.Count{{Clusters: 1, Updated: 1}, {}}}
 				r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, "1.0.0", &decision, completed.Time)
 			}
 			if granted, _ := r.step(t); !slices.Equal(granted, []string{"a"}) {
@@ -261,7 +261,7 @@ func TestCompletedAfterTheLastMove(t *testing.T) {
 func TestApprovalIsForOneRollout(t *testing.T) {
 	ready := ago(time.Hour)
 	completed := func(r *rolled, before time.Duration) {
-		decision := rollout.Decision{Counts: make([]rollout.Count, 2)}
+		decision := rollout.Decision{Counts: []rollout.Count{{Clusters: 1, Updated: 1}, {}}}
 		r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, "1.0.0", &decision, noon.Add(-before))
 	}
 	for name, test := range map[string]struct {
