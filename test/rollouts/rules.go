@@ -30,6 +30,9 @@ func (j *Judge) review() {
 		}
 		j.wish(m)
 		j.observe(m)
+		if j.isAside(m) {
+			m.aside = j.now
+		}
 	}
 	for _, release := range j.releases {
 		if m := j.members[release.Spec.ClusterRef.Name]; m != nil {
@@ -208,6 +211,19 @@ func (j *Judge) forbidden(m *member, to content) string {
 		return "nobody has approved that"
 	}
 	return "it has become permitted just now"
+}
+
+// complete judges that Muster notes a rollout as completed: each Cluster must have what it wants, or what it wanted a moment
+// ago under the same spec.
+func (j *Judge) complete() {
+	for _, name := range slices.Sorted(maps.Keys(j.members)) {
+		m := j.members[name]
+		wantedIt := func(its earlier) bool { return its.content == m.has && its.until.After(j.specified) }
+		isAside := j.since(m.aside) < lag || j.since(m.lost) < lag || j.since(m.staged) < lag || j.isOffline(m)
+		if !isAside && m.has != m.wanted && !slices.ContainsFunc(m.before, wantedIt) {
+			j.violation("the rollout is noted as completed, and %s is to have %s, has %s", name, m.wanted, m.has)
+		}
+	}
 }
 
 // unavailable returns the Clusters of a stage that are without a working release, and have been for longer than Muster
