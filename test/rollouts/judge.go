@@ -15,8 +15,6 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -61,7 +59,8 @@ type Judge struct {
 	stages  []stage
 	// changed is when spec.rollout changed last, and specified when the generation did.
 	changed, specified time.Time
-	// isCompleted says that the event notes a rollout as the last completed one.
+	// completed is the HelmChartProxy when a rollout was last noted as completed, and isCompleted says that this event does.
+	completed   *addonsv1.HelmChartProxy
 	isCompleted bool
 	// shown maps each hash that was shown for approval to the wanted contents of the Clusters at that time.
 	shown map[string]map[string][]content
@@ -94,6 +93,8 @@ type member struct {
 	offered  content
 	offers   []content
 	has      content
+	// completed is what it had when the rollout was last completed.
+	completed content
 	// permitted is when each content was last permitted, approved the content that a person has approved.
 	permitted map[content]time.Time
 	approved  content
@@ -208,8 +209,7 @@ func (j *Judge) applyProxy(its *addonsv1.HelmChartProxy, isDeleted bool) {
 	if before != nil {
 		was = ptr.Deref(before.Status.Rollout, was)
 	}
-	isTrue := meta.IsStatusConditionPresentAndEqual(its.Status.Conditions, addonsv1.RolloutCompletedCondition, metav1.ConditionTrue)
-	j.isCompleted = isTrue && its.Status.ObservedGeneration == its.Generation && !equality.Semantic.DeepEqual(is.LastCompleted, was.LastCompleted)
+	j.isCompleted = !equality.Semantic.DeepEqual(is.LastCompleted, was.LastCompleted)
 	if is.Approval != "" && is.Approval != was.Approval {
 		j.show(is.Approval)
 	}

@@ -167,7 +167,18 @@ func TestJudge(t *testing.T) {
 			}
 			s.completes()
 		}, "completed, and c3 is to have 2"},
-		"completed at once":        {all, func(s *story) { s.completes(); s.canary(time.Minute); s.offers("2", 0, 1) }, "completed, and c0 is to have 2"},
+		"completed at once": {all, func(s *story) { s.completes(); s.canary(time.Minute); s.offers("2", 0, 1) }, "completed, and c0 is to have 2"},
+		"back to what was completed": {all, func(s *story) {
+			s.wants("1")
+			s.completes()
+			s.wants("2")
+			s.canary(time.Minute)
+			s.offers("2", 0, 1)
+			s.has(1, "2", true)
+			s.wants("1")
+			s.passes(time.Minute)
+			s.offers("1", 1)
+		}, ""},
 		"without approval":         {manual, func(s *story) { s.canary(time.Minute); s.offers("2", 0, 1) }, "nobody has approved that"},
 		"approved":                 {manual, func(s *story) { s.canary(time.Minute); s.approves("x", "x"); s.offers("2", 0, 1) }, ""},
 		"approved by another hash": {manual, func(s *story) { s.canary(time.Minute); s.approves("x", "y"); s.offers("2", 0, 1) }, "nobody has approved that"},
