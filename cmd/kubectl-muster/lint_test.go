@@ -114,7 +114,7 @@ func TestLintFiles(t *testing.T) {
 	if len(findings) != 1 || findings[0].File != second || findings[0].Severity != admission.SeverityError || findings[0].Path != "spec.cluster.agentNamespace" {
 		t.Errorf("findings: %+v", findings)
 	}
-	// A folder is its files.
+	// A folder means the same as its files.
 	if folder, _, _ := fed(t, "", "lint", "-f", dir, "-o", "json"); folder != out {
 		t.Errorf("the folder has %s", folder)
 	}
