@@ -167,6 +167,34 @@ type FleetAddonConfigStatus struct {
 	// classes counts ClusterClasses that have a ClusterGroup.
 	// +optional
 	Classes *int32 `json:"classes,omitempty"`
+
+	// bundleMappings are the entries of spec.rancher.bundleMappings that are in force.
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	// +listMapKey=workspace
+	// +kubebuilder:validation:MaxItems=64
+	BundleMappings []BundleMappingStatus `json:"bundleMappings,omitempty"`
+}
+
+// BundleMappingStatus says how many clusters a mapping reaches.
+type BundleMappingStatus struct {
+	// namespace holds the Bundles.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+
+	// workspace is the namespace of the Fleet Clusters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Workspace string `json:"workspace"`
+
+	// clusters is the number of Fleet Clusters in the workspace. Each of them can receive
+	// the Bundles of the namespace.
+	// +required
+	Clusters int32 `json:"clusters"`
 }
 
 // ClusterCounts counts CAPI Clusters by state.

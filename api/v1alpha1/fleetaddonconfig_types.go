@@ -264,6 +264,33 @@ type RancherConfig struct {
 	// +optional
 	// +kubebuilder:default=Auto
 	Mode RancherMode `json:"mode,omitempty"`
+
+	// bundleMappings opens namespaces, as a rule those of ClusterClasses, to workspaces of
+	// Rancher: every Fleet Cluster of such a workspace can receive the Bundles of the
+	// namespace, whomever it belongs to. Without an entry here, nothing is opened. The
+	// status says how many clusters an entry reaches.
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	// +listMapKey=workspace
+	// +kubebuilder:validation:MaxItems=64
+	BundleMappings []BundleMapping `json:"bundleMappings,omitempty"`
+}
+
+// BundleMapping opens a namespace to a workspace of Rancher.
+// +kubebuilder:validation:XValidation:rule="self.namespace != self.workspace",message="a workspace needs no mapping for its own Bundles"
+type BundleMapping struct {
+	// namespace holds the Bundles.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+
+	// workspace is the namespace of the Fleet Clusters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Workspace string `json:"workspace"`
 }
 
 // RancherMode specifies what happens to the CAPI Clusters that Rancher manages.

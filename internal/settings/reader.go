@@ -70,6 +70,7 @@ func effectOf(in Settings) (string, error) {
 	agentInitiated := in.Cluster.AgentInitiatedSelector.String()
 	in.Cluster.Prefix, in.Cluster.Suffix, in.Cluster.Selector, in.Cluster.NamespaceSelector = "", "", nil, nil
 	in.Cluster.AgentInitiatedSelector = nil // A parsed selector would be encoded as an empty object.
+	in.Mappings = nil
 	effect, err := json.Marshal([]any{in, agentInitiated})
 	return string(effect), err
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -27,6 +28,9 @@ type Settings struct {
 	ConfigName string
 	Cluster    Cluster
 	Class      Class
+	// Mappings are the keys of the BundleNamespaceMappings into workspaces of Rancher that the
+	// administrator asks for. They matter to no Cluster.
+	Mappings []types.NamespacedName
 }
 
 // Cluster holds the settings for CAPI Clusters.
@@ -103,7 +107,20 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 			PatchResource:      ptr.Deref(class.PatchResource, true),
 			SetOwnerReferences: ptr.Deref(class.SetOwnerReferences, true),
 		},
+		Mappings: MappingsOf(config),
 	}, nil
+}
+
+// MappingsOf returns the keys of the BundleNamespaceMappings that a FleetAddonConfig asks for: a
+// mapping is in the namespace of the Bundles, and has the name of the workspace.
+func MappingsOf(config *addonsv1.FleetAddonConfig) (keys []types.NamespacedName) {
+	if config == nil || config.Spec.Rancher == nil {
+		return nil
+	}
+	for _, mapping := range config.Spec.Rancher.BundleMappings {
+		keys = append(keys, types.NamespacedName{Namespace: mapping.Namespace, Name: mapping.Workspace})
+	}
+	return keys
 }
 
 // ClassPolicy returns how strictly, and for which verb, the webhook checks the use of a class in another namespace.

@@ -54,7 +54,9 @@ func byRancherOf(object client.Object) []string {
 func ownerOf(object client.Object) []string { return nonEmpty(managementOf(object).Owner.String()) }
 
 // managementNameOf indexes provisioning Clusters by their management Cluster.
-func managementNameOf(object client.Object) []string { return nonEmpty(provisioningOf(object).Management) }
+func managementNameOf(object client.Object) []string {
+	return nonEmpty(provisioningOf(object).Management)
+}
 
 // membership specifies the Clusters that a group in a workspace selects: the Clusters of a namespace
 // that use a class.
