@@ -308,7 +308,7 @@ func TestAttachedBySomeoneElse(t *testing.T) {
 	}
 }
 
-// With patchResource off, what is attached stays as it is, but the attachment of an earlier Cluster of this name is
+// With patchResource off, attached fields stay unchanged, but the attachment of an earlier Cluster of this name is
 // replaced.
 func TestAttachmentOfAnEarlierCluster(t *testing.T) {
 	s := newRancherScene(t)
