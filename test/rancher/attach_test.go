@@ -104,7 +104,7 @@ func TestWaitsThenAttaches(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(string(values)).To(And(ContainSubstring("10.7.0.0/16"), Not(ContainSubstring("hunter2"))))
 	want := d.fleetCluster()
-	fleet.Spec.TemplateValues = nil
+	fleet.Spec.TemplateValues, fleet.Spec.ClientID = nil, "" // Fleet draws a clientID.
 	g.Expect(fleet.Spec).To(Equal(want.Spec), "Rancher's fields")
 	g.Expect(fleet.Finalizers).To(HaveEach(HavePrefix("fleet.cattle.io/")), "Fleet's own")
 	g.Expect(fleet.OwnerReferences).To(HaveLen(1))

@@ -10,7 +10,6 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -181,44 +180,6 @@ func markedCluster(g Gomega, namespace, name string) *clusterv1.Cluster {
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 	g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
 	return cluster
-}
-
-// With the syncer's token, a thief may write to Rancher's Fleet Cluster only what the syncer writes there.
-func TestPolicies(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
-	d := attachedCluster(g, namespace, workspace, "one")
-	thief, err := fixture.ClientOfAccount(ctx, env, admin, "muster-system", syncerProcess, thiefAgent)
-	g.Expect(err).NotTo(HaveOccurred())
-	try := func(body string) error {
-		return thief.Patch(ctx, d.fleet(g), client.RawPatch(types.MergePatchType, []byte(body)), client.DryRunAll)
-	}
-	for _, body := range []string{
-		`{"metadata":{"labels":{"env":"prod","cluster-api.cattle.io/clusterclass-name":"other"}}}`,
-		`{"metadata":{"annotations":{"note":"x"}},"spec":{"templateValues":{"Cluster":{"a":"b"}}}}`,
-	} {
-		g.Expect(try(body)).To(Succeed(), body)
-	}
-	for body, message := range map[string]string{
-		`{"metadata":{"labels":{"management.cattle.io/cluster-name":"c-other"}}}`:     "management.cattle.io/cluster-name",
-		`{"metadata":{"labels":{"management.cattle.io/cluster-name":null}}}`:          "management.cattle.io/cluster-name",
-		`{"metadata":{"labels":{"fleet.cattle.io/cluster-management":"true"}}}`:       "fleet.cattle.io/cluster-management",
-		`{"metadata":{"annotations":{"objectset.rio.cattle.io/applied":"x"}}}`:        "objectset.rio.cattle.io/applied",
-		`{"metadata":{"labels":{"app.kubernetes.io/managed-by":"muster"}}}`:           "app.kubernetes.io/managed-by",
-		`{"metadata":{"annotations":{"fleet.addons.cluster.x-k8s.io/adopt":"true"}}}`: "fleet.addons.cluster.x-k8s.io/adopt",
-		`{"metadata":{"finalizers":["example.com/mine"]}}`:                            "finalizers",
-		`{"metadata":{"ownerReferences":null}}`:                                       "owners",
-		`{"spec":{"privateRepoURL":"registry.evil.example.com"}}`:                     "privateRepoURL",
-		`{"spec":{"kubeConfigSecret":"other"}}`:                                       "kubeConfigSecret",
-		`{"spec":{"agentNamespace":"fleet-addon-agent","redeployAgentGeneration":7}}`: "agentNamespace",
-	} {
-		g.Expect(try(body)).To(MatchError(ContainSubstring(message)), body)
-	}
-	g.Expect(thief.Delete(ctx, d.fleet(g), client.DryRunAll)).To(MatchError(ContainSubstring("muster-syncer may not delete")))
-	for _, object := range []client.Object{d.management, d.provisioning} {
-		g.Expect(thief.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`)))).To(MatchError(ContainSubstring("forbidden")))
-	}
 }
 
 // The installer does not touch a Fleet that Rancher has installed.
