@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/rancher/player"
 )
 
 const (
@@ -78,32 +79,32 @@ func TestWaitsThenAttaches(t *testing.T) {
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
 	g.Expect(admin.Create(ctx, fixture.Class(namespace, "std", map[string]string{"tier": "gold", "cattle.io/steers": "Rancher"}))).To(Succeed())
 	cluster := newCluster(g, namespace, "one", "std", "", marked("env", "prod", "app.kubernetes.io/managed-by", "muster"))
-	willReport(g, cluster, "False WaitingForRancher", "Turtles", autoImport)
+	willReport(g, cluster, "False WaitingForRancher", "Turtles", player.AutoImport)
 	d := turtlesImports(g, cluster, nil)
-	willReport(g, cluster, "False WaitingForRancher", d.management.GetName(), "workspace")
+	willReport(g, cluster, "False WaitingForRancher", d.Management.GetName(), "workspace")
 	d.assignsWorkspace(g, workspace)
-	willReport(g, cluster, "False WaitingForRancher", d.management.GetName(), "Ready", "CNI")
+	willReport(g, cluster, "False WaitingForRancher", d.Management.GetName(), "Ready", "CNI")
 	d.provisions(g)
 	d.becomesReady(g)
 	willReport(g, cluster, "False WaitingForRancher", "Rancher to make the Fleet Cluster", workspace)
-	delete(d.labels, "app.kubernetes.io/managed-by")
+	delete(d.Labels, "app.kubernetes.io/managed-by")
 	d.applies(g)
-	willReport(g, cluster, "True Attached", d.key().String())
+	willReport(g, cluster, "True Attached", d.Key().String())
 
 	fleet := d.fleet(g)
 	for key, value := range map[string]string{
-		"env": "prod", "tier": "gold", originLabel: namespace, clusterNameLabel: d.management.GetName(),
+		"env": "prod", "tier": "gold", originLabel: namespace, player.ClusterNameLabel: d.Management.GetName(),
 		"clusterclass-name." + domain: "std", "clusterclass-namespace." + domain: namespace,
 		"cluster-api.cattle.io/clusterclass-name": "std", "cluster-api.cattle.io/clusterclass-namespace": namespace,
 	} {
 		g.Expect(fleet.Labels).To(HaveKeyWithValue(key, value))
 	}
-	g.Expect(fleet.Labels).NotTo(Or(HaveKey("cattle.io/steers"), HaveKey(autoImport), HaveKey("app.kubernetes.io/managed-by")))
+	g.Expect(fleet.Labels).NotTo(Or(HaveKey("cattle.io/steers"), HaveKey(player.AutoImport), HaveKey("app.kubernetes.io/managed-by")))
 	g.Expect(fleet.Spec.TemplateValues.Data).To(And(HaveKey("Cluster"), HaveKey("ControlPlane"), HaveKey("InfrastructureCluster"), HaveKey("Variables")))
 	values, err := json.Marshal(fleet.Spec.TemplateValues)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(string(values)).To(And(ContainSubstring("10.7.0.0/16"), Not(ContainSubstring("hunter2"))))
-	want := d.fleetCluster()
+	want := d.FleetCluster()
 	fleet.Spec.TemplateValues, fleet.Spec.ClientID = nil, "" // Fleet draws a clientID.
 	g.Expect(fleet.Spec).To(Equal(want.Spec), "Rancher's fields")
 	g.Expect(fleet.Finalizers).To(HaveEach(HavePrefix("fleet.cattle.io/")), "Fleet's own")
@@ -127,21 +128,21 @@ func TestSideBySide(t *testing.T) {
 	cluster := newCluster(g, namespace, "one", "std", "", marked("env", "prod"))
 	d := imports(g, cluster, workspace)
 	willReport(g, cluster, "True Attached")
-	quiet(g, d.key().String())
-	version, changes, since := d.fleet(g).ResourceVersion, seen.changes(d.key()), time.Now()
+	quiet(g, d.Key().String())
+	version, changes, since := d.fleet(g).ResourceVersion, seen.changes(d.Key()), time.Now()
 	for i := range 100 {
 		d.applies(g)
-		patch(g, d.management, fmt.Sprintf(`{"spec":{"description":"%d"},"metadata":{"labels":{"touched":"%d"}}}`, i, i))
+		patch(g, d.Management, fmt.Sprintf(`{"spec":{"description":"%d"},"metadata":{"labels":{"touched":"%d"}}}`, i, i))
 		// The syncer reconciles the Cluster because its Namespace has changed, but no field that it copies has.
 		patch(g, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, fmt.Sprintf(`{"metadata":{"labels":{"touched":"%d"}}}`, i))
 	}
 	quiet(g, namespace)
-	g.Expect(requests(g, since, d.key().String())).To(BeEmpty(), "what the syncer wrote to Rancher's Fleet Cluster")
-	g.Expect(seen.changes(d.key())-changes).To(BeZero(), "changes of Rancher's Fleet Cluster")
+	g.Expect(requests(g, since, d.Key().String())).To(BeEmpty(), "what the syncer wrote to Rancher's Fleet Cluster")
+	g.Expect(seen.changes(d.Key())-changes).To(BeZero(), "changes of Rancher's Fleet Cluster")
 	t.Logf("version %s before, %s after", version, d.fleet(g).ResourceVersion)
 
 	// Rancher changes its own labels...
-	d.labels["region"] = "eu"
+	d.Labels["region"] = "eu"
 	d.applies(g)
 	// ...and a user changes the Cluster.
 	patch(g, cluster, `{"metadata":{"labels":{"shape":"round"},"annotations":{"note":"x"}}}`)
@@ -155,13 +156,13 @@ func TestSideBySide(t *testing.T) {
 	willReport(g, cluster, "True Attached", "metadata.labels.env")
 	fleet := d.fleet(g)
 	g.Expect(fleet.Labels).To(And(HaveKeyWithValue("env", "prod"), Not(HaveKey("shape")), HaveKeyWithValue(originLabel, namespace)))
-	quiet(g, d.key().String())
+	quiet(g, d.Key().String())
 	since = time.Now()
 	for range 10 {
 		d.applies(g)
 	}
 	quiet(g, namespace)
-	g.Expect(requests(g, since, d.key().String())).To(BeEmpty(), "a conflict is not tried again and again")
+	g.Expect(requests(g, since, d.Key().String())).To(BeEmpty(), "a conflict is not tried again and again")
 	g.Expect(seen.own(namespace)).To(BeEmpty())
 }
 
@@ -183,7 +184,7 @@ func TestGroups(t *testing.T) {
 	}
 	groups := []string{"std." + first, "std." + second, "std." + first + "." + third, "std." + first}
 	for i, d := range all {
-		willReport(g, d.cluster, "True Attached")
+		willReport(g, d.Cluster, "True Attached")
 		g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: workspace, Name: groups[i]}, &fleetv1.ClusterGroup{})).To(Succeed())
 		g.Expect(env.Apply(ctx, fixture.DataBundle(workspace, fmt.Sprintf("for-%d", i), "[{clusterGroup: "+groups[i]+"}]", "{from: here}"))).To(Succeed())
 	}
@@ -193,7 +194,7 @@ func TestGroups(t *testing.T) {
 		var list fleetv1.BundleDeploymentList
 		g.Expect(admin.List(ctx, &list, client.InNamespace(namespace))).To(Succeed())
 		for _, deployment := range list.Items {
-			if name := deployment.Labels[fleetv1.BundleLabel]; name != "fleet-agent-"+d.key().Name {
+			if name := deployment.Labels[fleetv1.BundleLabel]; name != "fleet-agent-"+d.Key().Name {
 				names = append(names, name)
 			}
 		}
@@ -219,10 +220,10 @@ func TestGroups(t *testing.T) {
 	g.Expect(admin.Delete(ctx, group)).To(Succeed())
 	g.Eventually(exists(groups[0])).Should(Succeed())
 	// One of two users goes, then the other.
-	patch(g, all[0].cluster, fmt.Sprintf(`{"metadata":{"annotations":{"%s/rancher":"Off"}}}`, domain))
+	patch(g, all[0].Cluster, fmt.Sprintf(`{"metadata":{"annotations":{"%s/rancher":"Off"}}}`, domain))
 	g.Eventually(func(g Gomega) { isDetached(g, all[0].fleet(g)) }).Should(Succeed())
 	g.Consistently(exists(groups[0])).Should(Succeed())
-	patch(g, all[3].cluster, fmt.Sprintf(`{"metadata":{"annotations":{"%s/rancher":"Off"}}}`, domain))
+	patch(g, all[3].Cluster, fmt.Sprintf(`{"metadata":{"annotations":{"%s/rancher":"Off"}}}`, domain))
 	g.Eventually(func() bool { return apierrors.IsNotFound(admin.Get(ctx, key, &fleetv1.ClusterGroup{})) }).Should(BeTrue())
 	exists(groups[1])(g)
 	for _, namespace := range []string{second, third} {

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/rancher/player"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -43,32 +44,32 @@ func TestHandOver(t *testing.T) {
 	}
 
 	// Rancher imports the cluster as well.
-	patch(g, cluster, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, autoImport))
+	patch(g, cluster, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, player.AutoImport))
 	d := turtlesImports(g, cluster, nil)
-	d.runs = true
+	d.Runs = true
 	d.assignsWorkspace(g, workspace)
 	d.provisions(g)
-	g.Expect(env.Apply(ctx, fixture.KubeconfigSecret(workspace, d.provisioning.GetName(), kubeconfig))).To(Succeed())
+	g.Expect(env.Apply(ctx, fixture.KubeconfigSecret(workspace, d.Provisioning.GetName(), kubeconfig))).To(Succeed())
 	d.becomesReady(g)
 	d.applies(g)
-	willReport(g, cluster, "True DoubleImport", d.key().String())
+	willReport(g, cluster, "True DoubleImport", d.Key().String())
 	g.Expect(env.StartAgent(ctx, "cattle-fleet-system")).To(Succeed())
 
 	keeps(namespace)
 	g.Expect(env.Apply(ctx, fixture.DataBundle(workspace, "app", "[{clusterGroup: std."+namespace+"}]", "{from: workspace}"))).To(Succeed())
 	g.Expect(admin.Delete(ctx, ownFleetCluster(g, cluster))).To(Succeed())
-	willReport(g, cluster, "True Attached", d.key().String())
+	willReport(g, cluster, "True Attached", d.Key().String())
 	g.Eventually(func(g Gomega) { g.Expect(deployments(g, namespace)).To(BeEmpty()) }).Should(Succeed())
 	g.Eventually(object(".data.from")).Should(Equal("workspace"))
 	g.Expect(object(".metadata.uid")()).To(Equal(uid))
 
 	// And back. Rancher's garbage is collected, and with its Fleet Cluster goes what Fleet has deployed through it.
 	keeps(workspace)
-	patch(g, cluster, fmt.Sprintf(`{"metadata":{"labels":{%q:"false"}}}`, autoImport))
-	goes(g, d.management)
-	goes(g, d.provisioning)
+	patch(g, cluster, fmt.Sprintf(`{"metadata":{"labels":{%q:"false"}}}`, player.AutoImport))
+	goes(g, d.Management)
+	goes(g, d.Provisioning)
 	willReport(g, cluster, "True Imported")
-	g.Expect(isGone(d.fleetCluster())()).To(BeTrue())
+	g.Expect(isGone(d.FleetCluster())()).To(BeTrue())
 	g.Eventually(object(".data.from")).Should(Equal("team"))
 	g.Expect(object(".metadata.uid")()).To(Equal(uid))
 	deleted, err := env.DownstreamAuditLog(stack.AuditFilter{Where: func(event stack.AuditEvent) bool {

@@ -26,18 +26,18 @@ func TestLetGoWhilePaused(t *testing.T) {
 	g := NewWithT(t)
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
 	d := attachedCluster(g, namespace, workspace, "one")
-	g.Expect(current(g, d.cluster).Annotations).To(HaveKeyWithValue(managementAnnotation, d.management.GetName()))
+	g.Expect(current(g, d.Cluster).Annotations).To(HaveKeyWithValue(managementAnnotation, d.Management.GetName()))
 	g.Expect(d.fleet(g).Annotations).NotTo(HaveKey(managementAnnotation))
-	patch(g, d.cluster, `{"spec":{"paused":true},"metadata":{"annotations":{"imported":"true"}}}`)
-	willReport(g, d.cluster, "True Paused")
+	patch(g, d.Cluster, `{"spec":{"paused":true},"metadata":{"annotations":{"imported":"true"}}}`)
+	willReport(g, d.Cluster, "True Paused")
 	patch(g, d.fleet(g), `{"metadata":{"ownerReferences":null}}`)
-	goes(g, d.management)
-	goes(g, d.provisioning)
-	patch(g, d.cluster, `{"spec":{"paused":false}}`)
-	willReport(g, d.cluster, "False WaitingForRancher", d.key().String(), managementAnnotation)
+	goes(g, d.Management)
+	goes(g, d.Provisioning)
+	patch(g, d.Cluster, `{"spec":{"paused":false}}`)
+	willReport(g, d.Cluster, "False WaitingForRancher", d.Key().String(), managementAnnotation)
 	g.Consistently(func() []string { return seen.own(namespace) }).WithTimeout(5 * time.Second).Should(BeEmpty())
-	annotate(g, d.cluster, managementAnnotation, "null")
-	willReport(g, d.cluster, "True Imported")
+	annotate(g, d.Cluster, managementAnnotation, "null")
+	willReport(g, d.Cluster, "True Imported")
 	g.Eventually(func(g Gomega) { isDetached(g, d.fleet(g)) }).Should(Succeed())
 }
 
@@ -47,19 +47,19 @@ func TestForgedOwner(t *testing.T) {
 	g := NewWithT(t)
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
 	victim := attachedCluster(g, namespace, workspace, "victim")
-	cluster := fixture.Cluster(workspace, victim.provisioning.GetName(), "", "")
+	cluster := fixture.Cluster(workspace, victim.Provisioning.GetName(), "", "")
 	cluster.Labels = map[string]string{"stolen": "true"}
 	cluster.OwnerReferences = []metav1.OwnerReference{{
-		APIVersion: "provisioning.cattle.io/v1", Kind: "Cluster", Name: victim.provisioning.GetName(), UID: victim.provisioning.GetUID(),
+		APIVersion: "provisioning.cattle.io/v1", Kind: "Cluster", Name: victim.Provisioning.GetName(), UID: victim.Provisioning.GetUID(),
 	}}
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 	g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
 	willReport(g, cluster, "False WaitingForRancher", "that of an import")
-	willReport(g, victim.cluster, "True Attached", victim.key().String())
-	quiet(g, victim.key().String())
+	willReport(g, victim.Cluster, "True Attached", victim.Key().String())
+	quiet(g, victim.Key().String())
 	g.Expect(victim.fleet(g).Annotations).To(HaveKeyWithValue(domain+"/attached", namespace+"/victim"))
 	g.Expect(victim.fleet(g).Labels).NotTo(HaveKey("stolen"))
-	g.Expect(seen.own(workspace)).To(ConsistOf("Bundle fleet-agent-" + victim.key().Name))
+	g.Expect(seen.own(workspace)).To(ConsistOf("Bundle fleet-agent-" + victim.Key().Name))
 }
 
 // Another writer owns the annotation that says whose the attachment is. Nothing is attached, and the syncer does not
@@ -71,11 +71,11 @@ func TestAttachedBySomeoneElse(t *testing.T) {
 	d := attachedCluster(g, namespace, workspace, "one")
 	fleet := d.fleet(g)
 	patch(g, fleet, fmt.Sprintf(`{"metadata":{"annotations":{"%s/attached":"%s/other"}}}`, domain, namespace))
-	patch(g, d.cluster, `{"metadata":{"labels":{"shape":"round"}}}`)
-	willReport(g, d.cluster, "True NameConflict", namespace+"/other", domain+"/attached")
+	patch(g, d.Cluster, `{"metadata":{"labels":{"shape":"round"}}}`)
+	willReport(g, d.Cluster, "True NameConflict", namespace+"/other", domain+"/attached")
 	quiet(g, namespace)
 	patch(g, fleet, fmt.Sprintf(`{"metadata":{"annotations":{"%s/attached":null}}}`, domain))
-	willReport(g, d.cluster, "True Attached")
+	willReport(g, d.Cluster, "True Attached")
 	g.Expect(d.fleet(g).Labels).To(HaveKeyWithValue("shape", "round"))
 }
 

@@ -15,12 +15,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/rancher/player"
 )
 
 // attachedCluster returns a Cluster whose attachment has finished.
 func attachedCluster(g Gomega, namespace, workspace, name string) *downstream {
 	d := imports(g, newCluster(g, namespace, name, "std", "", marked()), workspace)
-	willReport(g, d.cluster, "True Attached")
+	willReport(g, d.Cluster, "True Attached")
 	return d
 }
 
@@ -36,11 +37,9 @@ func isGone(object client.Object) func() bool {
 	}
 }
 
-// goes plays Turtles and Rancher: they remove their finalizers from an object that a user deletes.
+// goes deletes an object, and waits until it is gone.
 func goes(g Gomega, object client.Object) {
-	g.Expect(client.IgnoreNotFound(admin.Delete(ctx, object))).To(Succeed())
-	released := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-	g.Expect(client.IgnoreNotFound(admin.Patch(ctx, object, released))).To(Succeed())
+	g.Expect(plays.Goes(ctx, object)).To(Succeed())
 	g.Eventually(isGone(object)).Should(BeTrue())
 }
 
@@ -55,7 +54,7 @@ func TestNotRanchers(t *testing.T) {
 	g := NewWithT(t)
 	plain, marking := newNamespace(g, "team", nil), newNamespace(g, "team", marked())
 	for _, cluster := range []*clusterv1.Cluster{
-		newCluster(g, plain, "one", "", "", nil), newCluster(g, marking, "out", "", "", map[string]string{autoImport: "false"}),
+		newCluster(g, plain, "one", "", "", nil), newCluster(g, marking, "out", "", "", map[string]string{player.AutoImport: "false"}),
 	} {
 		willReport(g, cluster, "True Imported")
 		ownFleetCluster(g, cluster)
@@ -71,31 +70,31 @@ func TestExternallyManaged(t *testing.T) {
 	g := NewWithT(t)
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
 	own := newCluster(g, namespace, "own", "", "", marked())
-	theirs := turtlesImports(g, own, map[string]string{externallyManaged: "true"})
+	theirs := turtlesImports(g, own, map[string]string{player.ExternallyManaged: "true"})
 	willReport(g, own, "True Imported")
 	// Turtles removes the annotation, as it does with use-caapf off. Rancher makes its own Fleet Cluster. Ours
 	// stays as it is, and the condition reports the other one.
-	annotate(g, theirs.management, externallyManaged, "null")
+	annotate(g, theirs.Management, player.ExternallyManaged, "null")
 	theirs.assignsWorkspace(g, workspace)
 	theirs.provisions(g)
 	theirs.becomesReady(g)
 	g.Consistently(func(g Gomega) { willReport(g, own, "True Imported") }).Should(Succeed())
 	theirs.applies(g)
-	willReport(g, own, "True DoubleImport", "own", theirs.key().String(), "docs/rancher.md")
+	willReport(g, own, "True DoubleImport", "own", theirs.Key().String(), "docs/rancher.md")
 	isDetached(g, theirs.fleet(g))
 	uid := ownFleetCluster(g, own).UID
 	// A user deletes ours, and the syncer labels Rancher's.
 	g.Expect(admin.Delete(ctx, ownFleetCluster(g, own))).To(Succeed())
-	willReport(g, own, "True Attached", theirs.key().String())
+	willReport(g, own, "True Attached", theirs.Key().String())
 	g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(own), &fleetv1.Cluster{})).To(Satisfy(apierrors.IsNotFound))
 
 	// The other way: the syncer makes our Fleet Cluster only when Rancher's is gone.
-	annotate(g, theirs.management, externallyManaged, `"true"`)
-	willReport(g, own, "False WaitingForRancher", theirs.key().String(), "externally managed")
+	annotate(g, theirs.Management, player.ExternallyManaged, `"true"`)
+	willReport(g, own, "False WaitingForRancher", theirs.Key().String(), "externally managed")
 	g.Consistently(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(own), &fleetv1.Cluster{}) }).Should(Satisfy(apierrors.IsNotFound))
-	annotate(g, theirs.management, externallyManaged, `"FALSE"`)
+	annotate(g, theirs.Management, player.ExternallyManaged, `"FALSE"`)
 	willReport(g, own, "True Attached")
-	annotate(g, theirs.management, externallyManaged, `"true"`)
+	annotate(g, theirs.Management, player.ExternallyManaged, `"true"`)
 	g.Expect(admin.Delete(ctx, theirs.fleet(g))).To(Succeed())
 	willReport(g, own, "True Imported")
 	g.Expect(ownFleetCluster(g, own).UID).NotTo(Equal(uid))
@@ -109,25 +108,25 @@ func TestManagementClusterDeleted(t *testing.T) {
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
 	for name, again := range map[string]bool{"one": false, "two": true} {
 		d := attachedCluster(g, namespace, workspace, name)
-		g.Expect(admin.Delete(ctx, d.management)).To(Succeed())
-		willReport(g, d.cluster, "False WaitingForRancher", d.management.GetName(), "deleted")
+		g.Expect(admin.Delete(ctx, d.Management)).To(Succeed())
+		willReport(g, d.Cluster, "False WaitingForRancher", d.Management.GetName(), "deleted")
 		if !again {
-			patch(g, d.cluster, `{"metadata":{"annotations":{"imported":"true"}}}`)
+			patch(g, d.Cluster, `{"metadata":{"annotations":{"imported":"true"}}}`)
 		}
-		goes(g, d.management)
-		goes(g, d.provisioning)
+		goes(g, d.Management)
+		goes(g, d.Provisioning)
 		if again {
-			willReport(g, d.cluster, "False WaitingForRancher", "Turtles")
+			willReport(g, d.Cluster, "False WaitingForRancher", "Turtles")
 			goes(g, d.fleet(g))
 			g.Consistently(func() []string { return seen.own(namespace) }).ShouldNot(ContainElement("Fleet Cluster two"))
-			willReport(g, imports(g, d.cluster, workspace).cluster, "True Attached")
+			willReport(g, imports(g, d.Cluster, workspace).Cluster, "True Attached")
 			continue
 		}
 		// The garbage collector deletes Rancher's Fleet Cluster, because its owner is gone. Until then the syncer
 		// makes none.
-		willReport(g, d.cluster, "True Imported")
-		g.Expect(isGone(d.fleetCluster())()).To(BeTrue())
-		g.Expect(ownFleetCluster(g, d.cluster).CreationTimestamp.Time).NotTo(BeZero())
+		willReport(g, d.Cluster, "True Imported")
+		g.Expect(isGone(d.FleetCluster())()).To(BeTrue())
+		g.Expect(ownFleetCluster(g, d.Cluster).CreationTimestamp.Time).NotTo(BeZero())
 	}
 }
 
@@ -139,15 +138,15 @@ func TestLeftBehindFleetCluster(t *testing.T) {
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
 	d := attachedCluster(g, namespace, workspace, "one")
 	patch(g, d.fleet(g), `{"metadata":{"ownerReferences":null}}`)
-	patch(g, d.cluster, `{"metadata":{"annotations":{"imported":"true"}}}`)
-	goes(g, d.management)
-	goes(g, d.provisioning)
-	willReport(g, d.cluster, "False WaitingForRancher", d.key().String(), "may still run")
+	patch(g, d.Cluster, `{"metadata":{"annotations":{"imported":"true"}}}`)
+	goes(g, d.Management)
+	goes(g, d.Provisioning)
+	willReport(g, d.Cluster, "False WaitingForRancher", d.Key().String(), "may still run")
 	g.Consistently(func() []string { return seen.own(namespace) }).Should(BeEmpty())
 	g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
 	g.Consistently(func() []string { return seen.own(namespace) }).WithTimeout(5 * time.Second).Should(BeEmpty())
 	g.Expect(admin.Delete(ctx, d.fleet(g))).To(Succeed())
-	willReport(g, d.cluster, "True Imported")
+	willReport(g, d.Cluster, "True Imported")
 }
 
 // A user deletes the CAPI Cluster, once while the syncer runs and once while it is stopped. The syncer removes its
@@ -158,13 +157,13 @@ func TestClusterDeleted(t *testing.T) {
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
 	d, down := attachedCluster(g, namespace, workspace, "one"), attachedCluster(g, namespace, workspace, "two")
 	uid := d.fleet(g).UID
-	goes(g, d.cluster)
+	goes(g, d.Cluster)
 	g.Eventually(func(g Gomega) { isDetached(g, d.fleet(g)) }).Should(Succeed())
 	g.Expect(d.fleet(g).UID).To(Equal(uid))
-	g.Expect(d.fleet(g).Spec.KubeConfigSecret).To(Equal(d.fleetCluster().Spec.KubeConfigSecret))
+	g.Expect(d.fleet(g).Spec.KubeConfigSecret).To(Equal(d.FleetCluster().Spec.KubeConfigSecret))
 
 	g.Expect(env.Stop(ctx, syncerProcess)).To(Succeed())
-	goes(g, down.cluster)
+	goes(g, down.Cluster)
 	g.Expect(managers(down.fleet(g))).To(ContainElement(manager))
 	g.Expect(env.Start(ctx, syncerProcess)).To(Succeed())
 	g.Eventually(func(g Gomega) { isDetached(g, down.fleet(g)) }).Should(Succeed())
@@ -181,12 +180,12 @@ func TestProvisionedByRancher(t *testing.T) {
 	g := NewWithT(t)
 	workspace := newNamespace(g, "workspace", nil)
 	d := provisioned(g, workspace, "edge", nil)
-	willReport(g, d.cluster, "False WaitingForRancher", d.management.GetName(), "Ready")
+	willReport(g, d.Cluster, "False WaitingForRancher", d.Management.GetName(), "Ready")
 	d.becomesReady(g)
 	d.applies(g)
-	willReport(g, d.cluster, "True Attached", d.key().String())
+	willReport(g, d.Cluster, "True Attached", d.Key().String())
 	fleet := d.fleet(g)
-	g.Expect(fleet.Labels).To(And(HaveKeyWithValue(originLabel, workspace), HaveKeyWithValue(clusterNameLabel, d.management.GetName())))
+	g.Expect(fleet.Labels).To(And(HaveKeyWithValue(originLabel, workspace), HaveKeyWithValue(player.ClusterNameLabel, d.Management.GetName())))
 	g.Expect(fleet.Labels).NotTo(HaveKey("app.kubernetes.io/managed-by"))
 	g.Expect(fleet.Spec.PrivateRepoURL).To(Equal("registry.example.com"))
 	for range 10 {
@@ -194,9 +193,9 @@ func TestProvisionedByRancher(t *testing.T) {
 	}
 	quiet(g, workspace)
 	// Rancher makes the CAPI Cluster again. The webhook allows it, and the syncer attaches the new one.
-	goes(g, d.cluster)
+	goes(g, d.Cluster)
 	anew := fixture.Cluster(workspace, "edge", "", "")
-	anew.OwnerReferences = d.cluster.OwnerReferences
+	anew.OwnerReferences = d.Cluster.OwnerReferences
 	g.Expect(admin.Create(ctx, anew)).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		g.Expect(d.fleet(g).Annotations).To(HaveKeyWithValue(domain+"/attached-uid", string(anew.UID)))
@@ -211,7 +210,7 @@ func TestModes(t *testing.T) {
 	g := NewWithT(t)
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
 	d, auto := attachedCluster(g, namespace, workspace, "one"), attachedCluster(g, namespace, workspace, "auto")
-	annotate(g, auto.cluster, domain+"/rancher", `"Auto"`)
+	annotate(g, auto.Cluster, domain+"/rancher", `"Auto"`)
 	configure := func(mode string) {
 		g.Expect(env.Apply(ctx, fmt.Sprintf(`
 apiVersion: addons.cluster.x-k8s.io/v1alpha1
@@ -221,21 +220,21 @@ spec: {rancher: {mode: %q}}`, mode))).To(Succeed())
 	}
 	t.Cleanup(func() { g.Expect(client.IgnoreNotFound(admin.Delete(ctx, fixture.Config()))).To(Succeed()) })
 	configure("Import")
-	willReport(g, d.cluster, "True DoubleImport")
+	willReport(g, d.Cluster, "True DoubleImport")
 	g.Eventually(func(g Gomega) { isDetached(g, d.fleet(g)) }).Should(Succeed())
 	configure("Off")
-	willReport(g, d.cluster, "True Imported")
+	willReport(g, d.Cluster, "True Imported")
 	configure("Auto")
-	willReport(g, d.cluster, "True DoubleImport")
-	g.Expect(admin.Delete(ctx, ownFleetCluster(g, d.cluster))).To(Succeed())
-	willReport(g, d.cluster, "True Attached")
-	willReport(g, auto.cluster, "True Attached")
+	willReport(g, d.Cluster, "True DoubleImport")
+	g.Expect(admin.Delete(ctx, ownFleetCluster(g, d.Cluster))).To(Succeed())
+	willReport(g, d.Cluster, "True Attached")
+	willReport(g, auto.Cluster, "True Attached")
 	g.Expect(managers(auto.fleet(g))).To(ContainElement(manager))
 	g.Expect(seen.own(namespace)).NotTo(ContainElement("Fleet Cluster auto"))
 
 	// Deselected: with Keep our data stays, with Delete the syncer removes it.
 	g.Expect(env.Apply(ctx, `{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config}, spec: {cluster: {selector: {matchLabels: {in: "x"}}}}}`)).To(Succeed())
-	willReport(g, auto.cluster, "True Deselected")
+	willReport(g, auto.Cluster, "True Deselected")
 	g.Expect(managers(auto.fleet(g))).To(ContainElement(manager))
 	g.Expect(env.Apply(ctx, `{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config}, spec: {cluster: {onDeselect: Delete, selector: {matchLabels: {in: "x"}}}}}`)).To(Succeed())
 	g.Eventually(func(g Gomega) { isDetached(g, auto.fleet(g)) }).Should(Succeed())
@@ -246,11 +245,11 @@ func TestRancherGoesAndComes(t *testing.T) {
 	g := NewWithT(t)
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
 	d := attachedCluster(g, namespace, workspace, "one")
-	patch(g, d.management, `{"metadata":{"finalizers":null}}`)
+	patch(g, d.Management, `{"metadata":{"finalizers":null}}`)
 	patch(g, d.fleet(g), `{"metadata":{"ownerReferences":null}}`)
 	waiting := newCluster(g, namespace, "two", "", "", marked())
 	willReport(g, waiting, "False WaitingForRancher")
-	t.Cleanup(func() { g.Expect(env.ApplyCRDs(ctx, crds())).To(Succeed()) })
+	t.Cleanup(func() { g.Expect(env.ApplyCRDs(ctx, player.CRDs())).To(Succeed()) })
 	var others unstructured.UnstructuredList
 	others.SetAPIVersion("management.cattle.io/v3")
 	others.SetKind("ClusterList")
@@ -265,19 +264,19 @@ func TestRancherGoesAndComes(t *testing.T) {
 		g.Eventually(isGone(crd)).Should(BeTrue())
 	}
 	willReport(g, waiting, "True Imported")
-	willReport(g, d.cluster, "False WaitingForRancher", d.key().String(), "may still run")
+	willReport(g, d.Cluster, "False WaitingForRancher", d.Key().String(), "may still run")
 	g.Expect(seen.own(namespace)).NotTo(ContainElement("Fleet Cluster one"))
 
-	g.Expect(env.ApplyCRDs(ctx, crds())).To(Succeed())
+	g.Expect(env.ApplyCRDs(ctx, player.CRDs())).To(Succeed())
 	third := newCluster(g, namespace, "three", "", "", marked())
 	willReport(g, third, "False WaitingForRancher", "Turtles")
-	willReport(g, imports(g, third, workspace).cluster, "True Attached")
-	d.management.SetResourceVersion("")
-	d.management.SetUID("")
-	g.Expect(admin.Create(ctx, d.management)).To(Succeed())
+	willReport(g, imports(g, third, workspace).Cluster, "True Attached")
+	d.Management.SetResourceVersion("")
+	d.Management.SetUID("")
+	g.Expect(admin.Create(ctx, d.Management)).To(Succeed())
 	d.assignsWorkspace(g, workspace)
 	d.provisions(g)
 	d.becomesReady(g)
-	willReport(g, d.cluster, "True Attached", d.key().String())
+	willReport(g, d.Cluster, "True Attached", d.Key().String())
 	g.Expect(seen.own(namespace)).NotTo(Or(ContainElement("Fleet Cluster one"), ContainElement("Fleet Cluster three")))
 }

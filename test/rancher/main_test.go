@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/rancher/player"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -47,9 +48,14 @@ func TestMain(m *testing.M) {
 	}
 	options := stack.Options{Profile: stack.API, Fleet: true, Muster: true}
 	os.Exit(stack.Main(m, options, func(s *stack.Stack) (err error) {
-		if err := errors.Join(fixture.Use(&env, &admin)(s), s.ApplyCRDs(ctx, crds())); err != nil {
+		if err := errors.Join(fixture.Use(&env, &admin)(s), s.ApplyCRDs(ctx, player.CRDs())); err != nil {
 			return err
 		}
+		config, err := s.RESTConfig()
+		if err != nil {
+			return err
+		}
+		plays = &player.Player{Admin: admin, Config: config}
 		seen, err = newWitness(s)
 		return err
 	}, nothingRefused, func(*stack.Stack) error { seen.stop(); return nil }))

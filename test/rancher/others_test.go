@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/rancher/player"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -26,12 +27,12 @@ func successorReconciles(g Gomega, d *downstream) (wrote bool) {
 	fleet := d.fleet(g)
 	before := fleet.DeepCopy()
 	controllerutil.AddFinalizer(fleet, successorFinalizer)
-	class := current(g, d.cluster).Spec.Topology.ClassRef
+	class := current(g, d.Cluster).Spec.Topology.ClassRef
 	if class.Namespace == "" {
-		class.Namespace = d.cluster.Namespace
+		class.Namespace = d.Cluster.Namespace
 	}
 	fleet.Labels["cluster-api.cattle.io/clusterclass-name"], fleet.Labels["cluster-api.cattle.io/clusterclass-namespace"] = class.Name, class.Namespace
-	cluster := current(g, d.cluster)
+	cluster := current(g, d.Cluster)
 	cluster.Status, cluster.ManagedFields, cluster.ResourceVersion = clusterv1.ClusterStatus{}, nil, ""
 	content, err := json.Marshal(cluster)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -62,18 +63,18 @@ func TestSuccessor(t *testing.T) {
 	// The two take turns until neither writes.
 	g.Eventually(func(g Gomega) {
 		wrote := successorReconciles(g, d)
-		quiet(g, d.key().String())
+		quiet(g, d.Key().String())
 		g.Expect(wrote).To(BeFalse())
 	}).WithPolling(time.Second).Should(Succeed())
-	willReport(g, d.cluster, "True Attached", "spec.templateValues.ControlPlane", "spec.templateValues.Cluster")
+	willReport(g, d.Cluster, "True Attached", "spec.templateValues.ControlPlane", "spec.templateValues.Cluster")
 	since, version := time.Now(), d.fleet(g).ResourceVersion
 	for i := range 5 {
-		annotate(g, d.management, "touched", fmt.Sprintf("%q", fmt.Sprint(i)))
+		annotate(g, d.Management, "touched", fmt.Sprintf("%q", fmt.Sprint(i)))
 		d.applies(g)
 		g.Expect(successorReconciles(g, d)).To(BeFalse())
 	}
 	quiet(g, namespace)
-	g.Expect(requests(g, since, d.key().String())).To(BeEmpty())
+	g.Expect(requests(g, since, d.Key().String())).To(BeEmpty())
 	g.Expect(d.fleet(g).ResourceVersion).To(Equal(version))
 	fleet := d.fleet(g)
 	g.Expect(fleet.Finalizers).To(ContainElement(successorFinalizer))
@@ -82,7 +83,7 @@ func TestSuccessor(t *testing.T) {
 	// The successor's order of deletion: Rancher deletes the Fleet Cluster, the finalizer holds it, and the mapping
 	// goes first.
 	g.Expect(admin.Delete(ctx, fleet)).To(Succeed())
-	willReport(g, d.cluster, "False WaitingForRancher", d.key().String(), "to be deleted")
+	willReport(g, d.Cluster, "False WaitingForRancher", d.Key().String(), "to be deleted")
 	g.Expect(admin.Delete(ctx, mapping)).To(Succeed())
 	g.Eventually(func() error { // Fleet removes its own finalizer meanwhile.
 		fleet = d.fleet(g)
@@ -91,10 +92,10 @@ func TestSuccessor(t *testing.T) {
 		return admin.Patch(ctx, fleet, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	}).Should(Succeed())
 	g.Eventually(isGone(fleet)).Should(BeTrue())
-	g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(d.management), d.management)).To(Succeed())
-	willReport(g, d.cluster, "False WaitingForRancher", "Rancher to make the Fleet Cluster")
+	g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(d.Management), d.Management)).To(Succeed())
+	willReport(g, d.Cluster, "False WaitingForRancher", "Rancher to make the Fleet Cluster")
 	d.applies(g)
-	willReport(g, d.cluster, "True Attached")
+	willReport(g, d.Cluster, "True Attached")
 	g.Expect(seen.own(namespace)).To(BeEmpty())
 }
 
@@ -105,7 +106,7 @@ func TestForgedLabels(t *testing.T) {
 	g := NewWithT(t)
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
 	forged := func(victim *clusterv1.Cluster) map[string]string {
-		return map[string]string{ownerLabel: victim.Name, ownerNamespaceLabel: victim.Namespace, "cluster-api.cattle.io/owned": ""}
+		return map[string]string{player.OwnerLabel: victim.Name, player.OwnerNamespaceLabel: victim.Namespace, "cluster-api.cattle.io/owned": ""}
 	}
 	// The victim has nothing to do with Rancher.
 	plain := newCluster(g, namespace, "plain", "", "", nil)
@@ -113,7 +114,7 @@ func TestForgedLabels(t *testing.T) {
 	attacker.becomesReady(g)
 	attacker.applies(g)
 	willReport(g, plain, "True Imported")
-	willReport(g, attacker.cluster, "True Attached")
+	willReport(g, attacker.Cluster, "True Attached")
 	g.Expect(attacker.fleet(g).Labels).To(HaveKeyWithValue(originLabel, workspace))
 
 	// Turtles should import the victim, and an attacker's provisioning Cluster names it. The attacker also chose
@@ -122,28 +123,28 @@ func TestForgedLabels(t *testing.T) {
 	early := provisioned(g, workspace, "early", forged(victim))
 	early.becomesReady(g)
 	early.applies(g)
-	willReport(g, early.cluster, "True Attached")
+	willReport(g, early.Cluster, "True Attached")
 	willReport(g, victim, "False WaitingForRancher", "Turtles")
-	annotate(g, early.management, "provisioning.cattle.io/administrated", "null")
-	second := rancherObject("provisioning.cattle.io/v1", workspace, early.management.GetName())
+	annotate(g, early.Management, "provisioning.cattle.io/administrated", "null")
+	second := player.Object("provisioning.cattle.io/v1", workspace, early.Management.GetName())
 	g.Expect(admin.Create(ctx, second)).To(Succeed())
-	(&downstream{provisioning: second}).status(g, map[string]any{"clusterName": early.management.GetName()})
-	willReport(g, early.cluster, "False WaitingForRancher", "2 name it")
+	g.Expect((&player.Downstream{Player: plays, Provisioning: second}).Status(ctx, map[string]any{"clusterName": early.Management.GetName()})).To(Succeed())
+	willReport(g, early.Cluster, "False WaitingForRancher", "2 name it")
 	willReport(g, victim, "False WaitingForRancher", "Turtles")
 
 	// Turtles imports the victim. Then the owner of another imported Cluster relabels his management Cluster to
 	// name the victim. The first one keeps the victim, and the other Cluster still counts as Rancher's.
 	other := attachedCluster(g, namespace, workspace, "other")
 	d := imports(g, victim, workspace)
-	willReport(g, victim, "True Attached", d.key().String())
-	patch(g, other.management, fmt.Sprintf(`{"metadata":{"labels":{%q:"victim"}}}`, ownerLabel))
+	willReport(g, victim, "True Attached", d.Key().String())
+	patch(g, other.Management, fmt.Sprintf(`{"metadata":{"labels":{%q:"victim"}}}`, player.OwnerLabel))
 	g.Eventually(func(g Gomega) { g.Expect(seen.own(namespace)).NotTo(ContainElement("Fleet Cluster other")) }).Should(Succeed())
-	willReport(g, other.cluster, "False WaitingForRancher")
+	willReport(g, other.Cluster, "False WaitingForRancher")
 	g.Consistently(func(g Gomega) {
 		g.Expect(d.fleet(g).Annotations).To(HaveKeyWithValue(domain+"/attached", namespace+"/victim"))
 		g.Expect(other.fleet(g).Annotations).To(HaveKeyWithValue(domain+"/attached", namespace+"/other"))
 	}).Should(Succeed())
-	willReport(g, victim, "True Attached", d.key().String())
+	willReport(g, victim, "True Attached", d.Key().String())
 
 	// If two management Clusters name a Cluster before it is attached, neither gets it.
 	late := markedCluster(g, namespace, "late")
@@ -156,11 +157,11 @@ func TestForgedLabels(t *testing.T) {
 	}
 	goes(g, late)
 	again := markedCluster(g, namespace, "late")
-	willReport(g, again, "False WaitingForRancher", one.management.GetName(), two.management.GetName(), ownerLabel)
+	willReport(g, again, "False WaitingForRancher", one.Management.GetName(), two.Management.GetName(), player.OwnerLabel)
 	g.Expect(seen.own(namespace)).To(ConsistOf("Bundle fleet-agent-plain", "Fleet Cluster plain"))
 
 	// A Fleet Cluster that claims to be attached does not block another Cluster's import.
-	mark := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "mark", Labels: map[string]string{clusterNameLabel: "c-aaaaa"}}}
+	mark := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "mark", Labels: map[string]string{player.ClusterNameLabel: "c-aaaaa"}}}
 	g.Expect(admin.Create(ctx, mark)).To(Succeed())
 	fresh := fixture.Cluster(namespace, "fresh", "", "")
 	g.Expect(admin.Create(ctx, fresh)).To(Succeed())

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/rancher/player"
 )
 
 // fieldManagers are the field managers that a thief may name in a request: those of Muster's own objects and of
@@ -52,7 +53,7 @@ func isGuarded(g Gomega, thief client.Client, d *downstream, by string) {
 	after := d.fleet(g)
 	g.Expect(after.UID).To(Equal(before.UID))
 	g.Expect(after.DeletionTimestamp).To(BeNil())
-	g.Expect(after.Spec.KubeConfigSecret).To(Equal(d.fleetCluster().Spec.KubeConfigSecret))
+	g.Expect(after.Spec.KubeConfigSecret).To(Equal(d.FleetCluster().Spec.KubeConfigSecret))
 }
 
 // With the syncer's token, a thief may write to Rancher's Fleet Cluster only what the syncer writes there, also
@@ -63,7 +64,7 @@ func TestPolicies(t *testing.T) {
 	thief := newThief(g)
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
 	d := imports(g, newCluster(g, namespace, "one", "std", "", marked("region", "eu")), workspace)
-	willReport(g, d.cluster, "True Attached")
+	willReport(g, d.Cluster, "True Attached")
 	for i, by := range fieldManagers {
 		body := fmt.Sprintf(`{"metadata":{"labels":{"stolen-%[1]d":"x"},"annotations":{"note-%[1]d":"x"}},"spec":{"templateValues":{"Stolen%[1]d":"x"}}}`, i)
 		g.Expect(thief.Patch(ctx, d.fleet(g), client.RawPatch(types.MergePatchType, []byte(body)), client.FieldOwner(by))).To(Succeed(), "as %q", by)
@@ -75,7 +76,7 @@ func TestPolicies(t *testing.T) {
 	region := func(value string) error {
 		return thief.Patch(ctx, &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "Cluster",
-			"metadata": map[string]any{"namespace": workspace, "name": d.key().Name, "labels": map[string]any{"region": value}},
+			"metadata": map[string]any{"namespace": workspace, "name": d.Key().Name, "labels": map[string]any{"region": value}},
 		}}, client.Apply, client.FieldOwner("addon-provider-fleet"), client.ForceOwnership) //nolint:staticcheck // as somebody else's client
 	}
 	g.Expect(region("eu")).To(Succeed())
@@ -85,7 +86,7 @@ func TestPolicies(t *testing.T) {
 
 	status := client.RawPatch(types.MergePatchType, []byte(`{"status":{"namespace":"kube-system"}}`))
 	g.Expect(thief.Status().Patch(ctx, d.fleet(g), status)).To(MatchError(ContainSubstring("forbidden")))
-	for _, object := range []client.Object{d.management, d.provisioning} {
+	for _, object := range []client.Object{d.Management, d.Provisioning} {
 		label := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`))
 		g.Expect(thief.Patch(ctx, object, label)).To(MatchError(ContainSubstring("forbidden")))
 	}
@@ -110,7 +111,7 @@ func TestTakenName(t *testing.T) {
 	d.assignsWorkspace(g, workspace)
 	d.provisions(g)
 	forged := func(labels, annotations map[string]string) *fleetv1.Cluster {
-		fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: d.key().Name, Labels: labels, Annotations: annotations}}
+		fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: d.Key().Name, Labels: labels, Annotations: annotations}}
 		if fleet.Labels == nil {
 			fleet.Labels = map[string]string{}
 		}
@@ -118,7 +119,7 @@ func TestTakenName(t *testing.T) {
 		return fleet
 	}
 	for message, fleet := range map[string]*fleetv1.Cluster{
-		clusterNameLabel:                      forged(map[string]string{clusterNameLabel: d.management.GetName()}, nil),
+		player.ClusterNameLabel:               forged(map[string]string{player.ClusterNameLabel: d.Management.GetName()}, nil),
 		"fleet.cattle.io/cluster-management":  forged(map[string]string{"fleet.cattle.io/cluster-management": "true"}, nil),
 		"fleet.addons.cluster.x-k8s.io/adopt": forged(nil, map[string]string{"fleet.addons.cluster.x-k8s.io/adopt": "true"}),
 	} {

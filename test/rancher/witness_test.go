@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/test/rancher/player"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -73,7 +74,7 @@ func (w *witness) saw(news any) {
 	defer w.mu.Unlock()
 	switch object.(type) {
 	case *fleetv1.Cluster:
-		if object.GetLabels()[clusterNameLabel] == "" {
+		if object.GetLabels()[player.ClusterNameLabel] == "" {
 			w.fleetClusters[key] = true
 		}
 	default:
