@@ -70,6 +70,10 @@ func TestSyncerToken(t *testing.T) {
 ---
 apiVersion: fleet.cattle.io/v1alpha1
 kind: Cluster
+metadata: {namespace: %[1]s, name: labelled, labels: {app.kubernetes.io/managed-by: muster, management.cattle.io/cluster-name: c-1}}
+---
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Cluster
 metadata: {namespace: %[1]s, name: handed-over, annotations: {fleet.addons.cluster.x-k8s.io/adopt: "true"}}
 spec: {privateRepoURL: registry.example}
 ---
@@ -135,6 +139,9 @@ spec: {privateRepoURL: registry.example}
 		{"may not starve an agent", own, `{"spec":{"agentResources":{}}}`, "spec.agentResources" + ofFleet},
 		{"may not outrank others with an agent", own, `{"spec":{"agentSchedulingCustomization":{"priorityClass":{"value":1}}}}`,
 			"spec.agentSchedulingCustomization" + ofFleet},
+		{"may not make a Fleet Cluster look like Rancher's", own, entry("labels", stamp.RancherClusterLabel, `"c-1"`), stamp.RancherClusterLabel},
+		{"may not have Fleet ignore a Fleet Cluster", own, entry("labels", "fleet.cattle.io/cluster-management", `"true"`), "fleet.cattle.io/cluster-management"},
+		{"may not hand a Fleet Cluster over to itself", own, entry("annotations", stamp.AdoptAnnotation, `"true"`), "may not set on a Fleet object"},
 		{"may not keep a Fleet Cluster from going", own, finalizer, "no finalizers"},
 		{"may not pause a Fleet Cluster", own, `{"spec":{"paused":true}}`, "spec.paused" + ofFleet},
 		{"may not take off what others set", handedOver, `{"spec":{"privateRepoURL":null}}`, "spec.privateRepoURL" + ofFleet},
@@ -186,6 +193,7 @@ spec: {privateRepoURL: registry.example}
 		{"may write every field that it sets", own, `{"spec":{"kubeConfigSecret":"x","clientID":"x","agentNamespace":"x","agentTolerations":[{"key":"x"}],
 			"agentEnvVars":[{"name":"x","value":"y"}],"hostNetwork":true,"templateValues":{"x":1},"redeployAgentGeneration":1}}`, ""},
 		{"may change what was handed over", handedOver, label, ""},
+		{"may change its own with Rancher's label", fleets("Cluster", "labelled"), label, ""},
 		{"may retarget a Bundle", bundle, entry("annotations", stamp.Domain+"/retarget", `"1"`), ""},
 		{"may add variables", cluster, variables(region, value("disks", `{"root":{"size":1,"kind":"ssd"},"data":{}}`), zones, value("new", "1")), ""},
 		{"may add an override", cluster, overrides("[" + value("region", `"east"`) + "," + value("new", "1") + "]"), ""},
