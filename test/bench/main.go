@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -19,6 +20,7 @@ import (
 // parts are the parts of the benchmark, each on a stack of its own.
 var parts = map[string]func(context.Context, *session) error{
 	"imports": measureImports, "growth": measureGrowth, "namespace": measureNamespace, "helm": measureHelm, "admission": measureAdmission,
+	"rancher": measureRancher,
 }
 
 func main() {
@@ -30,9 +32,10 @@ func main() {
 		err = beChild(ctx, os.Args[2:])
 	} else {
 		n := flag.Int("n", 5000, "Clusters at the end; growth is measured at a tenth, two fifths and all of them")
-		only := flag.String("only", "imports,growth,namespace,helm,admission", "what to measure")
+		only := flag.String("only", "imports,growth,namespace,helm,admission,rancher", "what to measure")
+		strict := flag.Bool("strict", false, "fail if a figure is short")
 		flag.Parse()
-		err = run(ctx, *n, strings.Split(*only, ","))
+		err = run(ctx, *n, strings.Split(*only, ","), *strict)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -40,7 +43,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, n int, only []string) error {
+func run(ctx context.Context, n int, only []string, strict bool) error {
 	var short []string
 	for _, name := range only {
 		measure, known := parts[name]
@@ -58,5 +61,8 @@ func run(ctx context.Context, n int, only []string) error {
 		}
 	}
 	fmt.Printf("\n%d figures are short: %s\n", len(short), strings.Join(short, "; "))
+	if strict && len(short) > 0 {
+		return errors.New("figures are short")
+	}
 	return nil
 }
