@@ -140,7 +140,7 @@ TEST_TARGETS := test-unit test-main test-random-once test-page
 # What every change must pass.
 TEST_ALL_TARGETS := parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-rancher test-fleet-installer-once test-helm-once test-channels-once test-random test-faults test-e2e test-release-trial
 # What takes long and breaks seldom.
-TEST_NIGHTLY_TARGETS := test-upgrade test-move test-migration test-channels test-fleet-installer test-helm test-story-faults test-release test-images faults
+TEST_NIGHTLY_TARGETS := test-random-rancher test-upgrade test-move test-migration test-channels test-fleet-installer test-helm test-story-faults test-release test-images faults
 
 .PHONY: test
 test: ## Run what finds most mistakes, in minutes: unit tests, the main decisions, a random run, the page
@@ -235,6 +235,11 @@ test-random: ## Play random runs on a real API server against the oracle (MUSTER
 test-random-once: ## Play one random run of about a minute
 	$(STACK) build --profile=api
 	MUSTER_SEEDS=1 MUSTER_STEPS=30 $(TEST) -timeout=15m -run='^TestRandom$$' ./test/random
+
+.PHONY: test-random-rancher
+test-random-rancher: ## Play twenty random runs beside Rancher (MUSTER_SEED)
+	$(STACK) build --profile=api
+	MUSTER_SEEDS=20 $(TEST) -timeout=30m -run='^TestRancher$$' ./test/random
 
 # The last release before this commit, and until there is one, a commit of 2026-11-23.
 UPGRADE_FROM ?= $(shell git describe --tags --abbrev=0 --match='v*' HEAD^ 2>/dev/null || echo 6a33df2)

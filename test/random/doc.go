@@ -20,6 +20,11 @@
 // TestRollouts plays rollouts in stages separately, in Scenes of their own and on Fleet's own controller, and judges
 // each event (package rollouts).
 //
+// TestRancher plays Turtles and Rancher separately, and users who change their objects and Clusters. It kills Muster in
+// the middle of that, and judges each event of a Fleet Cluster: Muster makes none where Rancher has one or will have
+// one, and changes no field of Rancher's. When Muster is at rest, each Cluster must report what docs/rancher.md
+// promises.
+//
 // The garbage collector, the syncer and the webhook are stopped at random. The run lets Muster come to rest before a
 // step only where the result depends on what Muster has seen before: retained objects stay as they are, and kept
 // objects are not made again.

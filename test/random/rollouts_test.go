@@ -86,7 +86,7 @@ func (o *outages) kill(process string) error {
 	if err := env.Kill(ctx, process); err != nil {
 		return err
 	}
-	if process == stack.FleetController {
+	if process == stack.FleetController || process == webhookProcess { // They hold no Lease.
 		return env.Start(ctx, process)
 	}
 	err := patch(leaseOf(process), map[string]any{"spec": map[string]any{"holderIdentity": ""}})
