@@ -170,7 +170,7 @@ func RolloutStatus(proxy *addonsv1.HelmChartProxy, version string, decision *rol
 	}
 	isCompleted, message := decision.Reason == rollout.Completed, decision.Message
 	status.LastCompleted = Completed(proxy)
-	if isCompleted && updated > 0 { // Else, no Cluster has shown that the change works: all are paused, or there is none.
+	if isCompleted && (updated > 0 || status.LastCompleted == nil) { // Else, no Cluster has shown that the change works: all are paused, or there is none.
 		status.LastCompleted = completed(proxy, version, decision.Since, now)
 	}
 	if !isCompleted {

@@ -66,11 +66,6 @@ func TestLastCompleted(t *testing.T) {
 	if its := report(rollout.Progressing); its != nil {
 		t.Errorf("not completed yet: %v", its)
 	}
-	updated = 0
-	if its := report(rollout.Completed); its != nil {
-		t.Errorf("no Cluster has it: %v", its)
-	}
-	updated = 1
 	first := report(rollout.Completed)
 	if again := report(rollout.Completed); !again.Time.Equal(&first.Time) || !first.Time.Time.Equal(now.Add(-time.Minute)) {
 		t.Errorf("completed at %s, and then at %s", first.Time, again.Time)
@@ -79,6 +74,11 @@ func TestLastCompleted(t *testing.T) {
 	if its := report(rollout.Halted); its != first || IsBack(proxy) {
 		t.Errorf("halted: %v; back: %t", its, IsBack(proxy))
 	}
+	updated = 0
+	if its := report(rollout.Completed); its != first {
+		t.Errorf("no Cluster has the change: %v", its)
+	}
+	updated = 1
 	proxy.Spec.ClusterSelector.MatchLabels = map[string]string{"c": "d"}
 	last, isKnown := LastCompleted(proxy)
 	want := proxy.DeepCopy().Spec
