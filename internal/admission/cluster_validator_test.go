@@ -111,7 +111,7 @@ func TestClusterValidator(t *testing.T) {
 		misspelt = `{"metadata":{"name":"prod","annotations":{"fleet.addons.cluster.x-k8s.io/registration":"Agent"}}}`
 
 		unknown    = `annotation fleet.addons.cluster.x-k8s.io/registration: "Agent" is neither "agent" nor "manager" and has no effect; the FleetAddonConfig decides, and it says "manager"`
-		foreign    = `Fleet Cluster "prod" was made by somebody else; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`
+		foreign    = `Fleet Cluster "prod" was created by someone else; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`
 		unselected = `this Cluster is not imported into Fleet: its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`
 		missing    = `ClusterClass "standard" does not exist in namespace "team" (yet): until it does, Cluster API creates no control plane and the Cluster is not imported into Fleet`
 	)
@@ -119,7 +119,7 @@ func TestClusterValidator(t *testing.T) {
 		// Fleet derives the same namespace for these two names.
 		colliding, ofOthers = "a-production-eu-west-1-payments-cluster-00013967", "production-eu-west-1-payments-cluster-0001"
 		collides            = `{"metadata":{"name":"` + colliding + `","namespace":"team"}}`
-		shares              = `Fleet would keep it in Namespace "cluster-team-a-production-eu-west-1-payments-cluster-0001-a7464", which is that of a Fleet Cluster of another name or namespace; name this Cluster differently, for example "a-production-eu-west-1-payments-cluster-00013967-2" (namespace and name of at most 41 characters together never share one)`
+		shares              = `Fleet would give it Namespace "cluster-team-a-production-eu-west-1-payments-cluster-0001-a7464", which belongs to a Fleet Cluster of another name or namespace; name this Cluster differently, for example "a-production-eu-west-1-payments-cluster-00013967-2" (namespace and name of at most 41 characters together never share a Namespace)`
 	)
 	elsewhere := func(o object) object { o.Namespace = "team-a"; return o }
 	fleetOf := func(namespace, name string) map[string]string {
@@ -146,10 +146,10 @@ func TestClusterValidator(t *testing.T) {
 			annotated(stamp.ImportedFromAnnotation, "prod")(o)
 			o.Labels = map[string]string{stamp.ManagedByLabel: "muster"}
 		}), request: create(plain)},
-		"made from another": {others: fleetClusterBeing(annotated(stamp.ImportedFromAnnotation, "pr.od")), request: create(plain), refused: `Fleet Cluster "prod" is that of Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
+		"made from another": {others: fleetClusterBeing(annotated(stamp.ImportedFromAnnotation, "pr.od")), request: create(plain), refused: `Fleet Cluster "prod" belongs to Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
 		"owned by another": {others: fleetClusterBeing(func(o *object) {
 			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "pr.od", UID: "1"}}
-		}), request: create(plain), refused: `Fleet Cluster "prod" is that of Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
+		}), request: create(plain), refused: `Fleet Cluster "prod" belongs to Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
 		"Rancher has made it":                          {others: fleetClusterBeing(func(o *object) { o.Labels = map[string]string{"management.cattle.io/cluster-name": "c-m-1"} }), request: create(plain)},
 		"pinned by another":                            {others: &others{pinned: []object{pinnedCluster("pr.od", "prod")}}, request: create(plain), refused: `Cluster "pr.od" of this namespace has the Fleet Cluster "prod", which would be this Cluster's as well; name this Cluster differently`},
 		"pinned by another that is being deleted":      {others: &others{pinned: []object{func() object { o := pinnedCluster("pr.od", "prod"); going(&o); return o }()}}, request: create(plain)},

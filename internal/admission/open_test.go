@@ -164,7 +164,7 @@ func TestOpenStillRefuses(t *testing.T) {
 	taken := &others{fleetClusters: []object{made("prod", nil)}}
 	webhooks := servedWith(t, &cached{}, taken)
 	response := webhooks[ClusterPath].Handle(t.Context(), create(`{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"none"}}}}`))
-	if response.Allowed || response.Result.Code != http.StatusForbidden || !strings.Contains(response.Result.Message, "somebody else") || len(response.Warnings) != 1 {
+	if response.Allowed || response.Result.Code != http.StatusForbidden || !strings.Contains(response.Result.Message, "someone else") || len(response.Warnings) != 1 {
 		t.Errorf("the answer is %+v", response.AdmissionResponse)
 	}
 	response = webhooks[StampPath].Handle(t.Context(), create(`{"metadata":{"name":"prod"}}`))

@@ -38,7 +38,8 @@ const (
 
 type requests = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// onChange returns a handler that hands over an object as it was and as it is; nil if it comes or goes.
+// onChange returns a handler that passes on the old and the new object; one of them is nil if the object was
+// created or deleted.
 func onChange(handle func(ctx context.Context, queue requests, before, after client.Object)) handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue requests) { handle(ctx, queue, nil, e.Object) },
@@ -49,8 +50,8 @@ func onChange(handle func(ctx context.Context, queue requests, before, after cli
 	}
 }
 
-// later returns a handler that enqueues the requests for an object after a pause. Requests for the same object
-// within the pause become one.
+// later returns a handler that enqueues the requests for an object after a pause. It merges the requests for the
+// same object within the pause.
 func later(pause time.Duration, of handler.MapFunc) handler.EventHandler {
 	return onChange(func(ctx context.Context, queue requests, before, after client.Object) {
 		all := map[reconcile.Request]bool{} // A Bundle has many releases of one HelmChartProxy.
@@ -232,7 +233,7 @@ func (e *enqueuer) ofClusters(ctx context.Context, which ...client.ListOption) (
 	return result
 }
 
-// onUpdate returns a predicate that decides about updates, and passes everything else.
+// onUpdate returns a predicate that filters updates, and passes everything else.
 func onUpdate(passes func(before, after client.Object) bool) predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return passes(e.ObjectOld, e.ObjectNew) }}
 }

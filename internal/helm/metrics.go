@@ -29,7 +29,7 @@ var (
 type collector struct {
 	client.Reader
 	inputs *inputs.Reader
-	// elected is closed when this replica leads: another one reports until then.
+	// elected is closed when this replica leads. Until then, another replica reports.
 	elected <-chan struct{}
 }
 
@@ -69,7 +69,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	var releases addonsv1.HelmReleaseProxyList
 	ctx := context.Background()
 	if c.List(ctx, &proxies, client.UnsafeDisableDeepCopy) != nil || c.List(ctx, &releases, client.UnsafeDisableDeepCopy) != nil {
-		return // The caches are not filled yet.
+		return // The caches have not synced yet.
 	}
 	counts, rollouts := map[string]int{}, map[string]int{}
 	for i := range proxies.Items {

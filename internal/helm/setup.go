@@ -65,11 +65,11 @@ type Options struct {
 // AddTo adds the options as flags.
 func (o *Options) AddTo(fs *pflag.FlagSet) {
 	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Watch only HelmChartProxies whose label cluster.x-k8s.io/watch-filter has this value; all if empty.")
-	fs.IntVar(&o.Concurrency, "helmchartproxy-concurrency", 4, "The number of HelmChartProxies, HelmReleaseProxies and Bundles to reconcile at once, each.")
-	fs.DurationVar(&o.Repositories.Interval, "chart-interval", 10*time.Minute, "How often to ask a repository which version of a chart a range, or no version, stands for.")
-	fs.IPNetSliceVar(&o.Repositories.DeniedNetworks, "denied-networks", repository.DeniedNetworks(), "Networks to which the program makes no connection for a chart, whatever name or redirect leads there. Behind a proxy, the proxy must deny them: the program connects only to the proxy then.")
-	fs.Int64Var(&o.Repositories.MaxIndex, "max-index-bytes", 50<<20, "The size of the largest index of a repository, in bytes.")
-	fs.Int64Var(&o.Repositories.MaxArchive, "max-chart-bytes", 50<<20, "The size of the largest chart archive, in bytes.")
+	fs.IntVar(&o.Concurrency, "helmchartproxy-concurrency", 4, "How many HelmChartProxies are reconciled at once, and the same number of HelmReleaseProxies and of Bundles.")
+	fs.DurationVar(&o.Repositories.Interval, "chart-interval", 10*time.Minute, "How often to ask a repository for the newest version of a chart, for a range or if no version is set.")
+	fs.IPNetSliceVar(&o.Repositories.DeniedNetworks, "denied-networks", repository.DeniedNetworks(), "Networks to which the program makes no connection for a chart, whatever name or redirect leads there. If the program uses an HTTP proxy, the proxy must deny these networks.")
+	fs.Int64Var(&o.Repositories.MaxIndex, "max-index-bytes", 50<<20, "The maximum size of a repository's index, in bytes.")
+	fs.Int64Var(&o.Repositories.MaxArchive, "max-chart-bytes", 50<<20, "The maximum size of a chart's archive, in bytes.")
 }
 
 // Cache returns the options of the cache, which holds only the objects and fields that this program reads.
@@ -204,7 +204,7 @@ func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *ref
 		WatchesMetadata(references.CRD(), mapped(e.ofKind), builder.WithPredicates(references.ContractNews)).
 		WatchesRawSource(referred.Source()).
 		WatchesRawSource(source.Func(func(ctx context.Context, _ requests) error {
-			// Otherwise, after each start, every release would first report that they are being listed.
+			// Without this, every release would report after each start that these objects are being listed.
 			return referred.Warm(ctx, func(client.Object) bool { return true })
 		})).
 		Complete(r)
@@ -222,7 +222,7 @@ func setupBundles(mgr ctrl.Manager, options Options, e *enqueuer, wake chan even
 		Complete(r)
 }
 
-// mapped returns a handler that enqueues the requests for an object, as it was and as it is.
+// mapped returns a handler that enqueues the requests for the old and the new object.
 var mapped = handler.EnqueueRequestsFromMapFunc
 
 func isProxyCRD(crd client.Object) bool { return crd.GetName() == proxy.CRDName }

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// firstRetry and lastRetry bound the pause after a failed attempt.
+	// firstRetry and lastRetry are the shortest and the longest pause after a failed attempt.
 	firstRetry = 30 * time.Second
 	lastRetry  = 30 * time.Minute
 	// mostFailures is how many failed attempts the installer remembers.

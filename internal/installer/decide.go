@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// step is one action. After each the installer observes everything again.
+// step is one action. After each step the installer observes everything again.
 type step string
 
 const (
@@ -155,7 +155,7 @@ func (s *state) configureForeign(installed *metav1.Condition) plan {
 		}
 		text, err := withServer(s.settings, s.server)
 		if err != nil {
-			p.configured = configuredIs(false, ReasonSettingsBroken, "ConfigMap %s/%s is left as it is: %v; repair it, Fleet cannot read it either", FleetNamespace, settingsName, err)
+			p.configured = configuredIs(false, ReasonSettingsBroken, "the installer left ConfigMap %s/%s as it is: %v; repair it, because Fleet cannot read it either", FleetNamespace, settingsName, err)
 			return p
 		}
 		at := types.NamespacedName{Namespace: FleetNamespace, Name: settingsName}
@@ -168,7 +168,7 @@ func (s *state) configureForeign(installed *metav1.Condition) plan {
 	case s.gates != nil && !s.gatesElsewhere(), s.bootstrap != nil:
 		p.configured = configuredIs(false, ReasonBelongsToRelease, "feature gates and bootstrapLocalCluster can be set only as values of Fleet's chart, and Muster does not own the release: set helmops.enabled, extraEnv and bootstrap.enabled there")
 	case s.serverWanted():
-		p.configured = configuredIs(true, ReasonConfiguredForNow, "%s; written into ConfigMap %s/%s, as Muster does not own the release: put apiServerURL and apiServerCA into its values, or its next upgrade reverts them", s.server.describe(), FleetNamespace, settingsName)
+		p.configured = configuredIs(true, ReasonConfiguredForNow, "%s; written into ConfigMap %s/%s, because Muster does not own the release: put apiServerURL and apiServerCA into its values, or its next upgrade reverts them", s.server.describe(), FleetNamespace, settingsName)
 	case s.gatesElsewhere():
 		p.configured = configuredIs(true, ReasonConfigured, "the feature gates are in ConfigMap %s", s.gates.configMap)
 	}

@@ -76,8 +76,8 @@ func (s *state) current() *semver.Version {
 	return s.fleet.Deployed
 }
 
-// goal returns the version to deploy, and in stale why newer versions cannot be found. If no version
-// can be deployed now, it returns a plan instead.
+// goal returns the version to deploy, and in stale why newer versions cannot be looked up. If no version can be
+// deployed now, it returns a plan instead.
 func (s *state) goal() (version *semver.Version, stale *Problem, wait *plan) {
 	current := s.current()
 	switch {
@@ -104,7 +104,7 @@ func (s *state) goal() (version *semver.Version, stale *Problem, wait *plan) {
 		return current, nil, nil // The repository no longer offers a version as new as the installed one.
 	}
 	return nil, nil, s.withheld(installedIs(false, ReasonDowngradeRefused,
-		"Fleet %s is installed and stays: its CRDs and objects cannot go back to %s; ask for %[1]s or newer, or uninstall Fleet first", current, chosen))
+		"Fleet %s is installed and stays: its CRDs and objects cannot be downgraded to %s; specify %[1]s or newer, or uninstall Fleet first", current, chosen))
 }
 
 // stay keeps the current version if it satisfies the FleetAddonConfig. Otherwise it reports the problem
@@ -138,7 +138,7 @@ func (s *state) withheld(why *metav1.Condition) *plan {
 	return p
 }
 
-// crdsServe reports whether the deployed CRDs are at least as new as a version.
+// crdsServe reports whether the deployed CRDs are new enough for a version.
 func (s *state) crdsServe(version *semver.Version) bool {
 	return s.crds != nil && s.crds.isOurs() && s.crds.Status == StatusDeployed && !s.crds.Version.LessThan(version)
 }
@@ -163,7 +163,7 @@ func (s *state) putFleet(goal *semver.Version) *plan {
 	return s.backedOff(p)
 }
 
-// underWay returns the condition to report while a version is being deployed; nil if it is there.
+// underWay returns the condition to report while a version is being deployed; nil if it is already deployed.
 func (s *state) underWay(goal *semver.Version) *metav1.Condition {
 	switch current := s.current(); {
 	case current == nil:
@@ -184,7 +184,7 @@ func (s *state) backedOff(p *plan) *plan {
 	result := &plan{
 		later:      last.next.Sub(s.now),
 		installed:  s.failed(last),
-		configured: configuredIs(false, ReasonReleaseFailed, "the settings are not in force: %s", last.message),
+		configured: configuredIs(false, ReasonReleaseFailed, "the settings are not in effect: %s", last.message),
 	}
 	if p.version == nil || s.current() == nil {
 		return result
@@ -220,7 +220,8 @@ func (s *state) failed(last *failure) *metav1.Condition {
 	}
 }
 
-// what identifies attempts that would fail alike. One at a version fails whatever the settings.
+// what returns the same text for attempts that would fail in the same way. An attempt at a version fails with any
+// settings.
 func (p *plan) what() string {
 	if p.version != nil {
 		return fmt.Sprint(p.step, " ", p.version)
@@ -245,7 +246,7 @@ func (s *state) planned(goal *semver.Version) plan {
 	}
 	return plan{
 		installed:  installedIs(false, ReasonPlanned, "%s; `kubectl muster plan` shows every object that would change, and spec.install.mode: Apply changes them", text),
-		configured: configuredIs(false, ReasonPlanned, "%s, as spec.install.mode is Plan", text),
+		configured: configuredIs(false, ReasonPlanned, "%s, because spec.install.mode is Plan", text),
 	}
 }
 
@@ -256,14 +257,14 @@ func (s *state) converged(stale *Problem) plan {
 	if url, _ := s.fleet.Values["apiServerURL"].(string); url != "" {
 		text += "; agents find the management cluster at " + url
 	} else {
-		text += "; no agent can find the management cluster, set spec.config.server"
+		text += "; no agent can find the management cluster: set spec.config.server"
 	}
 	if unfit := s.fleet.unfit(s.kubernetes); unfit != "" {
 		text += "; " + unfit
 	}
 	if stale != nil {
 		reason = stale.Reason
-		text += "; newer versions are not seen: " + stale.Message
+		text += "; newer versions cannot be looked up: " + stale.Message
 	}
 	p.installed = installedIs(true, reason, "%s", text)
 	return p
@@ -279,7 +280,7 @@ func (s *state) configured() *metav1.Condition {
 		text += "; " + s.server.describe()
 	}
 	if ptr.Deref(s.bootstrap, false) {
-		text += "; Fleet manages this cluster, and has every right here"
+		text += "; Fleet manages this cluster, and has all rights here"
 	}
 	return configuredIs(true, ReasonConfigured, "%s", text)
 }

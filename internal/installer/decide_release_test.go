@@ -40,7 +40,7 @@ func (d decided) check(t *testing.T, s *state) {
 		t.Errorf("step %q %s, want %q %s", p.step, text(p.version), d.step, d.puts)
 	}
 	if d.later != p.later {
-		t.Errorf("looked at again in %s, want %s", p.later, d.later)
+		t.Errorf("reconciled again in %s, want %s", p.later, d.later)
 	}
 	for _, side := range []struct{ want, got string }{{d.installed, summary(p.installed)}, {d.configured, summary(p.configured)}} {
 		if strings.Contains(side.got, "nil") || strings.Contains(side.got, "%!") {
@@ -70,7 +70,7 @@ func deployed(crds, fleet string, values map[string]any) state {
 	return state{crds: released(crds, nil), fleet: released(fleet, values)}
 }
 
-// asking returns the state with the wishes of a specification, and keeps the adopt annotation.
+// asking returns the state with another spec, and keeps the adopt annotation.
 func (s state) asking(t *testing.T, spec addonsv1.FleetAddonConfigSpec) *state {
 	t.Helper()
 	adopt := s.adopt
@@ -98,17 +98,17 @@ func TestPlanShows(t *testing.T) {
 		state state
 		want  decided
 	}{
-		"asks all the same": {version("0.16.0"), state{}, decided{step: ask}},
-		"nothing there":     {version("0.16.0"), state{offered: offers("0.16.0")}, decided{installed: "False Planned: Fleet 0.16.0 would be installed", configured: "False Planned: would be installed"}},
-		"CRDs there":        {version("0.16.0"), state{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, decided{installed: "False Planned: Fleet 0.16.0 would be installed", configured: "False Planned: would be installed"}},
-		"an older one":      {version("0.17.0"), deployed("0.16.0", "0.16.0", custom).with(offering("0.17.0")), decided{installed: "False Planned: upgraded from 0.16.0 to 0.17.0", configured: "False Planned: upgraded"}},
-		"other values":      {version("0.16.0"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { s.server = here016 }), decided{installed: "False Planned: the values of Fleet 0.16.0 would be changed", configured: "False Planned: would be changed"}},
-		"all is there":      {version("0.16.0"), deployed("0.16.0", "0.16.0", found016).with(func(s *state) { s.server = here016 }), decided{installed: "True Installed", configured: "True Configured"}},
+		"asks all the same":      {version("0.16.0"), state{}, decided{step: ask}},
+		"nothing there":          {version("0.16.0"), state{offered: offers("0.16.0")}, decided{installed: "False Planned: Fleet 0.16.0 would be installed", configured: "False Planned: would be installed"}},
+		"CRDs there":             {version("0.16.0"), state{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, decided{installed: "False Planned: Fleet 0.16.0 would be installed", configured: "False Planned: would be installed"}},
+		"an older one":           {version("0.17.0"), deployed("0.16.0", "0.16.0", custom).with(offering("0.17.0")), decided{installed: "False Planned: upgraded from 0.16.0 to 0.17.0", configured: "False Planned: upgraded"}},
+		"other values":           {version("0.16.0"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { s.server = here016 }), decided{installed: "False Planned: the values of Fleet 0.16.0 would be changed", configured: "False Planned: would be changed"}},
+		"everything is deployed": {version("0.16.0"), deployed("0.16.0", "0.16.0", found016).with(func(s *state) { s.server = here016 }), decided{installed: "True Installed", configured: "True Configured"}},
 		"half done": {version("0.16.0"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { isPending(s.fleet, 2*abandoned) }),
 			decided{installed: "False Planned: next step would be to unblock the release of Fleet", configured: "False Planned: to unblock the release"}},
-		"a version that is none, other values": {version("newest"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { s.server = here016 }),
+		"an invalid version, other values": {version("newest"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { s.server = here016 }),
 			decided{installed: "False VersionInvalid: neither", configured: "False Planned: next step would be to deploy Fleet"}},
-		"somebody's, other settings": {version("0.16.0"), state{server: here016, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":1}`)},
+		"someone else's, other settings": {version("0.16.0"), state{server: here016, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":1}`)},
 			decided{installed: "False ForeignRelease", configured: "False Planned: next step would be to write the settings"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -126,11 +126,11 @@ func TestThroughReleases(t *testing.T) {
 		state state
 		want  decided
 	}{
-		"nobody asks, half done": {addonsv1.FleetAddonConfigSpec{}, deployed("0.16.0", "0.16.0", nil).with(func(s *state) { isPending(s.fleet, abandoned) }), decided{}},
-		"nobody asks, failed":    {addonsv1.FleetAddonConfigSpec{}, state{fleet: failed(released("0.16.0", nil), "")}, decided{}},
-		"CRDs, by somebody's hand": {inferring(version("0.16.0")), state{crds: released("0.16.0", nil)}.with(func(s *state) { isPending(s.crds, time.Minute) }),
+		"no spec.install, half done": {addonsv1.FleetAddonConfigSpec{}, deployed("0.16.0", "0.16.0", nil).with(func(s *state) { isPending(s.fleet, abandoned) }), decided{}},
+		"no spec.install, failed":    {addonsv1.FleetAddonConfigSpec{}, state{fleet: failed(released("0.16.0", nil), "")}, decided{}},
+		"CRDs, changed with Helm": {inferring(version("0.16.0")), state{crds: released("0.16.0", nil)}.with(func(s *state) { isPending(s.crds, time.Minute) }),
 			decided{later: busyInterval, installed: "False HelmBusy: Helm release fleet-crd is pending-upgrade", configured: "False HelmBusy: fleet-crd"}},
-		"Fleet, by somebody's hand": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", nil).with(func(s *state) { isPending(s.fleet, time.Minute) }),
+		"Fleet, changed with Helm": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", nil).with(func(s *state) { isPending(s.fleet, time.Minute) }),
 			decided{later: busyInterval, installed: "False HelmBusy: Helm release fleet is pending-upgrade", configured: "False HelmBusy: 1h0m0s"}},
 		"both, CRDs first": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", nil).with(func(s *state) { isPending(s.fleet, abandoned); isPending(s.crds, abandoned) }),
 			decided{step: freeCRDs}},
@@ -147,15 +147,15 @@ func TestThroughReleases(t *testing.T) {
 		"range, newest is there": {version("0.16.x"), deployed("0.16.1", "0.16.1", plain).with(offering("0.16.0", "0.16.1", "0.17.0")),
 			decided{installed: "True Installed: Fleet 0.16.1"}},
 		"range, newer than offered":           {version("0.16.x"), deployed("0.16.1", "0.16.1", plain).with(offering("0.16.0")), decided{installed: "True Installed: Fleet 0.16.1"}},
-		"range, out of reach":                 {version("0.16.x"), deployed("0.16.1", "0.16.1", plain).with(outOfReach), decided{installed: "True RepositoryUnreachable: Fleet 0.16.1; no agent can find the management cluster, set spec.config.server; newer versions are not seen: out of reach"}},
+		"range, out of reach":                 {version("0.16.x"), deployed("0.16.1", "0.16.1", plain).with(outOfReach), decided{installed: "True RepositoryUnreachable: Fleet 0.16.1; no agent can find the management cluster: set spec.config.server; newer versions cannot be looked up: out of reach"}},
 		"range, out of reach, CRDs are older": {version("0.16.x"), deployed("0.16.0", "0.16.1", plain).with(outOfReach), decided{installed: "False RepositoryUnreachable: Fleet 0.16.1 stays as it is"}},
 		"another range, out of reach":         {version("0.17.x"), deployed("0.17.0", "0.16.1", plain).with(outOfReach), decided{installed: "False RepositoryUnreachable: Fleet 0.16.1 stays as it is"}},
 		"out of reach, nothing there, settings": {inferring(version("0.16.0")), state{offered: &offered{err: errTest}},
 			decided{installed: "False RepositoryUnreachable", configured: "False FleetMissing: see the condition FleetInstalled"}},
-		"out of reach, nothing serves": {inferring(version("0.16.0")), state{server: here016, offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: failed(released("0.16.0", nil), "")},
+		"out of reach, nothing runs": {inferring(version("0.16.0")), state{server: here016, offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: failed(released("0.16.0", nil), "")},
 			decided{installed: "False RepositoryUnreachable"}},
 		"downgrade, settings are there": {inferring(version("0.15.0")), deployed("0.16.0", "0.16.0", found016).with(func(s *state) { s.server = here016; offering("0.15.0")(s) }),
-			decided{installed: "False DowngradeRefused: ask for 0.16.0 or newer", configured: "True Configured: set as values of Helm release fleet; agents find the management cluster at https://here:6443"}},
+			decided{installed: "False DowngradeRefused: specify 0.16.0 or newer", configured: "True Configured: set as values of Helm release fleet; agents find the management cluster at https://here:6443"}},
 		"downgrade, new settings": {inferring(version("0.15.0")), deployed("0.16.0", "0.16.0", plain).with(func(s *state) { s.server = here016; offering("0.15.0")(s) }),
 			decided{step: putFleet, installed: "False DowngradeRefused", configured: ""}},
 		"newer CRDs, settings only": {inferring(addonsv1.FleetAddonConfigSpec{}), state{server: here016, fleet: released("0.16.0", found016)}, decided{configured: "True Configured"}},
@@ -174,10 +174,10 @@ func TestThroughReleases(t *testing.T) {
 		"a CA alone": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", map[string]any{"apiServerCA": "CA"}).with(func(s *state) { s.server = &server{ca: "CA", from: "Secret a/b"} }),
 			decided{installed: "True Installed", configured: "True Configured: agents trust the CA from Secret a/b"}},
 		"every right": {bootstrapping(version("0.16.0"), true), deployed("0.16.0", "0.16.0", map[string]any{"bootstrap": map[string]any{"enabled": true}}),
-			decided{installed: "True Installed", configured: "True Configured: Fleet manages this cluster, and has every right here"}},
-		"every right, wanted": {bootstrapping(version("0.16.0"), true), deployed("0.16.0", "0.16.0", plain), decided{step: putFleet}},
-		"no right more":       {bootstrapping(version("0.16.0"), false), deployed("0.16.0", "0.16.0", map[string]any{"bootstrap": map[string]any{"enabled": true}}), decided{step: putFleet}},
-		"no values at all":    {gated("rancher-config"), state{crds: released("0.16.0", map[string]any{}), fleet: released("0.16.0", nil), gatesMap: gatesOf("a: 1\n")}, decided{step: writeGates}},
+			decided{installed: "True Installed", configured: "True Configured: Fleet manages this cluster, and has all rights here"}},
+		"bootstrapLocalCluster on":  {bootstrapping(version("0.16.0"), true), deployed("0.16.0", "0.16.0", plain), decided{step: putFleet}},
+		"bootstrapLocalCluster off": {bootstrapping(version("0.16.0"), false), deployed("0.16.0", "0.16.0", map[string]any{"bootstrap": map[string]any{"enabled": true}}), decided{step: putFleet}},
+		"no values at all":          {gated("rancher-config"), state{crds: released("0.16.0", map[string]any{}), fleet: released("0.16.0", nil), gatesMap: gatesOf("a: 1\n")}, decided{step: writeGates}},
 		"gates that cannot be written": {gated("rancher-config"), state{fleet: released("0.16.0", nil), gatesProblem: &Problem{ReasonGatesUnwritable, "not there"}},
 			decided{configured: "False FeatureGatesUnwritable: not there"}},
 	} {
@@ -214,7 +214,7 @@ func TestBackedOff(t *testing.T) {
 		want    decided
 	}{
 		"CRDs": {inferring(version("0.16.0")), state{offered: offers("0.16.0")}, []func(*state){tried("deploy the CRDs 0.16.0", "")},
-			decided{later: time.Minute, installed: "False InstallFailed: helm says no", configured: "False ReleaseFailed: not in force: helm says no"}},
+			decided{later: time.Minute, installed: "False InstallFailed: helm says no", configured: "False ReleaseFailed: not in effect: helm says no"}},
 		"CRDs, due": {inferring(version("0.16.0")), state{offered: offers("0.16.0"), now: now.Add(time.Minute)}, []func(*state){tried("deploy the CRDs 0.16.0", "")},
 			decided{step: putCRDs, puts: "0.16.0", installed: "False Installing"}},
 		"Fleet": {inferring(version("0.16.0")), state{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, []func(*state){tried("deploy Fleet 0.16.0", "")},
@@ -223,11 +223,11 @@ func TestBackedOff(t *testing.T) {
 			decided{step: putFleet, puts: "0.16.1", installed: "False Installing", configured: "False Configuring"}},
 		"cannot be fetched": {version("0.16.0"), state{offered: offers("0.16.0")}, []func(*state){tried("deploy the CRDs 0.16.0", ReasonRepositoryBroken)},
 			decided{later: time.Minute, installed: "False RepositoryInvalid: helm says no"}},
-		"cannot be fetched, Fleet of the range there": {version("0.16.x"), deployed("0.16.0", "0.16.0", plain).with(offering("0.16.1")), []func(*state){tried("deploy the CRDs 0.16.1", ReasonRepositoryOut)},
+		"cannot be fetched, Fleet of the range is deployed": {version("0.16.x"), deployed("0.16.0", "0.16.0", plain).with(offering("0.16.1")), []func(*state){tried("deploy the CRDs 0.16.1", ReasonRepositoryOut)},
 			decided{later: time.Minute, installed: "True RepositoryUnreachable: Fleet 0.16.0 keeps running; helm says no"}},
-		"cannot be fetched, another there": {version("0.17.0"), deployed("0.16.0", "0.16.0", plain).with(offering("0.17.0")), []func(*state){tried("deploy the CRDs 0.17.0", ReasonRepositoryOut)},
+		"cannot be fetched, another version is deployed": {version("0.17.0"), deployed("0.16.0", "0.16.0", plain).with(offering("0.17.0")), []func(*state){tried("deploy the CRDs 0.17.0", ReasonRepositoryOut)},
 			decided{later: time.Minute, installed: "False RepositoryUnreachable: Fleet 0.16.0 keeps running"}},
-		"CRDs cannot be fetched for what is there": {version("0.16.x"), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")), []func(*state){tried("deploy the CRDs 0.16.0", ReasonRepositoryOut)},
+		"CRDs cannot be fetched for the deployed Fleet": {version("0.16.x"), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")), []func(*state){tried("deploy the CRDs 0.16.0", ReasonRepositoryOut)},
 			decided{later: time.Minute, installed: "False RepositoryUnreachable: Fleet 0.16.0 keeps running"}},
 		"upgrade, settings are there": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", found016).with(offering("0.17.0")), []func(*state){withServer, tried("deploy Fleet 0.17.0", "")},
 			decided{later: time.Minute, installed: "False UpgradeFailed: Fleet 0.16.0 keeps running; helm says no", configured: "True Configured: https://here:6443"}},
@@ -237,9 +237,9 @@ func TestBackedOff(t *testing.T) {
 			decided{later: time.Minute, installed: "False UpgradeFailed: helm says no", configured: "False ReleaseFailed: no room"}},
 		"CRDs of an upgrade, settings are there": {inferring(version("0.17.0")), deployed("0.16.0", "0.16.0", found016).with(offering("0.17.0")), []func(*state){withServer, tried("deploy the CRDs 0.17.0", "")},
 			decided{later: time.Minute, installed: "False UpgradeFailed", configured: "True Configured"}},
-		"CRDs of what serves, settings are there": {inferring(version("0.16.0")), deployed("0.15.0", "0.16.0", found016).with(offering("0.16.0")), []func(*state){withServer, tried("deploy the CRDs 0.16.0", "")},
+		"CRDs of the running Fleet, settings unchanged": {inferring(version("0.16.0")), deployed("0.15.0", "0.16.0", found016).with(offering("0.16.0")), []func(*state){withServer, tried("deploy the CRDs 0.16.0", "")},
 			decided{later: time.Minute, installed: "False UpgradeFailed: Fleet 0.16.0 keeps running", configured: "True Configured"}},
-		"CRDs of what serves, new settings": {inferring(version("0.16.0")), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")), []func(*state){withServer, tried("deploy the CRDs 0.16.0", "")},
+		"CRDs of the running Fleet, new settings": {inferring(version("0.16.0")), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")), []func(*state){withServer, tried("deploy the CRDs 0.16.0", "")},
 			decided{step: putFleet, installed: "False UpgradeFailed: Fleet 0.16.0 keeps running"}},
 		"new settings": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", plain), []func(*state){withServer, settings("")},
 			decided{later: 2 * time.Minute, installed: "False UpgradeFailed: no room", configured: "False ReleaseFailed: no room"}},

@@ -45,7 +45,7 @@ func asked(t *testing.T, spec addonsv1.FleetAddonConfigSpec) wanted {
 	config := &addonsv1.FleetAddonConfig{Spec: spec}
 	result := wantedFrom(config)
 	if (result.install != nil) != settings.AsksForInstall(config) || result.asksForSettings() != settings.AsksForFleetSettings(config) {
-		t.Errorf("the syncer takes something else to be asked for: %+v", spec)
+		t.Errorf("the syncer disagrees whether the installer is needed: %+v", spec)
 	}
 	return result
 }
@@ -76,7 +76,7 @@ func TestNext(t *testing.T) {
 		adopt   bool
 		state   state
 		step    step
-		puts    string // the version, if it is not the one that is there
+		puts    string // the version, if it is not the deployed one
 		reason  string // of FleetInstalled
 		message string
 		config  string // reason of FleetConfigured
@@ -85,51 +85,51 @@ func TestNext(t *testing.T) {
 		"asks first":           {spec: version("0.16.0"), step: ask},
 		"CRDs first":           {spec: version("0.16.0"), state: state{offered: offers("0.16.0")}, step: putCRDs, puts: "0.16.0", reason: ReasonInstalling},
 		"then Fleet":           {spec: version("0.16.0"), state: state{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, step: putFleet, puts: "0.16.0", reason: ReasonInstalling},
-		"there, asks nobody":   {spec: version("v0.16.0"), state: state{crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonInstalled},
+		"deployed, no request": {spec: version("v0.16.0"), state: state{crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonInstalled},
 		"newest of a range":    {spec: version("0.16.x"), state: state{offered: offers("0.15.9", "0.16.0", "0.16.2", "0.17.0")}, step: putCRDs, puts: "0.16.2", reason: ReasonInstalling},
 		"newest, a release":    {spec: latest(), state: state{offered: offers("0.16.0", "0.17.0-rc.1")}, step: putCRDs, puts: "0.16.0", reason: ReasonInstalling},
 		"upgrade":              {spec: latest(), state: state{offered: offers("0.16.0", "0.17.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, step: putCRDs, puts: "0.17.0", reason: ReasonUpgrading},
 		"upgrade, then Fleet":  {spec: latest(), state: state{offered: offers("0.16.0", "0.17.0"), crds: released("0.17.0", nil), fleet: released("0.16.0", plain)}, step: putFleet, puts: "0.17.0", reason: ReasonUpgrading},
 		"newer than offered":   {spec: latest(), state: state{offered: offers("0.15.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonInstalled},
 		"CRDs that are newer":  {spec: version("0.16.0"), state: state{crds: released("0.17.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonInstalled},
-		"downgrade":            {spec: version("0.15.0"), state: state{offered: offers("0.15.0", "0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonDowngradeRefused, message: "cannot go back to 0.15.0"},
+		"downgrade":            {spec: version("0.15.0"), state: state{offered: offers("0.15.0", "0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonDowngradeRefused, message: "cannot be downgraded to 0.15.0"},
 		"downgrade by a range": {spec: version("0.15.x"), state: state{offered: offers("0.15.0", "0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonDowngradeRefused},
 		"unknown version":      {spec: version("0.18.0"), state: state{offered: offers("0.15.0", "0.16.0")}, reason: ReasonVersionUnknown, message: "it has 0.16.0, 0.15.0"},
-		"unknown, another there": {spec: version("0.18.0"), state: state{offered: offers("0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
+		"unknown, another version deployed": {spec: version("0.18.0"), state: state{offered: offers("0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
 			reason: ReasonVersionUnknown, message: "Fleet 0.16.0 stays"},
-		"out of reach, nothing there": {spec: latest(), state: state{offered: &offered{err: errTest}}, reason: ReasonRepositoryOut},
-		"out of reach, Fleet there": {spec: latest(), state: state{offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
-			reason: ReasonRepositoryOut, message: "newer versions are not seen"},
-		"refused":              {spec: latest(), state: state{offered: &offered{err: &Problem{ReasonRepositoryRefuse, "401"}}}, reason: ReasonRepositoryRefuse},
-		"settings into values": {spec: inferring(version("0.16.0")), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, step: putFleet},
-		"settings, no install": {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)}, step: putFleet},
-		"settings are there":   {spec: inferring(version("0.16.0")), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", ours)}, reason: ReasonInstalled, config: ReasonConfigured},
+		"out of reach, nothing deployed": {spec: latest(), state: state{offered: &offered{err: errTest}}, reason: ReasonRepositoryOut},
+		"out of reach, Fleet deployed": {spec: latest(), state: state{offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
+			reason: ReasonRepositoryOut, message: "newer versions cannot be looked up"},
+		"refused":                 {spec: latest(), state: state{offered: &offered{err: &Problem{ReasonRepositoryRefuse, "401"}}}, reason: ReasonRepositoryRefuse},
+		"settings into values":    {spec: inferring(version("0.16.0")), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, step: putFleet},
+		"settings, no install":    {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)}, step: putFleet},
+		"settings are up to date": {spec: inferring(version("0.16.0")), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", ours)}, reason: ReasonInstalled, config: ReasonConfigured},
 		"settings do not wait for a repository": {spec: inferring(version("0.17.0")), state: state{server: here, offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)},
 			step: putFleet, reason: ReasonRepositoryOut},
-		"no server to be found": {spec: inferring(version("0.16.0")), state: state{serverProblem: &Problem{ReasonServerUnknown, "x"}, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
+		"no server can be found": {spec: inferring(version("0.16.0")), state: state{serverProblem: &Problem{ReasonServerUnknown, "x"}, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
 			reason: ReasonInstalled, config: ReasonServerUnknown},
-		"no version":                  {spec: version("newest"), reason: ReasonVersionInvalid, message: "neither a version nor a range"},
-		"no version, Fleet there":     {spec: inferring(version("newest")), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", ours)}, reason: ReasonVersionInvalid, message: "Fleet 0.16.0 stays", config: ReasonConfigured},
-		"no version, new settings":    {spec: inferring(version("newest")), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)}, step: putFleet, reason: ReasonVersionInvalid},
-		"settings without Fleet":      {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here}, config: ReasonFleetMissing},
-		"ours, half done":             {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "b", "a", time.Second)}, step: freeFleet},
-		"CRDs, half done":             {spec: version("0.16.0"), state: state{crds: pending(released("0.16.0", nil), "b", "", time.Second)}, step: freeCRDs},
-		"somebody's, just now":        {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", time.Second)}, reason: ReasonHelmBusy},
-		"somebody's, for a while":     {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", 59*time.Minute)}, reason: ReasonHelmBusy, message: "1h0m0s"},
-		"somebody's, long ago":        {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", time.Hour)}, step: freeFleet},
-		"failed, nothing serves":      {spec: version("0.16.0"), state: state{offered: offers("0.16.0"), crds: released("0.16.0", nil), fleet: failed(released("0.16.0", plain), "")}, step: putFleet, puts: "0.16.0", reason: ReasonInstalling},
-		"failed, back to what serves": {spec: version("0.16.0"), state: state{crds: released("0.17.0", nil), fleet: failed(released("0.17.0", plain), "0.16.0")}, step: putFleet},
-		"foreign":                     {spec: version("0.16.0"), state: state{fleet: foreign(released("0.15.0", nil))}, reason: ReasonForeignRelease, message: AdoptAnnotation},
-		"foreign, adopted":            {spec: version("0.15.0"), adopt: true, state: state{crds: foreign(released("0.15.0", nil)), fleet: foreign(released("0.15.0", nil)), offered: offers("0.15.0")}, step: putCRDs, puts: "0.15.0"},
-		"no release":                  {spec: version("0.16.0"), state: state{settings: &corev1.ConfigMap{}}, reason: ReasonForeignFleet},
-		"Rancher's":                   {spec: version("0.16.0"), state: state{rancher: true, fleet: released("0.15.0", nil)}, reason: ReasonManagedByRancher},
-		"Rancher's, settings":         {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{rancher: true}, config: ReasonConfigureByHand},
-		"foreign, settings":           {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":1}`)}, step: writeSettings},
-		"foreign, set up":             {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"apiServerURL":"https://here:6443","apiServerCA":"Q0E="}`)}, config: ReasonConfiguredForNow},
-		"foreign, broken":             {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":`)}, config: ReasonSettingsBroken},
-		"foreign, gates":              {spec: gated(""), state: state{fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{}`)}, config: ReasonBelongsToRelease},
-		"Rancher's, gates":            {spec: gated("rancher-config"), state: state{rancher: true, gatesMap: gatesOf("a: 1\n")}, step: writeGates},
-		"Rancher's, no key":           {spec: gated("rancher-config"), state: state{rancher: true, gatesMap: &corev1.ConfigMap{}}, config: ReasonGatesUnwritable},
+		"no version":                          {spec: version("newest"), reason: ReasonVersionInvalid, message: "neither a version nor a range"},
+		"no version, Fleet deployed":          {spec: inferring(version("newest")), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", ours)}, reason: ReasonVersionInvalid, message: "Fleet 0.16.0 stays", config: ReasonConfigured},
+		"no version, new settings":            {spec: inferring(version("newest")), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)}, step: putFleet, reason: ReasonVersionInvalid},
+		"settings without Fleet":              {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here}, config: ReasonFleetMissing},
+		"ours, half done":                     {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "b", "a", time.Second)}, step: freeFleet},
+		"CRDs, half done":                     {spec: version("0.16.0"), state: state{crds: pending(released("0.16.0", nil), "b", "", time.Second)}, step: freeCRDs},
+		"another Helm, just now":              {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", time.Second)}, reason: ReasonHelmBusy},
+		"another Helm, for a while":           {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", 59*time.Minute)}, reason: ReasonHelmBusy, message: "1h0m0s"},
+		"another Helm, long ago":              {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", time.Hour)}, step: freeFleet},
+		"failed, nothing runs":                {spec: version("0.16.0"), state: state{offered: offers("0.16.0"), crds: released("0.16.0", nil), fleet: failed(released("0.16.0", plain), "")}, step: putFleet, puts: "0.16.0", reason: ReasonInstalling},
+		"failed, back to the running version": {spec: version("0.16.0"), state: state{crds: released("0.17.0", nil), fleet: failed(released("0.17.0", plain), "0.16.0")}, step: putFleet},
+		"foreign":                             {spec: version("0.16.0"), state: state{fleet: foreign(released("0.15.0", nil))}, reason: ReasonForeignRelease, message: AdoptAnnotation},
+		"foreign, adopted":                    {spec: version("0.15.0"), adopt: true, state: state{crds: foreign(released("0.15.0", nil)), fleet: foreign(released("0.15.0", nil)), offered: offers("0.15.0")}, step: putCRDs, puts: "0.15.0"},
+		"no release":                          {spec: version("0.16.0"), state: state{settings: &corev1.ConfigMap{}}, reason: ReasonForeignFleet},
+		"Rancher's":                           {spec: version("0.16.0"), state: state{rancher: true, fleet: released("0.15.0", nil)}, reason: ReasonManagedByRancher},
+		"Rancher's, settings":                 {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{rancher: true}, config: ReasonConfigureByHand},
+		"foreign, settings":                   {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":1}`)}, step: writeSettings},
+		"foreign, set up":                     {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"apiServerURL":"https://here:6443","apiServerCA":"Q0E="}`)}, config: ReasonConfiguredForNow},
+		"foreign, broken":                     {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":`)}, config: ReasonSettingsBroken},
+		"foreign, gates":                      {spec: gated(""), state: state{fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{}`)}, config: ReasonBelongsToRelease},
+		"Rancher's, gates":                    {spec: gated("rancher-config"), state: state{rancher: true, gatesMap: gatesOf("a: 1\n")}, step: writeGates},
+		"Rancher's, no key":                   {spec: gated("rancher-config"), state: state{rancher: true, gatesMap: &corev1.ConfigMap{}}, config: ReasonGatesUnwritable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := test.state
@@ -146,10 +146,10 @@ func TestNext(t *testing.T) {
 				t.Errorf("configured: %+v, want %s", p.configured, test.config)
 			}
 			if test.spec.Install == nil && p.installed != nil {
-				t.Errorf("nobody has asked for an installation: %+v", p.installed)
+				t.Errorf("no installation was requested: %+v", p.installed)
 			}
 			if test.spec.Config == nil && p.configured != nil {
-				t.Errorf("nobody has asked for settings: %+v", p.configured)
+				t.Errorf("no settings were requested: %+v", p.configured)
 			}
 		})
 	}
@@ -191,7 +191,7 @@ func TestNextAfterFailure(t *testing.T) {
 	}
 	s.now = now.Add(time.Hour)
 	if p := s.next(); p.step != putFleet || text(p.version) != "0.17.0" {
-		t.Errorf("it is not tried again: %+v", p)
+		t.Errorf("it is not retried: %+v", p)
 	}
 }
 
@@ -212,23 +212,23 @@ func TestConfigureForeign(t *testing.T) {
 		state state
 		want  decided
 	}{
-		"nothing but an installation": {version("0.16.0"), theirs(settingsOf(`{}`)), decided{installed: "False ForeignRelease"}},
-		"only the CRDs are theirs":    {version("0.16.0"), state{crds: foreign(released("0.16.0", nil)), fleet: released("0.16.0", nil)}, decided{installed: "False ForeignRelease"}},
-		"adopted, and yet no release": {version("0.16.0"), state{settings: settingsOf(`{}`)}.with(func(s *state) { s.adopt = true }), decided{installed: "False ForeignFleet"}},
-		"no settings":                 {inferring(onlyServer), theirs(nil), decided{configured: "False FleetMissing: ConfigMap cattle-fleet-system/fleet-controller"}},
-		"no server":                   {inferring(onlyServer), theirs(settingsOf(`{}`)).with(func(s *state) { s.server, s.serverProblem = nil, &Problem{ReasonServerUnknown, "x"} }), decided{configured: "False ServerUnknown: x"}},
-		"broken":                      {inferring(onlyServer), theirs(settingsOf(`{`)), decided{configured: "False SettingsBroken: is left as it is"}},
-		"to be set":                   {inferring(onlyServer), theirs(settingsOf(`{}`)), decided{step: writeSettings}},
-		"is set":                      {inferring(onlyServer), theirs(settingsOf(set)), decided{configured: "True ConfiguredOutsideRelease: put apiServerURL and apiServerCA into its values"}},
+		"only an installation":           {version("0.16.0"), theirs(settingsOf(`{}`)), decided{installed: "False ForeignRelease"}},
+		"only the CRDs are theirs":       {version("0.16.0"), state{crds: foreign(released("0.16.0", nil)), fleet: released("0.16.0", nil)}, decided{installed: "False ForeignRelease"}},
+		"adopted, but without a release": {version("0.16.0"), state{settings: settingsOf(`{}`)}.with(func(s *state) { s.adopt = true }), decided{installed: "False ForeignFleet"}},
+		"no settings":                    {inferring(onlyServer), theirs(nil), decided{configured: "False FleetMissing: ConfigMap cattle-fleet-system/fleet-controller"}},
+		"no server":                      {inferring(onlyServer), theirs(settingsOf(`{}`)).with(func(s *state) { s.server, s.serverProblem = nil, &Problem{ReasonServerUnknown, "x"} }), decided{configured: "False ServerUnknown: x"}},
+		"broken":                         {inferring(onlyServer), theirs(settingsOf(`{`)), decided{configured: "False SettingsBroken: the installer left ConfigMap"}},
+		"to be set":                      {inferring(onlyServer), theirs(settingsOf(`{}`)), decided{step: writeSettings}},
+		"is set":                         {inferring(onlyServer), theirs(settingsOf(set)), decided{configured: "True ConfiguredOutsideRelease: put apiServerURL and apiServerCA into its values"}},
 		"taken back": {inferring(onlyServer), theirs(settingsOf(`{}`)).with(func(s *state) {
 			s.writes = map[step]*written{writeSettings: {text: `{"apiServerCA":"Q0E=","apiServerURL":"https://here:6443"}`, at: now.Add(-time.Second), undone: 1}}
-		}), decided{later: firstRetry - time.Second, configured: "False SettingsReverted: less and less often"}},
+		}), decided{later: firstRetry - time.Second, configured: "False SettingsReverted: at growing intervals"}},
 		"gates without a place":     {gated(""), theirs(settingsOf(set)), decided{configured: "False BelongsToRelease: helmops.enabled"}},
 		"every right":               {bootstrapping(onlyServer, true), theirs(settingsOf(set)), decided{configured: "False BelongsToRelease: bootstrap.enabled"}},
-		"gates elsewhere, to be":    {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *state) { s.gatesMap = gatesOf("") }), decided{step: writeGates}},
-		"gates elsewhere, are":      {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *state) { s.gatesMap = gatesOf(gates) }), decided{configured: "True Configured: in ConfigMap cattle-system/rancher-config"}},
+		"gates elsewhere, not set":  {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *state) { s.gatesMap = gatesOf("") }), decided{step: writeGates}},
+		"gates elsewhere, set":      {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *state) { s.gatesMap = gatesOf(gates) }), decided{configured: "True Configured: in ConfigMap cattle-system/rancher-config"}},
 		"gates elsewhere, unusable": {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *state) { s.gatesProblem = &Problem{ReasonGatesUnwritable, "not there"} }), decided{configured: "False FeatureGatesUnwritable: not there"}},
-		"gates elsewhere, no YAML":  {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *state) { s.gatesMap = gatesOf("a: [") }), decided{configured: "False FeatureGatesUnwritable: is not YAML"}},
+		"gates elsewhere, not YAML": {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *state) { s.gatesMap = gatesOf("a: [") }), decided{configured: "False FeatureGatesUnwritable: is not YAML"}},
 		"both":                      {both, theirs(settingsOf(set)).with(func(s *state) { s.gatesMap = gatesOf(gates) }), decided{configured: "True ConfiguredOutsideRelease"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -251,7 +251,7 @@ func TestUnderRancher(t *testing.T) {
 		"a server":        {inferring(version("0.16.0")), state{server: here016, settings: settingsOf(`{}`)}, decided{installed: "False ManagedByRancher", configured: "False ConfigureInRancher: server-url and cacerts"}},
 		"every right":     {bootstrapping(addonsv1.FleetAddonConfigSpec{}, true), state{}, decided{configured: "False ConfigureInRancher: server-url"}},
 		"gates, no place": {gated(""), state{}, decided{configured: "False ConfigureInRancher: usually cattle-system/rancher-config"}},
-		"gates, to be":    {gated("rancher-config"), state{gatesMap: gatesOf("a: 1\n")}, decided{step: writeGates}},
+		"gates, not set":  {gated("rancher-config"), state{gatesMap: gatesOf("a: 1\n")}, decided{step: writeGates}},
 		"gates, are":      {gated("rancher-config"), state{gatesMap: gatesOf(gates)}, decided{configured: "True Configured: from where Rancher takes them"}},
 		"gates, no key":   {gated("rancher-config"), state{gatesMap: &corev1.ConfigMap{}}, decided{configured: "False FeatureGatesUnwritable: has no key fleet"}},
 	} {

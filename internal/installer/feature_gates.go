@@ -118,8 +118,8 @@ func setScalar(values *yaml.Node, key, value, tag string) bool {
 	return true
 }
 
-// watched is how long a text that was reverted before must stand before the installer reports
-// that it is in force.
+// watched is how long a text that was reverted before must stand before the installer reports that it is in
+// effect.
 const watched = 2 * time.Minute
 
 // written is the last text that the installer wrote into a ConfigMap that it does not own, and how
@@ -130,8 +130,8 @@ type written struct {
 	undone int
 }
 
-// record notes that the installer wrote a text. Writing the same text again means that another
-// program has reverted it, unless it stood for long.
+// record notes that the installer wrote a text. Writing the same text again means that another program has
+// reverted it, unless it stood for a long time.
 func (w *written) record(text string, now time.Time) *written {
 	next := &written{text: text, at: now}
 	if w != nil && w.text == text && now.Sub(w.at) < 2*lastRetry {
@@ -140,8 +140,8 @@ func (w *written) record(text string, now time.Time) *written {
 	return next
 }
 
-// due is when the installer may write the text again: at once after the first revert, which may be
-// an upgrade of the release, then less and less often.
+// due is when the installer may write the text again: at once after the first revert, which may be an upgrade of
+// the release, then at growing intervals.
 func (w *written) due() time.Time {
 	if w.undone == 0 {
 		return w.at
@@ -168,5 +168,5 @@ func (s *state) overwrite(kind step, where fmt.Stringer, has, text string) (step
 
 func reverted(where fmt.Stringer) *metav1.Condition {
 	return configuredIs(false, ReasonReverted,
-		"another program keeps reverting what the installer writes into ConfigMap %s; set it in the release or repository that the ConfigMap comes from, or leave the key out there; the installer tries less and less often, at last every %s", where, lastRetry)
+		"another program keeps reverting the installer's settings in ConfigMap %s; put them into the release or repository that the ConfigMap comes from, or remove the key there; the installer retries at growing intervals of up to %s", where, lastRetry)
 }

@@ -11,8 +11,8 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// An object that the user names may be missing, unreadable or useless. Each is no error but a
-// condition that says what to do.
+// An object that the user names may be missing, unreadable or unusable. Each case is not an error, but a condition
+// that says what to do.
 func TestNamedObjects(t *testing.T) {
 	repository := version("0.17.0")
 	repository.Install.RepositorySecretRef = &addonsv1.RepositorySecretReference{Name: "charts"}
@@ -30,14 +30,14 @@ func TestNamedObjects(t *testing.T) {
 		kind      string
 		want      string
 	}{
-		"no Secret of a repository": {spec: repository, kind: InstalledCondition, want: "False SecretUnusable: spec.install.repositorySecretRef: Secret cattle-fleet-system/charts does not exist"},
-		"it may not be read":        {spec: repository, forbidden: "get secrets", kind: InstalledCondition, want: "False SecretUnusable: spec.install.repositorySecretRef: Secret cattle-fleet-system/charts: the installer may not read it"},
-		"no CA":                     {spec: server(""), kind: ConfiguredCondition, want: "False CAUnusable: ConfigMap team/ca does not exist"},
-		"the CA may not be read":    {spec: server("Secret"), forbidden: "get secrets", kind: ConfiguredCondition, want: "False CAUnusable: Secret team/ca: the installer may not read it"},
-		"a CA that is none":         {spec: server("Secret"), objects: []client.Object{&corev1.Secret{ObjectMeta: at, Data: map[string][]byte{"ca.crt": []byte("x")}}}, kind: ConfiguredCondition, want: "False CAUnusable: Secret team/ca: "},
-		"no key of a CA":            {spec: server("ConfigMap"), objects: []client.Object{&corev1.ConfigMap{ObjectMeta: at}}, kind: ConfiguredCondition, want: "False CAUnusable: ConfigMap team/ca: "},
-		"no place for gates":        {spec: gated("rancher-config"), kind: ConfiguredCondition, want: "False FeatureGatesUnwritable: ConfigMap cattle-system/rancher-config does not exist"},
-		"gates may not be written":  {spec: gated("rancher-config"), objects: []client.Object{config}, forbidden: "patch configmaps", kind: ConfiguredCondition, want: "False FeatureGatesUnwritable: ConfigMap cattle-system/rancher-config: the installer may not change it"},
+		"the repository's Secret is missing": {spec: repository, kind: InstalledCondition, want: "False SecretUnusable: spec.install.repositorySecretRef: Secret cattle-fleet-system/charts does not exist"},
+		"it may not be read":                 {spec: repository, forbidden: "get secrets", kind: InstalledCondition, want: "False SecretUnusable: spec.install.repositorySecretRef: Secret cattle-fleet-system/charts: the installer may not read it"},
+		"no CA":                              {spec: server(""), kind: ConfiguredCondition, want: "False CAUnusable: ConfigMap team/ca does not exist"},
+		"the CA may not be read":             {spec: server("Secret"), forbidden: "get secrets", kind: ConfiguredCondition, want: "False CAUnusable: Secret team/ca: the installer may not read it"},
+		"an invalid CA":                      {spec: server("Secret"), objects: []client.Object{&corev1.Secret{ObjectMeta: at, Data: map[string][]byte{"ca.crt": []byte("x")}}}, kind: ConfiguredCondition, want: "False CAUnusable: Secret team/ca: "},
+		"no key with a CA":                   {spec: server("ConfigMap"), objects: []client.Object{&corev1.ConfigMap{ObjectMeta: at}}, kind: ConfiguredCondition, want: "False CAUnusable: ConfigMap team/ca: "},
+		"the ConfigMap for gates is missing": {spec: gated("rancher-config"), kind: ConfiguredCondition, want: "False FeatureGatesUnwritable: ConfigMap cattle-system/rancher-config does not exist"},
+		"gates may not be written":           {spec: gated("rancher-config"), objects: []client.Object{config}, forbidden: "patch configmaps", kind: ConfiguredCondition, want: "False FeatureGatesUnwritable: ConfigMap cattle-system/rancher-config: the installer may not change it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newFixture(t, test.spec, append(test.objects, fleetSettings())...)

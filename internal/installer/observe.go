@@ -126,7 +126,7 @@ func (r *reconciler) observeServer(ctx context.Context, s *state) error {
 	if s.rancher {
 		return nil
 	}
-	defer r.hold.begin() // An address that is set later was not in force before this installer started.
+	defer r.hold.begin() // An address that is set later was not in effect before this installer started.
 	if in == nil {
 		if s.install == nil || s.fleet != nil && s.fleet.Values["apiServerURL"] != nil {
 			return nil

@@ -33,7 +33,7 @@ func TestFindCountsPending(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := now.Add(reading.since); reading.since >= 0 && !got.Seen.Equal(want) || reading.since < 0 && !got.Seen.IsZero() {
-			t.Errorf("look %d: seen since %s, want %s", i, got.Seen, want)
+			t.Errorf("observation %d: seen since %s, want %s", i, got.Seen, want)
 		}
 	}
 }

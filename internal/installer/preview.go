@@ -65,7 +65,7 @@ func (r *PreviewedRelease) movement() string {
 	case r.To:
 		return "would stay at " + r.To
 	default:
-		return fmt.Sprintf("would go from %s to %s", r.From, r.To)
+		return fmt.Sprintf("would be upgraded from %s to %s", r.From, r.To)
 	}
 }
 

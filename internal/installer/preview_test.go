@@ -24,7 +24,7 @@ func TestPreviewWrite(t *testing.T) {
 	}
 	const want = `Helm release fleet-crd would be installed at 0.16.0:
   + CustomResourceDefinition a
-Helm release fleet would go from 0.15.1 to 0.16.0:
+Helm release fleet would be upgraded from 0.15.1 to 0.16.0:
   ~ Deployment b: .spec.replicas
   - Secret c
 Helm release other would stay at 0.16.0:

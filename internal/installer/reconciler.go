@@ -27,7 +27,7 @@ const (
 	conflictInterval = time.Second
 	// troubleLasts is how long an error must last before it is reported.
 	troubleLasts = 20 * time.Second
-	// mostSteps bounds the steps of one reconcile; it is more than any plan needs.
+	// mostSteps is the maximum number of steps in one reconcile, more than any plan needs.
 	mostSteps = 12
 )
 
@@ -138,7 +138,7 @@ type stepError struct {
 func (e *stepError) Error() string { return fmt.Sprintf("to %s: %v", e.step, e.err) }
 func (e *stepError) Unwrap() error { return e.err }
 
-// heed forgets past failures when the FleetAddonConfig changes: its author expects a new attempt.
+// heed forgets past failures when the FleetAddonConfig changes, because its author expects a new attempt.
 func (r *reconciler) heed(config *addonsv1.FleetAddonConfig) {
 	asks := fmt.Sprint(config.UID, " ", config.Generation, " ", config.Annotations[AdoptAnnotation])
 	if r.asks == asks {

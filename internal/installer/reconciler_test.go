@@ -133,17 +133,16 @@ func TestSettingsThatAreTakenBack(t *testing.T) {
 	if reported.Status != metav1.ConditionFalse || reported.Reason != ReasonReverted || p.patches > 9 || p.patches < 6 {
 		t.Errorf("%+v, %d writes in an hour", reported, p.patches)
 	}
-	// The other program stops at last.
+	// Finally the other program stops.
 	for range 4 * 40 {
 		reported = p.after(pollInterval, ConfiguredCondition)
 	}
 	if reported.Status != metav1.ConditionTrue || reported.Reason != ReasonConfiguredForNow {
-		t.Errorf("it stands, and is said to be %+v", reported)
+		t.Errorf("it stands, but the condition is %+v", reported)
 	}
 }
 
-// The installer retries a chart that it cannot fetch less and less often, and reports no progress
-// meanwhile.
+// The installer retries a chart that it cannot fetch at growing intervals, and reports no progress meanwhile.
 func TestChartThatCannotBeFetched(t *testing.T) {
 	p := newFixture(t, version("0.17.0"))
 	p.fetching = errors.New("broken pipe")
@@ -153,7 +152,7 @@ func TestChartThatCannotBeFetched(t *testing.T) {
 		reported[string(condition.Status)+" "+condition.Reason] = true
 	}
 	if p.fetches > 9 || p.fetches < 5 || len(reported) != 1 || !reported["False "+ReasonRepositoryOut] {
-		t.Errorf("fetched %d times in an hour, told %v", p.fetches, reported)
+		t.Errorf("fetched %d times in an hour, with events %v", p.fetches, reported)
 	}
 	// A changed FleetAddonConfig is tried at once.
 	fetched := p.fetches
@@ -178,7 +177,7 @@ func TestPersistentError(t *testing.T) {
 	p.releases[FleetChart] = foreign(released("0.16.0", nil))
 	p.broken = errors.New("denied by a policy")
 	if reported := p.after(0, ConfiguredCondition); reported.Reason != "" {
-		t.Errorf("told at once: %+v", reported)
+		t.Errorf("reported at once: %+v", reported)
 	}
 	reported := p.after(30*time.Second, ConfiguredCondition)
 	if reported.Status != metav1.ConditionFalse || reported.Reason != ReasonFailing || !strings.Contains(reported.Message, "denied by a policy") {

@@ -87,7 +87,7 @@ func (r *reconciler) reportFailure(ctx context.Context, key types.NamespacedName
 	return r.report(ctx, config, config.Status.InstalledVersion, &p)
 }
 
-// installedVersion is the version of Fleet that really runs.
+// installedVersion is the version of Fleet that is actually running.
 func (s *state) installedVersion() string {
 	switch {
 	case s.fleet != nil && s.fleet.Deployed != nil:
@@ -139,9 +139,9 @@ func (r *reconciler) event(config *addonsv1.FleetAddonConfig, condition *metav1.
 
 // The conditions that the installer owns on the FleetAddonConfig.
 const (
-	// InstalledCondition reports whether Fleet is installed as spec.install asks.
+	// InstalledCondition reports whether Fleet is installed as spec.install specifies.
 	InstalledCondition = "FleetInstalled"
-	// ConfiguredCondition reports whether Fleet is configured as spec.config asks.
+	// ConfiguredCondition reports whether Fleet is configured as spec.config specifies.
 	ConfiguredCondition = "FleetConfigured"
 )
 

@@ -103,6 +103,6 @@ func TestTally(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := exposed(t); len(left) > 0 {
-		t.Errorf("nobody asks for anything, and it says %q", left)
+		t.Errorf("nothing is requested, but it reports %q", left)
 	}
 }

@@ -24,7 +24,7 @@ var _ Repository = (*charts)(nil)
 func Open(address string, credentials Credentials) (Repository, error) {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Host == "" {
-		return nil, &Problem{ReasonRepositoryBroken, fmt.Sprintf("spec.install.repository: %s is no URL of a repository", address)}
+		return nil, &Problem{ReasonRepositoryBroken, fmt.Sprintf("spec.install.repository: %s is not the URL of a repository", address)}
 	}
 	access := repository.Access{Username: credentials.Username, Password: credentials.Password, Token: credentials.Token, Authorities: credentials.CA}
 	if user := parsed.User; user != nil {

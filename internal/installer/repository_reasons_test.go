@@ -52,7 +52,7 @@ func TestReasons(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Open("https://", Credentials{}); !strings.Contains(err.Error(), "is no URL of a repository") {
+	if _, err := Open("https://", Credentials{}); !strings.Contains(err.Error(), "is not the URL of a repository") {
 		t.Errorf("%v", err)
 	}
 }

@@ -88,10 +88,10 @@ func TestCredentialsStay(t *testing.T) {
 	if _, err := repository.Fetch(t.Context(), "fleet", semver.MustParse("0.16.0")); err != nil {
 		t.Error(err)
 	}
-	if _, err := repository.Fetch(t.Context(), "fleet", semver.MustParse("0.17.0")); !strings.Contains(fmt.Sprint(err), "it is not followed") {
+	if _, err := repository.Fetch(t.Context(), "fleet", semver.MustParse("0.17.0")); !strings.Contains(fmt.Sprint(err), "which is not followed") {
 		t.Errorf("%v", err)
 	}
 	if len(heard) != 1 || heard[0] != "/direct " {
-		t.Errorf("somebody else heard %q", heard)
+		t.Errorf("another host received %q", heard)
 	}
 }

@@ -61,7 +61,7 @@ func (r *room) make(ctx context.Context) error {
 	if there, err := r.find(ctx); err != nil || there {
 		return err
 	}
-	// Apply instead of create, so that the API server checks RBAC for this very name.
+	// This is an apply, not a create, so that the API server checks RBAC with this name.
 	namespace := map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": FleetNamespace}}
 	if err := applyAs(ctx, r.Client, namespace); err != nil {
 		return fmt.Errorf("making Namespace %s: %w", FleetNamespace, err)

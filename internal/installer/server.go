@@ -1,11 +1,11 @@
-// Package installer keeps Fleet itself as the FleetAddonConfig says: its charts, as Helm
-// releases that Helm's own commands understand, and its settings.
+// Package installer manages Fleet itself as the FleetAddonConfig specifies: its charts, as Helm releases that
+// Helm's own commands understand, and its settings.
 //
-// Pure functions decide what the FleetAddonConfig asks for (wanted.go), who owns the installed Fleet and which step is
-// next (decide.go), the version (version.go), the values of the chart and Fleet's ConfigMap (settings.go), and the
-// ConfigMap of Rancher (gates.go). The rest observes, takes one step, and observes again. The package does not know
-// Helm: internal/helm/repository reads repositories, internal/installer/releases installs releases, and the program
-// puts the three together.
+// Pure functions decide what the FleetAddonConfig requests (wanted.go), who owns the installed Fleet and which
+// step is next (decide.go), the version (version.go), the values of the chart and Fleet's ConfigMap (settings.go),
+// and the ConfigMap of Rancher (gates.go). The rest observes, takes one step, and observes again. The package does
+// not know Helm: internal/helm/repository reads repositories, internal/installer/releases installs releases, and
+// the program puts the three together.
 package installer
 
 import (
@@ -38,7 +38,7 @@ import (
 // server is the address at which agents reach the management cluster's API server.
 type server struct {
 	url string
-	// ca is in PEM.
+	// ca is the certificate authority, in PEM.
 	ca string
 	// from says where the address was found.
 	from string
@@ -56,8 +56,8 @@ type published struct {
 	rootCA string
 }
 
-// infer finds the API server in the published objects. If the address in force comes from there, it
-// stays until it has been gone for as long as absence.
+// infer finds the API server in the published objects. If the current address comes from there, it stays until it
+// has been missing for as long as absence.
 func (p *published) infer(inForce server, in *hold, now time.Time) (*server, *Problem) {
 	isFirst := in.begin()
 	if p.clusterInfo != nil {
@@ -70,7 +70,7 @@ func (p *published) infer(inForce server, in *hold, now time.Time) (*server, *Pr
 	}
 	found := endpoints(p.slice)
 	if isFirst && inForce.ca == p.rootCA && isEndpoint(inForce.url) {
-		in.see(inForce.url, now) // The address was in force before this installer started.
+		in.see(inForce.url, now) // The address was in effect before this installer started.
 	}
 	for _, address := range found {
 		in.see(address, now)
@@ -182,7 +182,7 @@ func httpsPort(ports []discoveryv1.EndpointPort) (int32, bool) {
 
 // AddTo adds the options as flags.
 func (o *Options) AddTo(fs *pflag.FlagSet) {
-	fs.DurationVar(&o.LookupInterval, "lookup-interval", time.Hour, "How often the installer asks the repository of Fleet's charts for newer versions, if spec.install asks for a range or the newest release.")
+	fs.DurationVar(&o.LookupInterval, "lookup-interval", time.Hour, "How often the installer asks the repository of Fleet's charts for newer versions, if spec.install specifies a range or the newest release.")
 	fs.DurationVar(&o.HelmTimeout, "helm-timeout", 5*time.Minute, "How long Helm waits for an install or upgrade to become ready. An upgrade that takes longer is rolled back.")
 }
 
@@ -199,7 +199,7 @@ func Setup(mgr ctrl.Manager, options Options, namespace string, releases Release
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("fleet").
 		WithOptions(controller.Options{
-			// CRDs, Fleet and a rollback may each take Helm's timeout.
+			// The CRDs, Fleet and a rollback may each take Helm's timeout.
 			ReconciliationTimeout: 3*options.HelmTimeout + 5*time.Minute,
 			RateLimiter:           workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](100*time.Millisecond, time.Minute),
 		}).

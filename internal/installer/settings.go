@@ -35,13 +35,13 @@ func withServer(object *corev1.ConfigMap, in *server) (string, error) {
 			continue
 		}
 		if text, err = withText(text, change.key, change.value); err != nil {
-			return "", fmt.Errorf("its key %s is no JSON object that can be read: %w", settingsKey, err)
+			return "", fmt.Errorf("its key %s cannot be read as a JSON object: %w", settingsKey, err)
 		}
 	}
 	return text, nil
 }
 
-// inForce returns the server that is configured now, as far as the installer can read it.
+// inForce returns the currently configured server, as far as the installer can read it.
 func (s *state) inForce() server {
 	if s.fleet.isOurs() {
 		url, _ := s.fleet.Values["apiServerURL"].(string)
@@ -95,7 +95,7 @@ func withText(document, key, value string) (string, error) {
 	}
 	switch {
 	case from >= 0 && isText(document[from:to], value):
-		return document, nil // It may be escaped differently.
+		return document, nil // The name may be escaped differently.
 	case from >= 0:
 		return document[:from] + string(encoded) + document[to:], nil
 	case isEmpty:
@@ -129,7 +129,7 @@ func (s *state) chartValues(version *semver.Version) map[string]any {
 			values["apiServerCA"] = s.server.ca
 		}
 	}
-	// The chart's own default would give Fleet every right in the cluster.
+	// The chart's own default would give Fleet all rights in the cluster.
 	if isNew {
 		set(values, false, "bootstrap", "enabled")
 	}

@@ -22,10 +22,10 @@ func TestWithServer(t *testing.T) {
 			text: "{\n  \"unknown\": [1, 2.50, {\"apiServerURL\": \"inside\"}],\n  \"apiServerURL\" : \"https://old\",\n  \"big\": 12345678901234567890,\n  \"apiServerCA\": null\n}\n",
 			want: "{\n  \"unknown\": [1, 2.50, {\"apiServerURL\": \"inside\"}],\n  \"apiServerURL\" : \"https://[fd00::1]:6443\",\n  \"big\": 12345678901234567890,\n  \"apiServerCA\": \"Q0E=\"\n}\n",
 		},
-		"one is there":      {text: `{"apiServerURL":"x","a":"\u003c"}`, want: `{"apiServerCA":"Q0E=","apiServerURL":"https://[fd00::1]:6443","a":"\u003c"}`},
+		"one is set":        {text: `{"apiServerURL":"x","a":"\u003c"}`, want: `{"apiServerCA":"Q0E=","apiServerURL":"https://[fd00::1]:6443","a":"\u003c"}`},
 		"other letters":     {text: `{"apiServerURL":"https:\/\/[fd00::1]:6443","apiServerCA":"Q0E="}`, want: `{"apiServerURL":"https:\/\/[fd00::1]:6443","apiServerCA":"Q0E="}`},
 		"not an object":     {text: `[]`, err: "is not an object"},
-		"broken":            {text: `{"a":`, err: "is no JSON object"},
+		"broken":            {text: `{"a":`, err: "cannot be read as a JSON object"},
 		"two with one name": {text: `{"apiServerURL":"a","apiServerURL":"b","apiServerCA":"Q0E="}`, want: `{"apiServerURL":"a","apiServerURL":"https://[fd00::1]:6443","apiServerCA":"Q0E="}`},
 	} {
 		got, err := withServer(settingsOf(test.text), in)
@@ -58,7 +58,7 @@ func TestWithGates(t *testing.T) {
 		err     string
 	}{
 		"nothing yet": {version: today, want: "extraEnv:\n    - name: OCI_STORAGE\n      value: \"false\"\nhelmops:\n    enabled: true\n"},
-		"beside a user's own": {version: today,
+		"in addition to a user's own": {version: today,
 			text: "# mine\nextraEnv:\n    - name: FOO\n      value: bar # stays\n    - name: OCI_STORAGE\n      value: \"true\"\nhelmops:\n    replicas: 2\n",
 			want: "# mine\nextraEnv:\n    - name: FOO\n      value: bar # stays\n    - name: OCI_STORAGE\n      value: \"false\"\nhelmops:\n    replicas: 2\n    enabled: true\n"},
 		"an old Fleet": {version: old, text: "a: 1\n",
@@ -170,16 +170,16 @@ func TestInferHolds(t *testing.T) {
 		ca       string
 		readings []reading
 	}{
-		"one goes and comes back": {readings: []reading{
+		"one disappears and comes back": {readings: []reading{
 			{0, at("10.0.0.1", "10.0.0.2"), "10.0.0.1"}, {time.Minute, at("10.0.0.2"), "10.0.0.1"}, {4 * time.Minute, at("10.0.0.1", "10.0.0.2"), "10.0.0.1"},
 			{8 * time.Minute, at("10.0.0.2"), "10.0.0.1"},
 		}},
-		"one goes for good":      {readings: []reading{{0, at("10.0.0.1", "10.0.0.2"), "10.0.0.1"}, {5 * time.Minute, at("10.0.0.2"), "10.0.0.2"}, {6 * time.Minute, at("10.0.0.1", "10.0.0.2"), "10.0.0.2"}}},
-		"a smaller one comes":    {readings: []reading{{0, at("10.0.0.2"), "10.0.0.2"}, {time.Minute, at("10.0.0.1", "10.0.0.2"), "10.0.0.2"}}},
-		"none is ready":          {readings: []reading{{0, at("10.0.0.2"), "10.0.0.2"}, {time.Minute, at(), "10.0.0.2"}}},
-		"the installer is new":   {inForce: "10.0.0.3", ca: "R", readings: []reading{{0, at("10.0.0.1"), "10.0.0.3"}, {time.Minute, at("10.0.0.1"), "10.0.0.3"}, {5 * time.Minute, at("10.0.0.1"), "10.0.0.1"}}},
-		"another cluster's":      {inForce: "10.0.0.3", ca: "other", readings: []reading{{0, at("10.0.0.1"), "10.0.0.1"}}},
-		"a source is taken away": {readings: []reading{{0, known, "10.0.0.7"}, {15 * time.Second, at("10.0.0.1"), "10.0.0.1"}}},
+		"one disappears for good": {readings: []reading{{0, at("10.0.0.1", "10.0.0.2"), "10.0.0.1"}, {5 * time.Minute, at("10.0.0.2"), "10.0.0.2"}, {6 * time.Minute, at("10.0.0.1", "10.0.0.2"), "10.0.0.2"}}},
+		"a smaller one appears":   {readings: []reading{{0, at("10.0.0.2"), "10.0.0.2"}, {time.Minute, at("10.0.0.1", "10.0.0.2"), "10.0.0.2"}}},
+		"none is ready":           {readings: []reading{{0, at("10.0.0.2"), "10.0.0.2"}, {time.Minute, at(), "10.0.0.2"}}},
+		"the installer is new":    {inForce: "10.0.0.3", ca: "R", readings: []reading{{0, at("10.0.0.1"), "10.0.0.3"}, {time.Minute, at("10.0.0.1"), "10.0.0.3"}, {5 * time.Minute, at("10.0.0.1"), "10.0.0.1"}}},
+		"another cluster's":       {inForce: "10.0.0.3", ca: "other", readings: []reading{{0, at("10.0.0.1"), "10.0.0.1"}}},
+		"a source is removed":     {readings: []reading{{0, known, "10.0.0.7"}, {15 * time.Second, at("10.0.0.1"), "10.0.0.1"}}},
 	} {
 		inForce, in := server{}, &hold{}
 		if test.inForce != "" {

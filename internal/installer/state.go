@@ -15,7 +15,7 @@ const (
 	FleetChart = "fleet"
 )
 
-// Status is the status of a Helm release, in Helm's words.
+// Status is Helm's status of a release.
 type Status string
 
 // The statuses that the installer distinguishes.
@@ -31,7 +31,7 @@ const (
 type Release struct {
 	AppVersion string
 	Version    *semver.Version
-	// KubeVersion is the range of Kubernetes versions that the chart supports, as it says itself.
+	// KubeVersion is the range of Kubernetes versions that the chart says it supports.
 	KubeVersion string
 	Revision    int
 	Status      Status
@@ -115,7 +115,7 @@ type Credentials struct {
 // OpenRepository returns the repository at a URL.
 type OpenRepository func(address string, credentials Credentials) (Repository, error)
 
-// state is the observed state, and what the FleetAddonConfig asks for.
+// state is the observed state, and the requests of the FleetAddonConfig.
 type state struct {
 	wanted
 	// generation is the FleetAddonConfig's.

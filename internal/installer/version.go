@@ -31,7 +31,7 @@ func (i *install) choose(offers []Offer) (*semver.Version, *Problem) {
 	var best *semver.Version
 	for _, offer := range offers {
 		if i.exact == nil && i.within == nil && offer.Version.Prerelease() != "" {
-			continue // Without a version or range, only releases count.
+			continue // Without a version or range, only releases count, not pre-releases.
 		}
 		if i.isMetBy(offer.Version) && (best == nil || offer.Version.GreaterThan(best)) {
 			best = offer.Version
@@ -68,7 +68,7 @@ func listed(offers []Offer) string {
 		names = append(names, version.Original())
 	}
 	if len(names) == 0 {
-		return "none at all"
+		return "none"
 	}
 	text := strings.Join(names, ", ")
 	if more := len(versions) - most; more > 0 {
@@ -77,7 +77,7 @@ func listed(offers []Offer) string {
 	return text
 }
 
-// both returns the versions that both charts have: one chart without the other is half a Fleet.
+// both returns the versions that both charts have, because Fleet needs both.
 func both(fleet, crds []Offer) []Offer {
 	return slices.DeleteFunc(slices.Clone(fleet), func(offer Offer) bool {
 		return !slices.ContainsFunc(crds, func(other Offer) bool { return other.Version.Equal(offer.Version) })

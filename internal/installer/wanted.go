@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// AdoptAnnotation on the FleetAddonConfig hands releases over that another Helm client installed.
-	// Nothing else does.
+	// AdoptAnnotation on the FleetAddonConfig hands over releases that another Helm client installed. Nothing else
+	// does.
 	AdoptAnnotation = "fleet.addons.cluster.x-k8s.io/adopt-fleet"
 	// DefaultRepository is the repository of the Fleet project.
 	DefaultRepository = "https://rancher.github.io/fleet-helm-charts"
@@ -24,7 +24,7 @@ const (
 	FleetNamespace = stamp.FleetSystem
 )
 
-// wanted is what a FleetAddonConfig asks for.
+// wanted holds the requests of a FleetAddonConfig.
 type wanted struct {
 	install *install
 	server  *serverWanted
@@ -34,7 +34,8 @@ type wanted struct {
 	adopt     bool
 }
 
-// install is what spec.install asks for: exact, within, or, with neither, the newest release.
+// install holds the request of spec.install: an exact version, a range (within), or, with neither, the newest
+// release.
 type install struct {
 	exact  *semver.Version
 	within *semver.Constraints
@@ -49,7 +50,7 @@ type install struct {
 	planOnly bool
 }
 
-// serverWanted is what spec.config.server asks for.
+// serverWanted holds the request of spec.config.server.
 type serverWanted struct {
 	infer bool
 	url   string

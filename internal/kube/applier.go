@@ -1,6 +1,6 @@
-// Package kube is how Muster's programs talk to the API server: a small cache that is never older than
-// the program's own writes, server-side apply only where objects differ, paged lists, and the
-// meaning of errors. It does not know the purpose of the objects.
+// Package kube holds the access of Muster's programs to the API server: a small cache that is never older than the
+// program's own writes, server-side apply only of objects that differ, paged lists, and the meaning of errors. It
+// does not know the purpose of the objects.
 package kube
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// Result says what Applier.Apply did.
+// Result is the result of Applier.Apply.
 type Result string
 
 // The results of Apply.
@@ -33,7 +33,7 @@ const (
 	Unchanged Result = "unchanged"
 	Created   Result = "created"
 	Updated   Result = "updated"
-	Retained  Result = "kept" // it differs, and must not be changed
+	Retained  Result = "kept" // it differs, but must not be changed
 )
 
 // Applier brings objects to their desired state.
@@ -228,7 +228,8 @@ func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) er
 		// A copy, because the client decodes the answer into these fields, and want is shared.
 		spec := want.Spec.DeepCopy()
 		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = spec.AgentTolerations, spec.AgentEnvVars
-		// It is empty if the agent registers itself; with another client's kubeconfig Fleet would import the cluster.
+		// It must be empty if the agent registers itself: with another client's kubeconfig, Fleet would import the
+		// cluster.
 		written.Spec.KubeConfigSecret = spec.KubeConfigSecret
 	case *fleetv1.ClusterGroup:
 		written.(*fleetv1.ClusterGroup).Spec.Selector = want.Spec.Selector

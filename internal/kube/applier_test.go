@@ -95,14 +95,14 @@ func TestApply(t *testing.T) {
 		// generation is the object's after the write, if it is not 1.
 		generation int64
 	}{
-		"absent":                {patch: true, want: Created, writes: 1},
-		"absent, never patch":   {want: Created, writes: 1},
-		"there, but not seen":   {patch: true, want: Created, writes: 2, generation: 2},
-		"as it should be":       {have: stored(t, wantedCluster(), nil), patch: true, want: Unchanged},
-		"as it is, never patch": {have: stored(t, wantedCluster(), nil), want: Unchanged},
-		"altered":               {have: altered, patch: true, want: Updated, writes: 1},
-		"altered, never patch":  {have: altered, want: Retained},
-		"refused":               {patch: true, err: errors.New("no"), writes: 1},
+		"absent":              {patch: true, want: Created, writes: 1},
+		"absent, never patch": {want: Created, writes: 1},
+		"it exists, but the cache does not show it": {patch: true, want: Created, writes: 2, generation: 2},
+		"unchanged":              {have: stored(t, wantedCluster(), nil), patch: true, want: Unchanged},
+		"unchanged, never patch": {have: stored(t, wantedCluster(), nil), want: Unchanged},
+		"altered":                {have: altered, patch: true, want: Updated, writes: 1},
+		"altered, never patch":   {have: altered, want: Retained},
+		"refused":                {patch: true, err: errors.New("no"), writes: 1},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestApply(t *testing.T) {
 			if retained := seen.Spec.TemplateValues.Data; !cmp.Equal(retained, desired.ShortValues(retained)) {
 				t.Errorf("the Store keeps whole template values: %v", seen.Spec.TemplateValues.Data)
 			}
-			// So the event of this write causes no second one.
+			// This keeps the event of the write from causing a second write.
 			if _, again, err := applier.Apply(t.Context(), wantedCluster(), &seen, true); err != nil || again != Unchanged {
 				t.Errorf("the second Apply = %q, %v", again, err)
 			}

@@ -51,7 +51,7 @@ func TestCompact(t *testing.T) {
 	// A read from the cache is a deep copy.
 	small = small.DeepCopy()
 
-	t.Run("what reaches the template values comes back", func(t *testing.T) {
+	t.Run("the fields for the template values are restored", func(t *testing.T) {
 		want := controlPlane(40).Object
 		delete(want, "status")
 		metadata := want["metadata"].(map[string]any)
@@ -66,7 +66,7 @@ func TestCompact(t *testing.T) {
 			t.Errorf("expanded (-want +got):\n%s", diff)
 		}
 	})
-	t.Run("what informers and predicates read stays", func(t *testing.T) {
+	t.Run("the fields for informers and predicates stay", func(t *testing.T) {
 		want := controlPlane(0)
 		if small.GroupVersionKind() != want.GroupVersionKind() || small.GetName() != "prod" || small.GetNamespace() != "team" ||
 			small.GetUID() != "1" || small.GetResourceVersion() != "7" {
@@ -88,14 +88,14 @@ func TestCompact(t *testing.T) {
 			t.Errorf("fields kept: %v", small.Object)
 		}
 	})
-	t.Run("what was never compacted is itself", func(t *testing.T) {
+	t.Run("an object that was never compacted is returned as it is", func(t *testing.T) {
 		given := controlPlane(1)
 		got, err := Expand(given)
 		if diff := cmp.Diff(given.Object, got); diff != "" || err != nil {
 			t.Errorf("%v (-want +got):\n%s", err, diff)
 		}
 	})
-	t.Run("what is broken is an error that names the object", func(t *testing.T) {
+	t.Run("broken data is an error that names the object", func(t *testing.T) {
 		broken := small.DeepCopy()
 		broken.Object[compacted] = "?"
 		if got, err := Expand(broken); err == nil {

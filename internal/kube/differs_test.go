@@ -182,7 +182,7 @@ func TestDiffers(t *testing.T) {
 	})
 	t.Run("a kind it does not know", func(t *testing.T) {
 		if !Differs(&corev1.ConfigMap{}, &corev1.ConfigMap{}) {
-			t.Error("it does not differ, though nobody looked")
+			t.Error("it does not differ, although the kind is unknown")
 		}
 	})
 }
@@ -213,7 +213,7 @@ func TestTrimCached(t *testing.T) {
 				Status:     clusterv1.ClusterStatus{Conditions: retained, Initialization: initialized},
 			},
 		},
-		"what is no object": {given: "tombstone", want: "tombstone"},
+		"not an object": {given: "tombstone", want: "tombstone"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

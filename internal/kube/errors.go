@@ -13,14 +13,14 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// IsAbsent reports whether the object or its namespace does not exist, or is being deleted. If it
-// returns, an event shows that.
+// IsAbsent reports whether the object or its namespace does not exist, or is being deleted. An event shows when it
+// is created again.
 func IsAbsent(err error) bool {
 	return apierrors.IsNotFound(err) && !IsUnserved(err) || apierrors.HasStatusCause(err, "NamespaceTerminating")
 }
 
-// IsUnserved reports whether the API server does not serve a kind: its CRD is missing or being deleted.
-// No event shows when the kind returns.
+// IsUnserved reports whether the API server does not serve a kind: its CRD is missing or being deleted. No event
+// shows when the kind is served again.
 func IsUnserved(err error) bool {
 	// For an unknown resource the API server answers without a Status, unlike for a missing object.
 	unknown := apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)

@@ -76,7 +76,7 @@ func RivalOf(ctx context.Context, cache client.Reader, key types.NamespacedName,
 	if err := cache.Get(ctx, types.NamespacedName{Name: shared}, namespace, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return none, fmt.Errorf("reading Namespace: %w", err)
 	}
-	if stamp.IsFleetNamespace(namespace.Annotations) { // The Namespace names its owner, whatever else claims it.
+	if stamp.IsFleetNamespace(namespace.Annotations) { // The Namespace itself names its owner, whatever other claims there are.
 		return stamp.FleetRival(key, namespace.Annotations, nil), nil
 	}
 	var all fleetv1.ClusterList

@@ -34,8 +34,8 @@ type Store struct {
 
 	mu     sync.Mutex
 	writes map[storeKey]write
-	// gone has objects that were deleted while the Store remembered their last write. Readers of the Store
-	// believed in between that they exist.
+	// gone has objects that were deleted while the Store remembered their last write. In between, the Store
+	// returned them as existing.
 	gone []client.Object
 }
 
@@ -245,8 +245,8 @@ func (u *MissedWrites) of(object client.Object) chan event.GenericEvent {
 	}
 }
 
-// News passes all events except updates that change no cached field. It passes resyncs, whose purpose is
-// to reconcile again.
+// News passes all events except updates that change no cached field. It passes resyncs, because their purpose is
+// another reconcile.
 var News = predicate.Funcs{UpdateFunc: func(update event.UpdateEvent) bool {
 	return update.ObjectOld.GetResourceVersion() == update.ObjectNew.GetResourceVersion() || isNews(update.ObjectOld, update.ObjectNew)
 }}

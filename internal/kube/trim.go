@@ -22,7 +22,7 @@ import (
 const (
 	maxTolerations = 64
 	maxEnvVars     = 128
-	// maxConditions is more than Fleet sets.
+	// maxConditions is larger than the number of conditions that Fleet sets.
 	maxConditions = 32
 )
 

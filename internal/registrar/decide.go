@@ -38,7 +38,7 @@ const (
 )
 
 const (
-	// pollInterval is how often the registrar checks what no event shows: Fleet's credential.
+	// pollInterval is how often the registrar checks for Fleet's credential, for which it gets no event.
 	pollInterval = 2 * time.Second
 	// checkInterval is how often the registrar writes the Secret again until the agent has checked in,
 	// restInterval how often from then on. Someone may have changed or deleted the Secret, and watching
@@ -67,8 +67,8 @@ type step string
 const (
 	// rest ends the reconcile; the outcome has the status.
 	rest step = "rest"
-	// dryRun tests whether the API server would accept the Secret with the manifest: the name may be
-	// taken, and a quota or a policy may forbid it.
+	// dryRun tests whether the API server would accept the Secret with the manifest: the name may be taken, or a
+	// quota or a policy may forbid it.
 	dryRun step = "rehearse"
 	// register creates the ClusterRegistration.
 	register step = "register"
@@ -140,9 +140,9 @@ func (s *scope) next() (step, outcome) {
 	case !s.byAgent:
 		return s.nextOfEnd()
 	case s.isRegistered && s.fleet != nil && s.fleet.Spec.KubeConfigSecret != "":
-		return rest, outcome{keep: true, after: checkInterval} // It turns back to the manager, and the syncer has yet to report that.
+		return rest, outcome{keep: true, after: checkInterval} // The Cluster changes back to the manager, and the syncer has yet to report that.
 	case s.fleet == nil || s.fleet.Spec.KubeConfigSecret != "" || s.fleet.Spec.ClientID == "":
-		return rest, waiting(reasonWaiting, "the syncer has not yet made its Fleet Cluster for an agent that registers itself; see the condition FleetImported", 0)
+		return rest, waiting(reasonWaiting, "the syncer has not yet created its Fleet Cluster for an agent that registers itself; see the condition FleetImported", 0)
 	case len(s.fleet.Spec.ClientID) > bounds.MaxName: // The cache cuts longer ones.
 		return rest, waiting(reasonConflict, fmt.Sprintf("spec.clientID of Fleet Cluster %q is longer than %d bytes; set a shorter one", s.fleet.Name, bounds.MaxName), 0)
 	case s.fleet.Status.Namespace == "":
@@ -151,7 +151,7 @@ func (s *scope) next() (step, outcome) {
 		// Fleet makes the agent's account in this namespace, with the right to read Secrets there. Anyone
 		// who may write the status of a Fleet Cluster, such as any agent, can set it.
 		return rest, waiting(reasonConflict, fmt.Sprintf(
-			"status.namespace of Fleet Cluster %q is %q, not %q as Fleet names it: something has changed it; set it back, or delete the Fleet Cluster, and the syncer recreates it",
+			"status.namespace of Fleet Cluster %q is %q, but Fleet would set %q, so something has changed it; restore it, or delete the Fleet Cluster, which the syncer then recreates",
 			s.fleet.Name, s.fleet.Status.Namespace, deploymentNamespace(s.fleet)), 0)
 	case s.rival.Name != "":
 		// The account that Fleet makes for the agent may read the Secrets in the shared namespace.
@@ -171,10 +171,10 @@ func (s *scope) next() (step, outcome) {
 	case s.taken[register]:
 		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", pollInterval)
 	case s.current() != nil && (s.current().Spec.ClientID != s.fleet.Spec.ClientID || s.current().Spec.ClientRandom == ""):
-		return rest, waiting(reasonConflict, fmt.Sprintf("ClusterRegistration %q has the name that Muster needs and is not Muster's; delete it", s.current().Name), checkInterval)
+		return rest, waiting(reasonConflict, fmt.Sprintf("ClusterRegistration %q has the name that Muster needs, but is not Muster's; delete it", s.current().Name), checkInterval)
 	case s.isForAnother():
 		return rest, waiting(reasonConflict, fmt.Sprintf(
-			"Fleet assigned ClusterRegistration %q to Fleet Cluster %q, which has the same clientID; delete that Fleet Cluster, and Muster registers the cluster anew",
+			"Fleet assigned ClusterRegistration %q to Fleet Cluster %q, which has the same clientID; delete that Fleet Cluster, and Muster registers the cluster again",
 			s.current().Name, s.current().Status.ClusterName), checkInterval)
 	case s.current() != nil && !s.current().Status.Granted:
 		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", s.pollOf(s.current()))
@@ -188,14 +188,14 @@ func (s *scope) next() (step, outcome) {
 func (s *scope) nextOfSecret() (step, outcome) {
 	switch {
 	case s.agent == "":
-		return rest, waiting(reasonWaiting, fmt.Sprintf("Fleet has not made Bundle %q with its agent yet", stamp.AgentBundle(s.fleet.Name)), 0)
+		return rest, waiting(reasonWaiting, fmt.Sprintf("Fleet has not created Bundle %q with its agent yet", stamp.AgentBundle(s.fleet.Name)), 0)
 	case len(s.agent) > maxAgent:
 		return rest, waiting(reasonWaiting, fmt.Sprintf(
-			"%s of Bundle %q is larger than %d KiB, so Muster makes no manifest from it; delete the Bundle if it is not Fleet's, otherwise give the agent fewer tolerations and variables",
+			"%s of Bundle %q is larger than %d KiB, so Muster creates no manifest from it; delete the Bundle if it is not Fleet's, otherwise give the agent fewer tolerations and variables",
 			agentResource, stamp.AgentBundle(s.fleet.Name), maxAgent>>10), 0)
 	case s.current() == nil && len(s.fleet.Spec.ClientID) < stamp.MinClientID:
 		return rest, waiting(reasonConflict, fmt.Sprintf(
-			"spec.clientID of Fleet Cluster %q has fewer than %d characters, so anyone could guess it and call as the cluster; set a longer one, and Muster makes a manifest", s.fleet.Name, stamp.MinClientID), 0)
+			"spec.clientID of Fleet Cluster %q has fewer than %d characters, so anyone could guess it and register as the cluster; set a longer one, and Muster creates a manifest", s.fleet.Name, stamp.MinClientID), 0)
 	case s.current() == nil && !s.taken[dryRun]:
 		return dryRun, outcome{}
 	case s.refused != nil:
@@ -274,8 +274,8 @@ func (s *scope) current() *fleetv1.ClusterRegistration {
 	return current
 }
 
-// isRotated reports whether the annotation asks for a new credential. Removing the annotation, or
-// leaving it after the rotation, asks for nothing.
+// isRotated reports whether the annotation requests a new credential. Removing the annotation, or leaving it after
+// the rotation, requests nothing.
 func (s *scope) isRotated() bool {
 	asked := s.rotation()
 	return asked != "" && asked != s.recorded.rotation
@@ -378,7 +378,7 @@ func (s *scope) token() string {
 // registrations of the same clientID.
 func (s *scope) replaced() []fleetv1.ClusterRegistration {
 	var result []fleetv1.ClusterRegistration
-	current := s.current().Name // Outside the loop: a tenant decides how many registrations there are.
+	current := s.current().Name // It is computed outside the loop, because a tenant decides how many registrations there are.
 	for _, registration := range s.registrations {
 		isEarlier := registration.Status.Granted && registration.Spec.ClientID != s.fleet.Spec.ClientID
 		if registration.Name != current && (isOurs(registration) || isEarlier) {

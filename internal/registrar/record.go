@@ -104,7 +104,7 @@ func (r *reconciler) save(ctx context.Context, s *scope, recorded record) error 
 		err = r.Update(ctx, secret, client.FieldOwner(FieldManager))
 	}
 	if apierrors.IsAlreadyExists(err) && r.isForeign(ctx, key) {
-		err = fmt.Errorf("Secret %s has the name that Muster needs for a record and is not Muster's; delete it", key) //nolint:staticcheck // Secret is the name of a kind.
+		err = fmt.Errorf("Secret %s has the name that Muster needs for a record, but is not Muster's; delete it", key) //nolint:staticcheck // Secret is the name of a kind.
 	}
 	if err != nil {
 		return fmt.Errorf("recording the issued credential: %w", err)
@@ -114,8 +114,8 @@ func (r *reconciler) save(ctx context.Context, s *scope, recorded record) error 
 	return nil
 }
 
-// isForeign reports whether a Secret that is no record has a record's name. The cache does not show
-// such Secrets.
+// isForeign reports whether a Secret that is not a record has a record's name. The cache does not show such
+// Secrets.
 func (r *reconciler) isForeign(ctx context.Context, key client.ObjectKey) bool {
 	var secret corev1.Secret
 	return r.live.Get(ctx, key, &secret) == nil && secret.Type != recordType

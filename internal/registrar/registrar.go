@@ -50,7 +50,7 @@ type Options struct {
 	Concurrency int
 }
 
-// reconciler registers Clusters ahead of their agents, step by step until none is left.
+// reconciler registers Clusters before their agents connect, step by step until none is left.
 type reconciler struct {
 	client.Client
 	Options
@@ -168,7 +168,7 @@ func (r *reconciler) isIts(ctx context.Context, fleet *fleetv1.Cluster, cluster 
 		if name != "" {
 			var other clusterv1.Cluster
 			err := r.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, &other, client.UnsafeDisableDeepCopy)
-			return client.IgnoreNotFound(err) != nil || err == nil && (uid == "" || other.UID == uid) // If in doubt, the other Cluster exists.
+			return client.IgnoreNotFound(err) != nil || err == nil && (uid == "" || other.UID == uid) // After an error, assume that the other Cluster exists.
 		}
 		var all clusterv1.ClusterList
 		err := r.List(ctx, &all, client.InNamespace(cluster.Namespace), client.MatchingFields{byUID: string(uid)}, client.Limit(1), client.UnsafeDisableDeepCopy)

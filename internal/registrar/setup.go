@@ -1,6 +1,6 @@
-// Package registrar registers Clusters in Fleet ahead of their agents, for clusters that the
-// management cluster cannot reach. For each it issues one manifest with that cluster's own
-// credential, in a Secret next to the Cluster. It is a program of its own because it writes Secrets.
+// Package registrar registers Clusters in Fleet before their agents connect, for clusters that the management
+// cluster cannot reach. For each it issues a manifest with that cluster's own credential, in a Secret next to the
+// Cluster. It is a separate program because it writes Secrets.
 //
 // The next step is decided in decide.go, the contents of the manifest in manifest.go; both are pure.
 // The package trusts nothing on a Secret or a ClusterRegistration that a tenant of one namespace could
@@ -46,7 +46,7 @@ const (
 	byRegistration = "registration"
 	// byUID indexes Clusters by their UID.
 	byUID = "uid"
-	// fleetsOwn is a label that Fleet's own Bundles have, and those of users do not.
+	// fleetsOwn is a label that Fleet's own Bundles have, but users' Bundles do not.
 	fleetsOwn = "objectset.rio.cattle.io/hash"
 	// agentResource is the resource of Fleet's Bundle that holds the agent.
 	agentResource = "agent.yaml"
@@ -55,7 +55,7 @@ const (
 // AddTo adds the options as flags.
 func (o *Options) AddTo(fs *pflag.FlagSet) {
 	fs.StringVar(&o.FleetNamespace, "fleet-namespace", defaultFleetNamespace, "The namespace of Fleet and its settings.")
-	fs.StringVar(&o.RegistrationNamespace, "fleet-registration-namespace", defaultRegistrationNamespace, "The namespace in which Fleet leaves the credentials of registered clusters.")
+	fs.StringVar(&o.RegistrationNamespace, "fleet-registration-namespace", defaultRegistrationNamespace, "The namespace in which Fleet stores the credentials of registered clusters.")
 	fs.StringVar(&o.Namespace, "namespace", "", "The only namespace whose Clusters are watched; all if empty.")
 	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Watch only Clusters whose label cluster.x-k8s.io/watch-filter has this value; all if empty.")
 	fs.IntVar(&o.Concurrency, "cluster-concurrency", 4, "How many Clusters are reconciled at once.")

@@ -27,10 +27,9 @@ import (
 // errStale means that the cache shows an earlier state of a Fleet Cluster.
 var errStale = errors.New("the Fleet Cluster has changed")
 
-// register creates the ClusterRegistration, as the agent would, but without a token's label: Fleet
-// would let the token's account read the credential. It first reads the Fleet Cluster past the cache.
-// If that is gone, Fleet would make another one for the registration, which nobody owns, with a
-// working account.
+// register creates the ClusterRegistration, as the agent would, but without a token's label: Fleet would let the
+// token's account read the credential. It first reads the Fleet Cluster past the cache. If the Fleet Cluster were
+// gone, Fleet would create another one for the registration, without an owner and with a working account.
 func (r *reconciler) register(ctx context.Context, s *scope) error {
 	var live fleetv1.Cluster
 	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(s.fleet), &live); {

@@ -24,8 +24,8 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// The caches of Fleet Clusters and of ClusterRegistrations lag independently. For a registration whose
-// clientID Fleet does not know, it makes a Fleet Cluster of its own.
+// The caches of Fleet Clusters and of ClusterRegistrations lag independently. For a registration whose clientID
+// Fleet does not know, it creates another Fleet Cluster.
 func TestRegisterReadsPastTheCache(t *testing.T) {
 	for name, test := range map[string]struct {
 		live func(*fleetv1.Cluster) // nil: it is gone

@@ -10,8 +10,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// maxAgent bounds the manifest of an agent in Fleet's Bundle, in bytes. Fleet's own has 7 KiB; without
-// a bound, a tenant with Bundles in one namespace could fill the cache.
+// maxAgent is the maximum size of an agent's manifest in Fleet's Bundle, in bytes. Fleet's own has 7 KiB. Without
+// a limit, a tenant with Bundles in one namespace could fill the cache.
 const maxAgent = 128 << 10
 
 // trim is a cache transform: it keeps the fields that the registrar reads, and bounds each, so that
@@ -37,7 +37,7 @@ func trim(object any) (any, error) {
 		typed.OwnerReferences = nil
 	case *fleetv1.Cluster:
 		trimFleetCluster(typed)
-		if isManager { // The field manager is the only proof of who made it.
+		if isManager { // The field manager is the only proof of who created the object.
 			typed.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager}}
 		}
 	case *fleetv1.ClusterRegistration:

@@ -155,7 +155,7 @@ func TestTrimIsBounded(t *testing.T) {
 	bundle.Annotations, bundle.Labels = many(), many()
 	bundle.Spec.Resources[1].Content = strings.Repeat(large, 4)
 	bundle.OwnerReferences = slices.Repeat([]metav1.OwnerReference{{Kind: "ConfigMap", Name: large}}, 10)
-	named := wholeBundle() // By its name, it is Fleet's Bundle for a cluster.
+	named := wholeBundle() // According to its name, it is Fleet's Bundle for a cluster.
 	named.Name = stamp.AgentBundle(large)
 	named.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: large}}
 	namespace := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "team", Annotations: many(fleetv1.ClusterNamespaceAnnotation, fleetv1.ClusterAnnotation)}}
@@ -182,7 +182,7 @@ func TestTrimIsBounded(t *testing.T) {
 		}
 	}
 	if agentOf(bundle) == "" {
-		t.Error("nobody sees that the agent is too large")
+		t.Error("the agent is no longer recognized as too large")
 	}
 }
 
@@ -203,19 +203,19 @@ func TestLongRotations(t *testing.T) {
 		t.Errorf("the record holds %d bytes of it", got)
 	}
 	if s.isRotated() {
-		t.Error("what was followed is asked for")
+		t.Error("a rotation that was carried out is requested again")
 	}
 	s.cluster.Annotations = longer.Annotations
 	if !s.isRotated() {
-		t.Error("another long wish is not seen")
+		t.Error("another long value is not noticed")
 	}
 	s.cluster.Annotations = map[string]string{stamp.RotateAnnotation: ""}
 	if s.isRotated() || s.rotation() != "" {
-		t.Error("an empty value asks for something")
+		t.Error("an empty value requests a rotation")
 	}
 }
 
-// A change of fields that the registrar does not read is no news: agents report every 15 minutes, and
+// A change of fields that the registrar does not read causes no reconcile: agents report every 15 minutes, and
 // each reconcile of a registered Cluster costs a request for its Secret.
 func TestNews(t *testing.T) {
 	passes := func(before, after client.Object) bool {
@@ -255,11 +255,11 @@ func TestNews(t *testing.T) {
 	moved := wholeCluster()
 	moved.Status.Conditions[0].Message, moved.Generation, moved.Spec.Topology.Variables = "ready", 6, nil
 	if passes(wholeCluster(), moved) {
-		t.Error("what Cluster API does is news")
+		t.Error("a write by Cluster API causes a reconcile")
 	}
 	rotated := wholeCluster()
 	rotated.Annotations[stamp.RotateAnnotation] = "2"
 	if !passes(wholeCluster(), rotated) {
-		t.Error("a rotation is no news")
+		t.Error("a rotation causes no reconcile")
 	}
 }

@@ -88,7 +88,7 @@ func IsFleetNamespace(annotations map[string]string) bool {
 func SharedFleetNamespace(namespace, fleetCluster, cluster string) string {
 	const suffix = "-2"
 	another := cluster[:min(len(cluster), validation.DNS1123LabelMaxLength-len(suffix))] + suffix
-	return fmt.Sprintf("Fleet would keep it in Namespace %q, which is that of a Fleet Cluster of another name or namespace; name this Cluster differently, for example %q (namespace and name of at most %d characters together never share one)",
+	return fmt.Sprintf("Fleet would give it Namespace %q, which belongs to a Fleet Cluster of another name or namespace; name this Cluster differently, for example %q (namespace and name of at most %d characters together never share a Namespace)",
 		FleetNamespace(namespace, fleetCluster), another, longestUncut)
 }
 

@@ -64,12 +64,12 @@ func TestFleetRival(t *testing.T) {
 	}{
 		"nobody":                               {},
 		"itself":                               {claims: []FleetClaim{claim("me", 0)}},
-		"a newcomer, and one is there":         {claims: []FleetClaim{claim("other", 0)}, want: "other"},
-		"a newcomer, and one is planned":       {claims: []FleetClaim{planned("other")}, want: "other"},
+		"new, and another exists":              {claims: []FleetClaim{claim("other", 0)}, want: "other"},
+		"new, and another is planned":          {claims: []FleetClaim{planned("other")}, want: "other"},
 		"older than another":                   {claims: []FleetClaim{claim("other", time.Second), claim("me", 0)}},
 		"younger than another":                 {claims: []FleetClaim{claim("me", time.Second), claim("other", 0)}, want: "other"},
-		"there, and another is planned":        {claims: []FleetClaim{planned("another"), claim("me", 0)}},
-		"planned, and another is there":        {claims: []FleetClaim{planned("me"), claim("other", 0)}, want: "other"},
+		"it exists, and another is planned":    {claims: []FleetClaim{planned("another"), claim("me", 0)}},
+		"planned, and another exists":          {claims: []FleetClaim{planned("me"), claim("other", 0)}, want: "other"},
 		"of one second: the first by name":     {claims: []FleetClaim{claim("me", 0), claim("other", 0)}},
 		"of one second: the second by name":    {claims: []FleetClaim{claim("me", 0), claim("a", 0)}, want: "a"},
 		"the Namespace is its own":             {of("me"), []FleetClaim{claim("other", -time.Hour), claim("me", 0)}, ""},
@@ -92,7 +92,7 @@ func TestSharedFleetNamespace(t *testing.T) {
 		_, rest, _ := strings.Cut(message, "for example \"")
 		another, _, _ := strings.Cut(rest, "\"")
 		if !IsFleetName(another) || FleetNamespace("team-a", another) == FleetNamespace("team-a", cluster) {
-			t.Errorf("%q does not do: %s", another, message)
+			t.Errorf("%q cannot be used: %s", another, message)
 		}
 	}
 }

@@ -147,17 +147,17 @@ type Relation int
 
 // The relations.
 const (
-	// Foreign belongs to someone else and is never taken over.
+	// Foreign means that it belongs to someone else, and is never taken over.
 	Foreign Relation = iota
-	// Own was made from the Cluster.
+	// Own means that it was made from the Cluster.
 	Own
-	// HandedOver belonged to someone who handed it over with the adopt annotation.
+	// HandedOver means that its owner handed it over with the adopt annotation.
 	HandedOver
-	// EarlierCluster was made from an earlier Cluster of the same name, which still owns it: the
+	// EarlierCluster means that it was made from an earlier Cluster of the same name, which still owns it: the
 	// garbage collector will delete it.
 	EarlierCluster
-	// Orphan was made from an earlier Cluster of the same name and has no owner. Fleet takes its agent
-	// for deployed, but that cluster may be gone.
+	// Orphan means that it was made from an earlier Cluster of the same name and has no owner. Fleet assumes that
+	// its agent is deployed, but that cluster may be gone.
 	Orphan
 )
 
@@ -168,7 +168,7 @@ const (
 func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid types.UID) bool) (relation Relation, why string) {
 	if owns(fleetCluster, cluster.GetUID()) {
 		if rival := preferredOwner(fleetCluster, cluster, lives); rival != "" {
-			return Foreign, fmt.Sprintf("Fleet Cluster %q is that of Cluster %q, which owns it, too; take one owner off", fleetCluster.GetName(), rival)
+			return Foreign, fmt.Sprintf("Fleet Cluster %q belongs to Cluster %q, which owns it, too; remove one of the owners", fleetCluster.GetName(), rival)
 		}
 		return Own, ""
 	}
@@ -180,15 +180,15 @@ func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid
 	handOver := fmt.Sprintf("; delete it, or annotate it %s=true to hand it over", AdoptAnnotation)
 	if isHandedOver(fleetCluster) {
 		if owner := livingOwner(fleetCluster, origin, cluster.GetName(), lives); owner != "" {
-			return Foreign, fmt.Sprintf("Fleet Cluster %q is that of Cluster %q, which exists; delete that first, or take it out of Fleet", fleetCluster.GetName(), owner)
+			return Foreign, fmt.Sprintf("Fleet Cluster %q belongs to Cluster %q, which exists; delete that Cluster first, or remove it from Fleet", fleetCluster.GetName(), owner)
 		}
 		return HandedOver, ""
 	}
 	switch {
 	case origin.Name != "" && origin.Name != cluster.GetName():
-		return Foreign, fmt.Sprintf("Fleet Cluster %q is that of Cluster %q%s", fleetCluster.GetName(), origin.Name, handOver)
+		return Foreign, fmt.Sprintf("Fleet Cluster %q belongs to Cluster %q%s", fleetCluster.GetName(), origin.Name, handOver)
 	case !IsOurs(fleetCluster):
-		return Foreign, fmt.Sprintf("Fleet Cluster %q was made by somebody else%s", fleetCluster.GetName(), handOver)
+		return Foreign, fmt.Sprintf("Fleet Cluster %q was created by someone else%s", fleetCluster.GetName(), handOver)
 	case origin.UID != "" && lives("", origin.UID):
 		return Foreign, fmt.Sprintf("Fleet Cluster %q has the UID of another Cluster, which exists%s", fleetCluster.GetName(), handOver)
 	case origin.Owned:

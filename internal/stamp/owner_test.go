@@ -57,7 +57,7 @@ func TestRelationOf(t *testing.T) {
 		"nobody's":                 {want: Foreign, why: true},
 		"with our owner reference": {fleet: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{owner("prod", "new")}}, want: Own},
 		"with a note of our UID":   {fleet: metav1.ObjectMeta{Annotations: map[string]string{ImportedUIDAnnotation: "new"}}, want: Own},
-		"the owner is believed before the note": {fleet: metav1.ObjectMeta{Labels: ours, Annotations: map[string]string{ImportedUIDAnnotation: "new"},
+		"the owner takes precedence over the annotation": {fleet: metav1.ObjectMeta{Labels: ours, Annotations: map[string]string{ImportedUIDAnnotation: "new"},
 			OwnerReferences: []metav1.OwnerReference{owner("prod", "old")}}, want: EarlierCluster},
 		"a dead namesake's, owned":         {fleet: metav1.ObjectMeta{Labels: ours, OwnerReferences: []metav1.OwnerReference{owner("prod", "old")}}, want: EarlierCluster},
 		"a dead namesake's, made by CAAPF": {fleet: metav1.ObjectMeta{ManagedFields: caapf, OwnerReferences: []metav1.OwnerReference{owner("prod", "old")}}, want: EarlierCluster},
@@ -84,9 +84,9 @@ func TestRelationOf(t *testing.T) {
 			OwnerReferences: []metav1.OwnerReference{owner("other", "lives"), owner("prod", "new")}}, want: Own},
 		"two living owners, made from the other": {fleet: metav1.ObjectMeta{Annotations: map[string]string{ImportedFromAnnotation: "other"},
 			OwnerReferences: []metav1.OwnerReference{owner("prod", "new"), owner("other", "lives")}}, want: Foreign, why: true},
-		"two living owners, nobody knows": {fleet: metav1.ObjectMeta{
+		"two living owners, no annotation": {fleet: metav1.ObjectMeta{
 			OwnerReferences: []metav1.OwnerReference{owner("prod", "new"), owner("other", "lives")}}, want: Foreign, why: true},
-		"a dead owner beside us": {fleet: metav1.ObjectMeta{
+		"a dead owner in addition to us": {fleet: metav1.ObjectMeta{
 			OwnerReferences: []metav1.OwnerReference{owner("other", "dead"), owner("prod", "new")}}, want: Own},
 		"our UID, another kind": {fleet: metav1.ObjectMeta{
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "prod", UID: "new"}}}, want: Foreign, why: true},

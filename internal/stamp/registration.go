@@ -13,12 +13,12 @@ const (
 	// RegistrationAnnotation on a Cluster says how it is registered, and takes precedence over the
 	// FleetAddonConfig: see Registration for its values.
 	RegistrationAnnotation = Domain + "/registration"
-	// RotateAnnotation on a Cluster that is registered ahead asks for a new credential whenever its
-	// value changes. Without a value, it asks for none.
+	// RotateAnnotation on a Cluster whose agent registers itself requests a new credential whenever its value
+	// changes. An empty value requests none.
 	RotateAnnotation = Domain + "/rotate-agent-credential"
 )
 
-// The objects that the registrar issues for a Cluster that is registered ahead.
+// The objects that the registrar issues for a Cluster whose agent registers itself.
 const (
 	// ManifestKey is the key of the manifest in the Cluster's ManifestSecret.
 	ManifestKey = "manifest"
@@ -30,8 +30,8 @@ const (
 	// AlreadyRegistered is the condition's reason if an agent has checked in with a credential that
 	// the registrar did not issue. The agent keeps that credential.
 	AlreadyRegistered = "AlreadyRegistered"
-	// MinClientID is the shortest length of a clientID that is registered: a caller that guesses the
-	// ID can call as the cluster.
+	// MinClientID is the minimum length of a clientID that is registered: a client that guesses the ID can
+	// register as the cluster.
 	MinClientID = 16
 
 	// FleetSystem is the namespace of Fleet itself.
@@ -42,11 +42,11 @@ const (
 	RegistrarLease = "muster-registrar"
 	// InstallerLease is the Lease of the installer.
 	InstallerLease = "muster-installer"
-	// HelmLease is the Lease of the program that carries out HelmChartProxies.
+	// HelmLease is the Lease of the program that reconciles HelmChartProxies.
 	HelmLease = "muster-helm"
 	// HelmCRD is the name of the CRD of HelmChartProxies. It is ours if it has our label.
 	HelmCRD = "helmchartproxies.addons.cluster.x-k8s.io"
-	// HelmChartProxyLabel is on each object that Muster makes in Fleet for a HelmChartProxy.
+	// HelmChartProxyLabel is on each object that Muster creates in Fleet for a HelmChartProxy.
 	HelmChartProxyLabel = "helmchartproxy-name." + Domain
 
 	manifestSuffix = "-fleet-agent"
@@ -79,10 +79,9 @@ func IsRegistration(value string) bool {
 	return value == string(ByManager) || value == string(ByAgent)
 }
 
-// RegistrationOf returns which side registers a Cluster with Fleet. An annotation with an unknown
-// value counts as none. Fleet is the Fleet Cluster that belongs to the Cluster, nil if there is none.
-// If the FleetAddonConfig is gone, perhaps for a moment, a Cluster whose agent registered itself and
-// has checked in keeps ByAgent.
+// RegistrationOf returns which side registers a Cluster with Fleet. An annotation with an unknown value is
+// ignored. Fleet is the Fleet Cluster that belongs to the Cluster, nil if there is none. If the FleetAddonConfig
+// is gone, perhaps for a moment, a Cluster whose agent registered itself and has checked in keeps ByAgent.
 func RegistrationOf(in settings.Cluster, subject Subject, fleet *fleetv1.Cluster) Registration {
 	if asked := subject.Annotations[RegistrationAnnotation]; IsRegistration(asked) {
 		return Registration(asked)

@@ -46,15 +46,15 @@ func TestRegistrationOf(t *testing.T) {
 		"selected":                              {in: config(ptr.To(true), edge), labels: map[string]string{"site": "edge"}, want: ByAgent},
 		"not selected":                          {in: config(ptr.To(true), edge), labels: map[string]string{"site": "core"}, want: ByManager},
 		"selected by class, not stamped yet":    {in: config(ptr.To(true), ofClass), class: "edge", want: ByAgent},
-		"asks for agent":                        {in: config(nil, nil), asks: "agent", want: ByAgent},
-		"asks for agent, not selected":          {in: config(ptr.To(true), edge), asks: "agent", want: ByAgent},
-		"asks for manager":                      {in: config(ptr.To(true), nil), asks: "manager", want: ByManager},
+		"annotation: agent":                     {in: config(nil, nil), asks: "agent", want: ByAgent},
+		"annotation: agent, not selected":       {in: config(ptr.To(true), edge), asks: "agent", want: ByAgent},
+		"annotation: manager":                   {in: config(ptr.To(true), nil), asks: "manager", want: ByManager},
 		"no config, its agent has checked in":   {in: settings.Default().Cluster, fleet: fleet(true, ""), want: ByAgent},
 		"no config, it has not":                 {in: settings.Default().Cluster, fleet: fleet(false, ""), want: ByManager},
 		"no config, Fleet has installed one":    {in: settings.Default().Cluster, fleet: fleet(true, "edge-kubeconfig"), want: ByManager},
-		"no config, asks for manager":           {in: settings.Default().Cluster, fleet: fleet(true, ""), asks: "manager", want: ByManager},
-		"a config that does not want it":        {in: config(nil, nil), fleet: fleet(true, ""), want: ByManager},
-		"asks for nothing that there is":        {in: config(ptr.To(true), nil), asks: "Manager", want: ByAgent},
+		"no config, annotation: manager":        {in: settings.Default().Cluster, fleet: fleet(true, ""), asks: "manager", want: ByManager},
+		"a config without agentInitiated":       {in: config(nil, nil), fleet: fleet(true, ""), want: ByManager},
+		"annotation: unknown value":             {in: config(ptr.To(true), nil), asks: "Manager", want: ByAgent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			subject := Subject{Labels: test.labels, Annotations: map[string]string{}}

@@ -127,11 +127,11 @@ func TestOnCreate(t *testing.T) {
 			subject: makeSubject("prod").Pin("someone", "legacy-prod"),
 			want:    Stamp{Pin: Pin{config, "legacy-prod"}},
 		},
-		"a pin that Fleet cannot use is made anew": {
+		"a pin that Fleet cannot use is replaced": {
 			subject: makeSubject("prod").Pin(config, "Legacy.Prod"),
 			want:    Stamp{Pin: Pin{config, "prod"}},
 		},
-		"a pin that is too long is made anew": {
+		"a pin that is too long is replaced": {
 			subject: makeSubject("prod").Pin(config, strings.Repeat("a", 64)),
 			want:    Stamp{Pin: Pin{config, "prod"}},
 		},
@@ -228,15 +228,15 @@ func TestOnUpdate(t *testing.T) {
 			subject: makeSubject("prod").Class("classes", "standard"),
 			want:    Stamp{ClassName: "standard", ClassNamespace: "classes"},
 		},
-		"a forged pin goes": {
+		"a forged pin is removed": {
 			subject: makeSubject("prod").Pin(config, "prod"),
 			want:    Stamp{},
 		},
-		"a forged owner goes": {
+		"a forged owner is removed": {
 			subject: makeSubject("prod").Pin(config, ""),
 			want:    Stamp{},
 		},
-		"a forged name goes": {
+		"a forged name is removed": {
 			subject: makeSubject("prod").Pin("", "prod"),
 			want:    Stamp{},
 		},
@@ -248,7 +248,7 @@ func TestOnUpdate(t *testing.T) {
 			subject: makeSubject("prod").Pin(config, "prod"), old: Pin{ClusterName: "prod"},
 			want: Stamp{Pin: Pin{ClusterName: "prod"}},
 		},
-		"a forged pin that Fleet cannot use goes": {
+		"a forged pin that Fleet cannot use is removed": {
 			subject: makeSubject("prod").Pin(config, "Prod.EU"),
 			want:    Stamp{},
 		},
@@ -272,7 +272,7 @@ func TestOnUpdate(t *testing.T) {
 			subject: makeSubject("prod").Pin(config, "prod").Label(ClassNameLabel, "old").Label(ClassNamespaceLabel, "old").Class("new-ns", "new"), old: pinned,
 			want: Stamp{ClassName: "new", ClassNamespace: "new-ns", Pin: pinned},
 		},
-		"labels and full name go with the topology": {
+		"labels and full name are removed with the topology": {
 			subject: makeSubject("prod").Pin(config, "prod").Label(ClassNameLabel, "old").Label(ClassNamespaceLabel, "old").Annotation(ClassFullNameAnnotation, longClass), old: pinned,
 			want: Stamp{Pin: pinned},
 		},
@@ -351,7 +351,7 @@ func TestOnSync(t *testing.T) {
 			cluster: addonsv1.ClusterConfig{Selector: matching("import", "true")}, subject: makeSubject("prod").Pin(config, "prod"),
 			want: Stamp{Pin: Pin{config, "prod"}},
 		},
-		"a pin that Fleet cannot use is made anew": {
+		"a pin that Fleet cannot use is replaced": {
 			subject: makeSubject("prod").Pin(config, "Prod.EU"),
 			want:    Stamp{Pin: Pin{config, "prod"}},
 		},
@@ -434,7 +434,7 @@ func TestChanges(t *testing.T) {
 		current, wanted map[string]string
 		want            map[string]*string
 	}{
-		"nothing to do":             {current: map[string]string{"a": "1", "b": "2"}, wanted: map[string]string{"a": "1"}},
+		"no difference":             {current: map[string]string{"a": "1", "b": "2"}, wanted: map[string]string{"a": "1"}},
 		"nothing at all":            {},
 		"absent and wanted absent":  {current: nil, wanted: map[string]string{"a": ""}},
 		"set":                       {current: nil, wanted: map[string]string{"a": "1"}, want: map[string]*string{"a": value("1")}},

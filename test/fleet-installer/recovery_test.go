@@ -80,7 +80,7 @@ func TestBootstrapLocalCluster(t *testing.T) {
 	secret(g, "charts", credentials())
 	ask(g, "{"+fromRepository("version: 0.16.0")+", config: {bootstrapLocalCluster: true}}")
 	installed(g, "0.16.0")
-	isReported(g, "FleetConfigured", metav1.ConditionTrue, "Configured", "Fleet manages this cluster, and has every right here")
+	isReported(g, "FleetConfigured", metav1.ConditionTrue, "Configured", "Fleet manages this cluster, and has all rights here")
 	g.Expect(values(g)).To(HaveKeyWithValue("bootstrap", map[string]any{"enabled": true}))
 	role, key := &rbacv1.ClusterRole{}, client.ObjectKey{Name: "fleet-controller-bootstrap"}
 	g.Expect(admin.Get(ctx, key, role)).To(Succeed())

@@ -105,7 +105,7 @@ func TestForeign(t *testing.T) {
 	configured := object.Data["config"]
 	object.Data["config"] = `{"apiServerURL":`
 	g.Expect(admin.Update(ctx, object)).To(Succeed())
-	g.Expect(isReported(g, "FleetConfigured", metav1.ConditionFalse, "SettingsBroken")).To(ContainSubstring("is left as it is"))
+	g.Expect(isReported(g, "FleetConfigured", metav1.ConditionFalse, "SettingsBroken")).To(ContainSubstring("the installer left ConfigMap"))
 	g.Expect(admin.Get(ctx, key, object)).To(Succeed())
 	// The user restores the same configuration. If it reverted a write of the installer, the installer would wait.
 	object.Data["config"] = configured

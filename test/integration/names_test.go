@@ -23,14 +23,14 @@ func TestNamesThatAreTaken(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	noConfig(t)
-	const byHand = ` was made by somebody else; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`
+	const byHand = ` was created by someone else; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`
 	newFleetCluster(g, s.namespace, "theirs", nil)
 	create(g, s.cluster("prod.eu"))
 	for _, test := range []struct{ name, manifest, messages string }{
 		{"by a Fleet Cluster that somebody made", s.yaml("theirs"), `Fleet Cluster "theirs"` + byHand},
 		{"as v1beta1 too", fmt.Sprintf(
 			"{apiVersion: cluster.x-k8s.io/v1beta1, kind: Cluster, metadata: {namespace: %s, name: theirs}, spec: {clusterNetwork: {pods: {cidrBlocks: [10.7.0.0/16]}}}}",
-			s.namespace), "was made by somebody else"},
+			s.namespace), "was created by someone else"},
 		{"by another Cluster's pin, before it is in Fleet", s.yaml("prod-eu-2740657d"),
 			`Cluster "prod.eu" of this namespace has the Fleet Cluster "prod-eu-2740657d", which would be this Cluster's as well; name this Cluster differently`},
 	} {
@@ -237,7 +237,7 @@ func TestOneFleetNamespaceForTwo(t *testing.T) {
 	isRefused := func(options ...client.CreateOption) {
 		g.Eventually(func(g Gomega) { // The webhook's cache sees other objects a moment later.
 			isForbidden(g, admin.Create(ctx, other.DeepCopy(), append(options, client.DryRunAll)...),
-				fmt.Sprintf("Fleet would keep it in Namespace %q", shared), fmt.Sprintf("for example %q", other.Name+"-2"))
+				fmt.Sprintf("Fleet would give it Namespace %q", shared), fmt.Sprintf("for example %q", other.Name+"-2"))
 		}).Should(Succeed())
 	}
 	isRefused() // The first Cluster's pin is enough for the refusal.

@@ -29,12 +29,12 @@ import (
 const (
 	// ByBundle is the index of HelmReleaseProxies by their Bundle.
 	ByBundle = "bundle"
-	// unseenInterval is the delay before the next reconcile while releases take new inputs over.
+	// unseenInterval is the delay before the next reconcile while releases have yet to process new inputs.
 	unseenInterval = 250 * time.Millisecond
 )
 
 // errUnseen says that releases still have values from earlier inputs.
-var errUnseen = errors.New("releases have not taken the change over yet")
+var errUnseen = errors.New("some releases have not processed the change yet")
 
 // Index returns the value of ByBundle.
 func Index(object client.Object) []string {
@@ -99,7 +99,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 		return 0, nil // The deletion triggers the next reconcile.
 	case !store.IsFor(s.have, client.ObjectKeyFromObject(s.of)):
 		return 0, &store.TakenError{Object: s.have}
-	case metav1.HasAnnotation(s.have.ObjectMeta, plan.DeletedAnnotation) && s.of.DeletionTimestamp.IsZero(): // A new HelmChartProxy.
+	case metav1.HasAnnotation(s.have.ObjectMeta, plan.DeletedAnnotation) && s.of.DeletionTimestamp.IsZero(): // The HelmChartProxy was created again.
 		return 0, r.UpdateBundle(ctx, s.have, func(its *fleetv1.Bundle) { delete(its.Annotations, plan.DeletedAnnotation) })
 	}
 	if s.of.DeletionTimestamp.IsZero() {
@@ -114,7 +114,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 		return 0, err
 	}
 	if isTurnedAway && !s.isInstalledOnce() && (again == 0 || again > inputs.PollInterval) {
-		again = inputs.PollInterval // Some changes that make it a target enqueue no Bundle.
+		again = inputs.PollInterval // Some changes that make a Cluster a target enqueue no Bundle.
 	}
 	switch {
 	case len(targets) > 0 || len(s.releases) > 0:
@@ -125,10 +125,10 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 	return 0, nil
 }
 
-// removeOrphan removes the targets of a Bundle without a HelmChartProxy whose Fleet Clusters are gone, and then the
-// Bundle. The others stay: a HelmChartProxy disappears before its releases only if a user forces the deletion, or moves
-// it to another management cluster. If it was deleted while Clusters were on the move, the targets of those that come
-// back go, too.
+// removeOrphan removes the targets of a Bundle without a HelmChartProxy whose Fleet Clusters are gone, and then
+// the Bundle. The others stay: a HelmChartProxy disappears before its releases only if a user forces the deletion,
+// or moves it to another management cluster. If it was deleted while Clusters were being moved, the targets of
+// Clusters that come back are removed, too.
 func (r *Reconciler) removeOrphan(ctx context.Context, s *scope) error {
 	have := s.have
 	if have == nil || !plan.MayBeOurs(have.Name) || !have.DeletionTimestamp.IsZero() {
@@ -228,7 +228,7 @@ func (r *Reconciler) retain(ctx context.Context, s *scope, targets []fleetv1.Bun
 	return r.UpdateBundle(ctx, s.have, func(its *fleetv1.Bundle) {
 		if !s.isInstalledOnce() {
 			its.Spec.Targets = targets
-			if s.of != nil { // Else nobody knows what waits.
+			if s.of != nil { // Otherwise it would be unknown what waits.
 				its.Spec.RolloutStrategy = s.strategy(targets, its.Labels[plan.ContentLabel])
 			}
 			return
@@ -275,7 +275,7 @@ func (r *Reconciler) put(ctx context.Context, s *scope, targets []fleetv1.Bundle
 	if err := r.keepContents(ctx, s, strategy); err != nil {
 		return err
 	}
-	// Afterwards, nobody would know the name of the last Secret. Agents have copies of it.
+	// After the write, the name of the last Secret would be unknown. Agents have copies of it.
 	if last := credentialsOf(s.have); last != "" && last != credentialsOf(want) {
 		if err := r.RemoveSecret(ctx, client.ObjectKeyFromObject(s.of), plan.Key{Namespace: s.key.Namespace, Name: last}, plan.CredentialsSecretType); err != nil {
 			return err
@@ -292,13 +292,13 @@ func (r *Reconciler) put(ctx context.Context, s *scope, targets []fleetv1.Bundle
 	})
 }
 
-// hasUnseen reports whether a release of the Bundle still has values from earlier inputs. A new chart with those would
-// be deployed first, and then again with the new ones.
+// hasUnseen reports whether a release of the Bundle still has values from earlier inputs. Fleet would deploy a new
+// chart with these values first, and then again with the new ones.
 func (r *Reconciler) hasUnseen(s *scope) bool {
 	return slices.ContainsFunc(s.releases, func(its *addonsv1.HelmReleaseProxy) bool {
 		hasSeen := r.Inputs.HasSeen
 		if plan.IsStaged(s.of) {
-			hasSeen = r.Inputs.HasReported // It may have to be held, however long it takes.
+			hasSeen = r.Inputs.HasReported // The rollout may have to hold the release back, however long that takes.
 		}
 		return its.DeletionTimestamp.IsZero() && !hasSeen(client.ObjectKeyFromObject(its), s.in, s.mark)
 	})
@@ -311,7 +311,7 @@ func credentialsOf(bundle *fleetv1.Bundle) string {
 	return bundle.Spec.HelmOpOptions.SecretName
 }
 
-// putCredentials writes the Secret with which agents reach the repository. The Bundle owns it.
+// putCredentials writes the Secret with which agents reach the repository. The Bundle owns the Secret.
 func (r *Reconciler) putCredentials(ctx context.Context, s *scope) error {
 	if s.in.Credentials == nil {
 		return nil

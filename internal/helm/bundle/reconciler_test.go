@@ -71,7 +71,7 @@ func TestForgedReleases(t *testing.T) {
 	key := plan.Key{Namespace: "victim", Name: name}
 	have := plan.NewBundle(victim, key.Namespace, key.Name, plan.Chart{Version: "1.0.0"}, "")
 
-	t.Run("beside the Bundle", func(t *testing.T) {
+	t.Run("next to the Bundle", func(t *testing.T) {
 		s, err := reconciler(t, victim, thief, own, forged, have).find(t.Context(), key)
 		if err != nil || s.have == nil || s.of == nil || s.of.UID != victim.UID || len(s.releases) != 1 || s.releases[0].Namespace != "victim" {
 			t.Errorf("it is %+v (%v)", s, err)
@@ -136,19 +136,19 @@ func TestTargetsWithoutReleases(t *testing.T) {
 		releases []*addonsv1.HelmReleaseProxy
 		want     int
 	}{
-		"its Cluster is selected":           {selecting("yes"), []client.Object{cluster, fleet}, nil, 1},
-		"its Cluster is not selected":       {selecting("no"), []client.Object{cluster, fleet}, nil, 0},
-		"its Cluster is gone":               {selecting("yes"), []client.Object{fleet}, nil, 0},
-		"its Fleet Cluster is gone":         {selecting("yes"), []client.Object{cluster}, nil, 0},
-		"its Fleet Cluster is released":     {selecting("no"), []client.Object{released}, nil, 1},
-		"it is to have another release":     {renamed, []client.Object{cluster, fleet}, nil, 0},
-		"the HelmChartProxy is deleted":     {deleted, []client.Object{cluster, fleet}, nil, 0},
-		"the release leaves":                {selecting("yes"), []client.Object{cluster, fleet}, []*addonsv1.HelmReleaseProxy{leaving}, 0},
-		"a moved Cluster is deselected":     {selecting("no"), []client.Object{released}, []*addonsv1.HelmReleaseProxy{leaving}, 1},
-		"all go, its Cluster is moved":      {deleted, []client.Object{released}, []*addonsv1.HelmReleaseProxy{leaving}, 1},
-		"the release is to be emptied":      {deleted, []client.Object{cluster, fleet, deployment}, []*addonsv1.HelmReleaseProxy{refused}, 1},
-		"the release was emptied":           {deleted, []client.Object{cluster, fleet, deployment}, []*addonsv1.HelmReleaseProxy{withdrawn}, 0},
-		"the release is emptied on its way": {deleted, []client.Object{cluster, fleet}, []*addonsv1.HelmReleaseProxy{emptied}, 1},
+		"its Cluster is selected":               {selecting("yes"), []client.Object{cluster, fleet}, nil, 1},
+		"its Cluster is not selected":           {selecting("no"), []client.Object{cluster, fleet}, nil, 0},
+		"its Cluster is gone":                   {selecting("yes"), []client.Object{fleet}, nil, 0},
+		"its Fleet Cluster is gone":             {selecting("yes"), []client.Object{cluster}, nil, 0},
+		"its Fleet Cluster is released":         {selecting("no"), []client.Object{released}, nil, 1},
+		"it should have another release":        {renamed, []client.Object{cluster, fleet}, nil, 0},
+		"the HelmChartProxy is deleted":         {deleted, []client.Object{cluster, fleet}, nil, 0},
+		"the release is being removed":          {selecting("yes"), []client.Object{cluster, fleet}, []*addonsv1.HelmReleaseProxy{leaving}, 0},
+		"a moved Cluster is deselected":         {selecting("no"), []client.Object{released}, []*addonsv1.HelmReleaseProxy{leaving}, 1},
+		"all are removed, its Cluster is moved": {deleted, []client.Object{released}, []*addonsv1.HelmReleaseProxy{leaving}, 1},
+		"the release must be emptied":           {deleted, []client.Object{cluster, fleet, deployment}, []*addonsv1.HelmReleaseProxy{refused}, 1},
+		"the release was emptied":               {deleted, []client.Object{cluster, fleet, deployment}, []*addonsv1.HelmReleaseProxy{withdrawn}, 0},
+		"the release is emptied during a move":  {deleted, []client.Object{cluster, fleet}, []*addonsv1.HelmReleaseProxy{emptied}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := &inputs.Inputs{Incomplete: !test.of.DeletionTimestamp.IsZero()}
@@ -163,8 +163,8 @@ func TestTargetsWithoutReleases(t *testing.T) {
 	}
 }
 
-// Of a Bundle without a HelmChartProxy, targets on the move stay; those that come back go if the HelmChartProxy was
-// deleted.
+// In a Bundle without a HelmChartProxy, the targets of moved Clusters stay. If the HelmChartProxy was deleted, the
+// targets of Clusters that come back are removed.
 func TestOrphans(t *testing.T) {
 	of := proxyOf("team", "web")
 	fleet := func(name string, isReleased bool) *fleetv1.Cluster {
@@ -183,11 +183,11 @@ func TestOrphans(t *testing.T) {
 		want       string
 	}{
 		"its HelmChartProxy is moved, or lost":  {false, []client.Object{fleet("one", false), fleet("two", true)}, "one two"},
-		"and a Fleet Cluster is gone":           {false, []client.Object{fleet("one", false)}, "one"},
-		"and all are":                           {false, nil, ""},
+		"lost, and one Fleet Cluster is gone":   {false, []client.Object{fleet("one", false)}, "one"},
+		"lost, and all Fleet Clusters are gone": {false, nil, ""},
 		"it was deleted":                        {true, []client.Object{fleet("one", true), fleet("two", true)}, "one two"},
 		"it was deleted, and one comes back":    {true, []client.Object{fleet("one", false), fleet("two", true)}, "two"},
-		"it was deleted, and both have come":    {true, []client.Object{fleet("one", false), fleet("two", false)}, ""},
+		"it was deleted, and both come back":    {true, []client.Object{fleet("one", false), fleet("two", false)}, ""},
 		"it was deleted, and one is moved away": {true, []client.Object{fleet("one", true)}, "one"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestOrphans(t *testing.T) {
 }
 
 // The target of an outdated release stays unchanged until its HelmReleaseProxy is deleted. A target whose Fleet
-// Cluster is gone goes, unless its release is installed once.
+// Cluster is gone is removed, unless its release is InstallOnce.
 func TestOldTarget(t *testing.T) {
 	of, cluster := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
 	once, renamed := of.DeepCopy(), of.DeepCopy()
@@ -234,9 +234,9 @@ func TestOldTarget(t *testing.T) {
 		objects []client.Object
 		stays   bool
 	}{
-		"of another release":                     {renamed, []client.Object{fleet}, true},
-		"its Fleet Cluster is gone":              {of, nil, false},
-		"that is gone, and it is installed once": {once, nil, true},
+		"of another release":                          {renamed, []client.Object{fleet}, true},
+		"its Fleet Cluster is gone":                   {of, nil, false},
+		"its Fleet Cluster is gone, with InstallOnce": {once, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			release := releaseOf(of, cluster, plan.BundleName(of, cluster, 0), plan.Record{FleetCluster: "one", Installed: true, Sync: 1})
@@ -248,7 +248,7 @@ func TestOldTarget(t *testing.T) {
 	}
 }
 
-// The program does not rewrite a retained Bundle when the HelmChartProxy asks for another release.
+// The program does not rewrite a retained Bundle when the HelmChartProxy specifies another release.
 func TestRetained(t *testing.T) {
 	of := proxyOf("team", "web")
 	once := of.DeepCopy()
@@ -268,13 +268,13 @@ func TestRetained(t *testing.T) {
 		incomplete bool
 		want       bool
 	}{
-		"a release":                    {of, its(of, plan.Record{Installed: true}), false, false},
-		"no chart":                     {of, its(of, plan.Record{}), true, true},
-		"nothing but moved Clusters":   {renamed(of), nil, false, true},
-		"another release":              {renamed(of), its(of, plan.Record{Installed: true}), false, true},
-		"once, before it is installed": {once, its(once, plan.Record{}), false, false},
-		"once":                         {once, its(once, plan.Record{Installed: true}), false, true},
-		"once, another name":           {renamed(once), its(once, plan.Record{Installed: true}), false, true},
+		"a release":                      {of, its(of, plan.Record{Installed: true}), false, false},
+		"no chart":                       {of, its(of, plan.Record{}), true, true},
+		"nothing but moved Clusters":     {renamed(of), nil, false, true},
+		"another release":                {renamed(of), its(of, plan.Record{Installed: true}), false, true},
+		"InstallOnce, not installed yet": {once, its(once, plan.Record{}), false, false},
+		"once":                           {once, its(once, plan.Record{Installed: true}), false, true},
+		"InstallOnce, another name":      {renamed(once), its(once, plan.Record{Installed: true}), false, true},
 	} {
 		if got := (&scope{of: test.of, in: &inputs.Inputs{Incomplete: test.incomplete}, releases: test.releases}).isRetained(); got != test.want {
 			t.Errorf("%s: %t, want %t", name, got, test.want)
@@ -294,7 +294,7 @@ func selected() (*clusterv1.Cluster, *fleetv1.Cluster) {
 	}}
 }
 
-// A new chart is not written before the releases have taken their new values over: Fleet would deploy it with the old
+// A new chart is not written before the releases have written their new values: Fleet would deploy it with the old
 // values first.
 func TestVersionWithValues(t *testing.T) {
 	of, key := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
@@ -347,8 +347,8 @@ func TestValuesOfAnotherBundle(t *testing.T) {
 	}
 }
 
-// The credentials of an earlier repository go also if the program is killed on the way, and those of the new one are there
-// before a Bundle names them.
+// The credentials of an earlier repository are removed even if the program is killed in between, and those of the
+// new one exist before a Bundle names them.
 func TestOtherRepository(t *testing.T) {
 	of, cluster := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
 	of.Spec.Credentials = &addonsv1.Credentials{}

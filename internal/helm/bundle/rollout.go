@@ -14,8 +14,8 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 )
 
-// isHeld reports whether a Bundle keeps its content, because the rollout lets none of its releases take the new one
-// over yet. A Bundle without installed releases is not held.
+// isHeld reports whether a Bundle keeps its content, because the rollout does not allow any of its releases to get
+// the new one yet. A Bundle without installed releases is not held.
 func (s *scope) isHeld(content string) bool {
 	if !plan.IsStaged(s.of) {
 		return false
@@ -32,7 +32,7 @@ func (s *scope) strategy(targets []fleetv1.BundleTarget, content string) *fleetv
 		return nil
 	}
 	isFree := map[string]bool{}
-	for _, release := range s.releases { // Several may name one Fleet Cluster: others may have forged one.
+	for _, release := range s.releases { // Several HelmReleaseProxies may name one Fleet Cluster: some may be forged.
 		its := plan.RecordOf(release).FleetCluster
 		was, isKnown := isFree[its]
 		isFree[its] = (was || !isKnown) && !plan.Holds(release, content)
@@ -40,9 +40,10 @@ func (s *scope) strategy(targets []fleetv1.BundleTarget, content string) *fleetv
 	return plan.StrategyFor(targets, func(fleetCluster string) bool { return !isFree[fleetCluster] })
 }
 
-// keepContents keeps the Contents that BundleDeployments name, while Fleet counts references to the newest one only, and
-// deletes the others (promotion.md, trap 1). Fleet counts BundleDeployments by a label, so a BundleDeployment that deploys
-// nothing, in a namespace that no agent reads, keeps each of them. It has to exist before the Bundle changes.
+// keepContents keeps the Contents that BundleDeployments name. Fleet counts references only to the newest Content,
+// by a label on BundleDeployments, and deletes the others (promotion.md, trap 1). So for each Content, a
+// BundleDeployment that deploys nothing, in a namespace that no agent reads, keeps it. It has to exist before the
+// Bundle changes.
 func (r *Reconciler) keepContents(ctx context.Context, s *scope, strategy *fleetv1.RolloutStrategy) error {
 	var all fleetv1.BundleDeploymentList
 	if err := r.List(ctx, &all, client.InNamespace(s.key.Namespace), client.MatchingLabels{plan.KeepsLabel: s.key.Name}, client.UnsafeDisableDeepCopy); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// A Bundle gets a new chart when the rollout lets the first of its releases have it, in one write with the partitions that
-// hold the others, and after the BundleDeployment that keeps what these have.
+// A Bundle gets a new chart when the rollout allows the first of its releases to have it, in one write with the
+// partitions that hold the others, and after the BundleDeployment that keeps their Content.
 func TestHeldReleases(t *testing.T) {
 	of, key := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
 	of.Spec.Rollout, of.Spec.Version = &addonsv1.RolloutStrategy{}, "1.0.0"
@@ -88,10 +88,10 @@ func TestHeldReleases(t *testing.T) {
 		}
 	}
 	report()
-	expect("1.0.0", nil, nil) // None may move.
+	expect("1.0.0", nil, nil) // No Cluster may be updated.
 	in.Digest = "others"
 	one = releaseOf(of, key, name, record("one", content("2.0.0")))
-	expect("1.0.0", nil, nil) // The other one has not reported what it has, for however long.
+	expect("1.0.0", nil, nil) // The other release has not reported its content, for however long.
 	report()
 	expect("2.0.0", []string{"one"}, []string{"s-old"})
 	taken := func(cluster, deploymentID string) { // Fleet labels each BundleDeployment with the newest Content.

@@ -16,8 +16,8 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/store"
 )
 
-// targets returns the wanted targets of a Bundle, sorted, and whether it turned a release away. A target
-// without a HelmReleaseProxy goes if its Cluster no longer exists or is no longer selected. Otherwise, the
+// targets returns the wanted targets of a Bundle, sorted, and whether it turned a release away. A target without a
+// HelmReleaseProxy is removed if its Cluster no longer exists or is no longer selected. Otherwise, the
 // HelmReleaseProxy or its record was lost, and Muster recreates it: the target stays.
 func (r *Reconciler) targets(ctx context.Context, s *scope) (targets []fleetv1.BundleTarget, isTurnedAway bool, err error) {
 	there, wanted, leaving := map[string]*fleetv1.BundleTarget{}, map[string]*fleetv1.BundleTarget{}, map[string]bool{}
@@ -37,7 +37,7 @@ func (r *Reconciler) targets(ctx context.Context, s *scope) (targets []fleetv1.B
 			wanted[name] = target
 		}
 		leaving[name] = isDeleted && target == nil
-		isTurnedAway = isTurnedAway || isDeleted == (target != nil) // No event tells when it may come, or go.
+		isTurnedAway = isTurnedAway || isDeleted == (target != nil) // No event shows when the target may be added or removed.
 	}
 	for name, target := range there {
 		if wanted[name] != nil {
@@ -82,8 +82,8 @@ func (r *Reconciler) isKept(ctx context.Context, s *scope, fleetCluster string, 
 }
 
 // target returns the target for a release, nil for none; last is its current target. An unchanged target was
-// checked when it was added. If the target must not change, or the HelmReleaseProxy no longer tells the truth,
-// the current target stays until the HelmReleaseProxy or the Fleet Cluster is deleted.
+// checked when it was added. If the target must not change, or the HelmReleaseProxy is not reliable any more, the
+// current target stays until the HelmReleaseProxy or the Fleet Cluster is deleted.
 func (r *Reconciler) target(ctx context.Context, s *scope, release *addonsv1.HelmReleaseProxy, last *fleetv1.BundleTarget) (*fleetv1.BundleTarget, error) {
 	target, ok := plan.TargetOf(s.of, release)
 	isDeleted, record := !release.DeletionTimestamp.IsZero(), plan.RecordOf(release)
@@ -97,7 +97,7 @@ func (r *Reconciler) target(ctx context.Context, s *scope, release *addonsv1.Hel
 	}
 	switch {
 	case record.Digest != "" && s.have != nil && record.Bundle != s.have.UID && !isDeleted:
-		return last, nil // Its values go with an earlier Bundle; the release writes them again.
+		return last, nil // Its values are deleted with an earlier Bundle; the release writes them again.
 	case isDeleted && record.Leaving != plan.Emptied:
 		deployment, err := r.Deployment(ctx, s.key, target.ClusterName)
 		if err != nil || !plan.MustBeEmptied(record, s.have, deployment) {

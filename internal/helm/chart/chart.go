@@ -50,5 +50,5 @@ type TooLargeError struct{ Size int }
 
 // Error returns the message.
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("the chart takes %d KiB in a Bundle, which can carry %d", e.Size>>10, MaxSize>>10)
+	return fmt.Sprintf("the chart takes %d KiB in a Bundle, which can hold %d", e.Size>>10, MaxSize>>10)
 }

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Shares are units that namespaces take and give back. A waiting namespace takes a unit of its own share first, and
-// joins the common line then. So the waiting namespaces take turns, and none can take all units.
+// Shares are units that namespaces take and give back. A waiting namespace first takes a unit of its own share,
+// and then joins the common queue. So waiting namespaces take turns, and none can take all units.
 type Shares struct {
 	all  *semaphore.Weighted
 	each int64
@@ -17,7 +17,7 @@ type Shares struct {
 	own  map[string]*semaphore.Weighted
 }
 
-// New returns Shares of this many units, of which a namespace may have so many.
+// New returns Shares of so many units in all, of which a namespace may have at most each.
 func New(all, each int64) *Shares {
 	return &Shares{all: semaphore.NewWeighted(all), each: each, own: map[string]*semaphore.Weighted{}}
 }
@@ -32,7 +32,7 @@ func (s *Shares) of(namespace string) *semaphore.Weighted {
 	return s.own[namespace]
 }
 
-// Wait takes a unit when there is one.
+// Wait takes a unit as soon as one is free.
 func (s *Shares) Wait(ctx context.Context, namespace string) error {
 	own := s.of(namespace)
 	if err := own.Acquire(ctx, 1); err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Namespaces take turns, however much one of them asks for.
+// Namespaces take turns, however many units one of them requests.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		places := New(1, 1)
@@ -44,7 +44,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// A namespace whose jobs take long leaves a place to the others.
+// A namespace whose jobs take long leaves units to the others.
 func TestNoNamespaceHasAllPlaces(t *testing.T) {
 	places := New(2, 1)
 	if err := places.Wait(t.Context(), "slow"); err != nil {
@@ -53,7 +53,7 @@ func TestNoNamespaceHasAllPlaces(t *testing.T) {
 	late, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := places.Wait(late, "slow"); err == nil {
-		t.Error("a namespace has all places")
+		t.Error("a namespace has all units")
 	}
 	if err := places.Wait(t.Context(), "other"); err != nil {
 		t.Error(err)

@@ -33,7 +33,7 @@ func (r *Reader) readChart(ctx context.Context, proxy *addonsv1.HelmChartProxy, 
 	if in.request.Access, denied = r.access(ctx, proxy); denied != nil && (!isCarried || carried.Agent) {
 		return denied // The credentials for the agents are unknown.
 	}
-	version, trouble := r.version(ctx, in, denied) // Not fatal if a Bundle carries the chart.
+	version, trouble := r.version(ctx, in, denied) // This error is not fatal if a Bundle carries the chart.
 	if version == "" {
 		if !isCarried {
 			return trouble
@@ -111,7 +111,7 @@ func (r *Reader) obtain(ctx context.Context, proxy *addonsv1.HelmChartProxy, req
 		if spec.Download != "" || !errors.As(err, new(*repository.TooLargeError)) {
 			return made, err
 		}
-		if spec.Credentials != nil { // Only the author may hand them to agents, and a chart may grow unnoticed.
+		if spec.Credentials != nil { // Only the author may decide to pass the credentials to agents, and a chart may grow unnoticed.
 			return made, fmt.Errorf("%w; set spec.download: Agent to have the agents of the Clusters download it, with the credentials", err)
 		}
 		made.Agent, made.Large = true, true
@@ -128,9 +128,9 @@ func notice(proxy *addonsv1.HelmChartProxy, chart plan.Chart) string {
 	case chart.Large:
 		return "the chart is too large for a Bundle; the agents of the Clusters download it"
 	case chart.Agent && !plan.Waits(proxy):
-		return "the agents download the chart, so whether it has hooks is not known; without spec.options.wait Fleet gives each of them 30 s"
+		return "the agents download the chart, so it is unknown whether it has hooks; without spec.options.wait, Fleet gives each hook 30 s"
 	case chart.DeleteHooks:
-		return "the chart has hooks that run when it is uninstalled; Fleet gives each of them 30 s"
+		return "the chart has hooks that run at the uninstallation; Fleet gives each of them 30 s"
 	case chart.Hooks && !plan.Waits(proxy):
 		return "the chart has hooks; Helm waits for all resources, for spec.options.timeout at most"
 	}
@@ -140,7 +140,7 @@ func notice(proxy *addonsv1.HelmChartProxy, chart plan.Chart) string {
 // credentials returns the data that Fleet reads from the Secret that a Bundle names.
 func credentials(access repository.Access) map[string][]byte {
 	data := map[string][]byte{}
-	if access.Username != "" || access.Password != "" { // Fleet wants both or none.
+	if access.Username != "" || access.Password != "" { // Fleet requires both or none.
 		data["username"], data["password"] = []byte(access.Username), []byte(access.Password)
 	}
 	if len(access.Authorities) > 0 {

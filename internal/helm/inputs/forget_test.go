@@ -17,8 +17,8 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 )
 
-// HelmChartProxies that go before their turn leave nothing behind, however slow the repositories of their namespace are:
-// otherwise the bubble would not end.
+// HelmChartProxies that are deleted before their turn leave no goroutine behind, however slow the repositories of
+// their namespace are: otherwise the bubble would not end.
 func TestForgottenBeforeItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &Reader{Now: time.Now, Wake: func(key plan.Key) { t.Errorf("%s was read", key) }}
@@ -33,7 +33,7 @@ func TestForgottenBeforeItsTurn(t *testing.T) {
 			if _, _, err := r.Get(proxy); err == nil {
 				t.Fatal("it was read at once")
 			}
-			if i%2 == 0 { // The others are made anew under the same name.
+			if i%2 == 0 { // The others are recreated under the same name.
 				r.Forget(client.ObjectKeyFromObject(proxy))
 			}
 		}

@@ -48,7 +48,7 @@ const (
 
 // Chart describes the chart that a Bundle carries, or that agents download.
 type Chart struct {
-	// Source is the repository, the name and the version that the HelmChartProxy asks for.
+	// Source is the repository, the name and the version in the HelmChartProxy.
 	Source string `json:"source"`
 	// Version is exact.
 	Version string `json:"version"`
@@ -72,7 +72,7 @@ func WithEmptyChart(files []fleetv1.BundleResource) []fleetv1.BundleResource {
 	return append(slices.Clone(files), fleetv1.BundleResource{Name: emptyChart + "/Chart.yaml", Content: "apiVersion: v2\nname: " + emptyChart + "\nversion: 1.0.0\n"})
 }
 
-// SourceOf returns the Source of the chart that a HelmChartProxy asks for.
+// SourceOf returns the Source of the chart of a HelmChartProxy.
 func SourceOf(proxy *addonsv1.HelmChartProxy) string {
 	return proxy.Spec.RepoURL + " " + proxy.Spec.ChartName + " " + proxy.Spec.Version
 }
@@ -95,14 +95,14 @@ func NewBundle(proxy *addonsv1.HelmChartProxy, namespace, name string, chart Cha
 	spec.DefaultNamespace = ReleaseNamespace(proxy)
 	spec.Helm = helmOptions(proxy, chart)
 	spec.KeepResources = IsInstallOnce(proxy)
-	spec.DeleteCRDResources = !spec.KeepResources // As in Helm: CRDs in templates go with the release.
+	spec.DeleteCRDResources = !spec.KeepResources // As in Helm, CRDs in templates are deleted with the release.
 	if ptr.Deref(proxy.Spec.CorrectDrift, false) {
 		spec.CorrectDrift = &fleetv1.CorrectDrift{Enabled: true}
 	}
 	if chart.Agent {
 		byAgents(proxy, bundle, chart.Version)
 	}
-	spec.TargetCustomizationMode = fleetv1.TargetCustomizationModeFirstMatch // The API server's default.
+	spec.TargetCustomizationMode = fleetv1.TargetCustomizationModeFirstMatch // This is the API server's default.
 	bundle.Annotations[ChartAnnotation] = JSON(chart)
 	bundle.Labels[unmappedLabel] = unmappedLabelValue
 	bundle.Labels[ContentLabel] = Digest([]byte(JSON([]any{spec, chart.Version, chart.Digest, credentials})))
@@ -130,9 +130,9 @@ func isRegistry(repoURL string) bool { return strings.HasPrefix(repoURL, "oci://
 func CheckAgent(repoURL, chart, version string) error {
 	switch {
 	case strings.HasSuffix(strings.ToLower(chart), ".tgz"):
-		return fmt.Errorf("a name that ends in .tgz is a URL for Fleet")
+		return fmt.Errorf("Fleet treats a name that ends in .tgz as a URL")
 	case isRegistry(repoURL) && strings.Contains(version, "+"):
-		return fmt.Errorf("version %s has build metadata, and Fleet finds none such in an OCI registry", version)
+		return fmt.Errorf("version %s has build metadata, and Fleet does not find such versions in an OCI registry", version)
 	}
 	return nil
 }
@@ -182,8 +182,8 @@ func Waits(proxy *addonsv1.HelmChartProxy) bool {
 	return proxy.Spec.Options.Wait || proxy.Spec.Options.Atomic
 }
 
-// HasValues reports whether releases have values of their own. In a rollout each has: the name of their object shows
-// whether Fleet has taken a change over for a Cluster.
+// HasValues reports whether releases have values of their own. In a rollout every release has values: the name of
+// their object shows whether Fleet has applied a change to a Cluster.
 func HasValues(proxy *addonsv1.HelmChartProxy) bool {
 	return proxy.Spec.ValuesTemplate != "" || len(proxy.Spec.ValuesFrom) > 0 || IsStaged(proxy)
 }
@@ -207,7 +207,7 @@ func StrategyFor(targets []fleetv1.BundleTarget, isHeld func(fleetCluster string
 	return &fleetv1.RolloutStrategy{Partitions: listed}
 }
 
-// noCluster is the name of no Fleet Cluster, because names have no slash.
+// noCluster matches no Fleet Cluster, because names have no slash.
 const noCluster = "muster/nobody"
 
 // TargetOf returns the target for a release; false if its values are not written yet.
@@ -303,7 +303,7 @@ func JSON(value any) string {
 	return string(data)
 }
 
-// OwnedBy returns the owner references of an object that goes with a Bundle.
+// OwnedBy returns the owner references of an object that is deleted with its Bundle.
 func OwnedBy(bundle *fleetv1.Bundle) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Bundle", Name: bundle.Name, UID: bundle.UID}}
 }

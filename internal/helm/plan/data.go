@@ -16,8 +16,8 @@ import (
 // infraCluster is the name of the infrastructure cluster in templates.
 const infraCluster = "InfraCluster"
 
-// WriteRead writes the parts of a Cluster that templates may read: while they stay the same, so do its values.
-// Its status and its managed fields do not matter.
+// WriteRead writes the parts of a Cluster that templates may read: as long as they are unchanged, so are its
+// values. Its status and its managed fields do not matter.
 func WriteRead(cluster *clusterv1.Cluster, exclude []string, to io.Writer) error {
 	values, err := desired.Values(cluster, nil, nil, exclude)
 	if err != nil {
@@ -40,7 +40,7 @@ func Data(cluster *clusterv1.Cluster, controlPlane, infrastructure map[string]an
 	return values, nil
 }
 
-// Selector says which Clusters a HelmChartProxy selects.
+// Selector selects the Clusters of a HelmChartProxy.
 type Selector struct {
 	namespace            string
 	clusters, namespaces labels.Selector

@@ -28,8 +28,8 @@ const (
 	ProxyNamespaceLabel = "helmchartproxy-namespace." + stamp.Domain
 	// ProxyAnnotation holds the full name of the HelmChartProxy.
 	ProxyAnnotation = stamp.Domain + "/helmchartproxy"
-	// DeletedAnnotation on a Bundle says that its HelmChartProxy was deleted, and neither moved to another management
-	// cluster nor lost: only targets on the move stay.
+	// DeletedAnnotation on a Bundle says that its HelmChartProxy was deleted, and neither moved to another
+	// management cluster nor lost: only the targets of Clusters that are being moved stay.
 	DeletedAnnotation = stamp.Domain + "/helmchartproxy-deleted"
 	// BundleAnnotation on a HelmReleaseProxy names its Bundle, which is in the namespace of the Cluster.
 	BundleAnnotation = stamp.Domain + "/bundle"
@@ -51,8 +51,8 @@ const (
 	prefix = "hcp-"
 	// longestName is the longest release name that Helm allows; Fleet's agents derive one from a Bundle's name.
 	longestName = 53
-	// mostShards is enough for 50 000 Clusters in a namespace with the least room in each Bundle, and longestShard how
-	// much longer it makes a name.
+	// mostShards is enough for 50 000 Clusters in a namespace, even with the least room in each Bundle.
+	// longestShard is how much longer the shard makes a name.
 	mostShards   = 999
 	longestShard = 4
 	// onlyHash is so short that stamp.Label keeps only the hash.
@@ -92,7 +92,7 @@ func BundleName(proxy *addonsv1.HelmChartProxy, cluster Key, shard int) string {
 	if shard == 0 {
 		return first
 	}
-	return fmt.Sprintf("%s-%d", first, shard) // The first one ends with a longer hash.
+	return fmt.Sprintf("%s-%d", first, shard) // The name of the first Bundle ends with a longer hash.
 }
 
 // IsBundleOf reports whether a Bundle may hold the wanted release of a Cluster.
@@ -150,7 +150,7 @@ func ValuesName(proxy Key, namespace, fleetCluster string, revision int) string 
 // CredentialsName returns the name of the Secret with which the agents of a Bundle's targets reach the
 // repository. Each repository has its own Secret, so that none gets the credentials of another.
 func CredentialsName(proxy *addonsv1.HelmChartProxy, bundle string) string {
-	// No name has a slash in front, so the hash covers everything.
+	// No name starts with a slash, so the hash covers everything.
 	return bundle + ".for-agents-" + stamp.Label("/"+proxy.Spec.RepoURL, onlyHash)
 }
 

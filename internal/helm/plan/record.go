@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// mostKeys is more layers of values than a HelmChartProxy may have.
+// mostKeys is larger than the number of layers of values that a HelmChartProxy may have.
 const mostKeys = 20
 
 // RecordAnnotation on a HelmReleaseProxy holds its Record as JSON.
@@ -51,7 +51,7 @@ type Record struct {
 	Sync int64 `json:"sync,omitempty"`
 	// Leaving is the progress of the withdrawal of a release that Helm refused to install: see Emptied.
 	Leaving string `json:"leaving,omitempty"`
-	// Until is when the withdrawal goes on without the empty chart.
+	// Until is when the withdrawal continues without the empty chart.
 	Until *metav1.Time `json:"until,omitempty"`
 	// Retry is the next retry.
 	Retry *Retry `json:"retry,omitempty"`
@@ -63,7 +63,7 @@ type Record struct {
 type Rollout struct {
 	// Content is the ContentLabel of the chart and options that the release may have, with its values.
 	Content string `json:"content,omitempty"`
-	// Pending is the Change that the release waits for; empty if it has the wanted ones.
+	// Pending is the Change that the release waits for; empty if it has the wanted content and values.
 	Pending string `json:"pending,omitempty"`
 	// Completed is the Change that the release had when the rollout was last completed before Since.
 	Completed string `json:"completed,omitempty"`
@@ -71,10 +71,10 @@ type Rollout struct {
 	Version string `json:"version,omitempty"`
 	// Joined is when the release got its first Content.
 	Joined *metav1.Time `json:"joined,omitempty"`
-	// Ahead says that the release joined while the HelmChartProxy asked for something else than what was last completed,
-	// and has not gone back since.
+	// Ahead says that the release joined while the HelmChartProxy had another spec than that of the last completed
+	// rollout, and has not gone back since.
 	Ahead bool `json:"ahead,omitempty"`
-	// Since is when the release last took a change over in a rollout.
+	// Since is when the release last got a change in a rollout.
 	Since *metav1.Time `json:"since,omitempty"`
 	// Ready is since when the release has been ready with its current state, and Unready since when it no longer is.
 	Ready   *metav1.Time `json:"ready,omitempty"`
@@ -91,8 +91,8 @@ type Regression struct {
 	After metav1.Duration `json:"after"`
 }
 
-// GrantedAnnotation on a HelmReleaseProxy is the hash of the change that the rollout lets the release take over, and
-// addonsv1.RolloutApprovedAnnotation of the change that a person has approved for it.
+// GrantedAnnotation on a HelmReleaseProxy is the hash of the change that the rollout allows the release to get,
+// and addonsv1.RolloutApprovedAnnotation is the hash of the change that a person has approved for it.
 const GrantedAnnotation = stamp.Domain + "/rollout-granted"
 
 // Holds reports whether an installed release waits for another content than the one of a Bundle, or has yet to report
@@ -102,13 +102,13 @@ func Holds(release *addonsv1.HelmReleaseProxy, content string) bool {
 	return record.Installed && (record.Rollout == nil || record.Rollout.Content != content)
 }
 
-// UnreadyPatience is how long a release may be unready before that counts as a regression: its Deployments are, for
-// seconds, whenever a node is drained.
+// UnreadyPatience is how long a release may be unready before that counts as a regression. Its Deployments are
+// unready for seconds whenever a node is drained.
 const UnreadyPatience = 5 * time.Minute
 
-// After returns what follows from the observed state of the release, and the delay before the next reconcile; zero for
-// none. After the longest soak time, the state no longer matters. A release that waits for
-// Fleet or its agent says nothing.
+// After returns what follows from the observed state of the release, and the delay before the next reconcile; zero
+// for none. After the longest soak time, the state no longer matters. While a release waits for Fleet or its
+// agent, nothing follows.
 func (r Rollout) After(release Release, longest time.Duration, now time.Time) (*Rollout, time.Duration) {
 	isFailed := release.Failed && !release.WithoutValues
 	switch {
@@ -159,7 +159,7 @@ func (r Record) IsMadeAnew(of Of) bool {
 
 // Retry is the next retry of a failed deployment.
 type Retry struct {
-	// Of is the digest of the failed content and values; new ones begin at the shortest delay.
+	// Of is the digest of the failed content and values; for others, the delays start again.
 	Of string `json:"of"`
 	// Count is the number of retries so far.
 	Count int `json:"count"`
@@ -212,7 +212,7 @@ func (r Record) After(release Release, of string, now time.Time) (Record, time.D
 	delay := slowDelay
 	if release.GivenUp {
 		delay = firstDelay
-	} else if age := now.Sub(release.Since); r.Retry == nil && age < slowDelay { // Most such failures pass by themselves.
+	} else if age := now.Sub(release.Since); r.Retry == nil && age < slowDelay { // Most such failures are transient.
 		return r, slowDelay - age
 	}
 	switch {

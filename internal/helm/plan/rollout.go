@@ -26,12 +26,12 @@ const (
 	defaultOfflineAfter = 30 * time.Minute
 )
 
-// IsStaged reports whether the rollout of a HelmChartProxy decides when its releases take a change over.
+// IsStaged reports whether the rollout of a HelmChartProxy decides when its releases get a change.
 func IsStaged(proxy *addonsv1.HelmChartProxy) bool {
 	return proxy.Spec.Rollout != nil && !IsInstallOnce(proxy)
 }
 
-// OfflineAfter returns how long an agent may be silent before a rollout goes on without its Cluster.
+// OfflineAfter returns how long an agent may be silent before a rollout continues without its Cluster.
 func OfflineAfter(proxy *addonsv1.HelmChartProxy) time.Duration {
 	if proxy.Spec.Rollout.OfflineAfter == nil {
 		return defaultOfflineAfter
@@ -56,7 +56,7 @@ var rolloutReasons = map[rollout.Reason]string{
 	rollout.WaitingForApproval: addonsv1.RolloutWaitingForApprovalReason, rollout.Halted: addonsv1.RolloutHaltedReason,
 }
 
-// Change returns the hash of a content and a digest of values, by which a release waits for exactly these.
+// Change returns the hash of a content and a digest of values. A release waits for exactly this change.
 func Change(content, digest string) string { return Digest([]byte(content + " " + digest)) }
 
 // Completed returns the last completed rollout of a HelmChartProxy; nil if none is known.
@@ -67,8 +67,8 @@ func Completed(proxy *addonsv1.HelmChartProxy) *addonsv1.CompletedRollout {
 	return proxy.Status.Rollout.LastCompleted
 }
 
-// LastCompleted returns the spec of a HelmChartProxy as its rollout was last completed, with the selectors and the stages
-// of now. It reports false if that spec is unknown.
+// LastCompleted returns the spec of a HelmChartProxy with which its rollout was last completed, but with its
+// current selectors and stages. It reports false if that spec is unknown.
 func LastCompleted(proxy *addonsv1.HelmChartProxy) (addonsv1.HelmChartProxySpec, bool) {
 	var spec addonsv1.HelmChartProxySpec
 	if its := Completed(proxy); its == nil || json.Unmarshal(its.Spec.Raw, &spec) != nil {
@@ -90,7 +90,8 @@ func IsBack(proxy *addonsv1.HelmChartProxy) bool {
 // IsAhead reports whether a HelmChartProxy has another spec than that.
 func IsAhead(proxy *addonsv1.HelmChartProxy) bool { return Completed(proxy) != nil && !IsBack(proxy) }
 
-// TookOver returns when the release took its state over; nil if it has had that for longer than there has been a rollout.
+// TookOver returns when the release got its current state; nil if it has had that state since before spec.rollout
+// was set.
 func (r Rollout) TookOver() *metav1.Time { return cmp.Or(r.Since, r.Joined) }
 
 // IsCompleted reports whether a rollout was completed since the release has its current state.
@@ -100,21 +101,21 @@ func (r Rollout) IsCompleted(proxy *addonsv1.HelmChartProxy) bool {
 }
 
 // Returns reports whether the change that the release waits for is the state that it had when the rollout was last
-// completed. A release that joined ahead of that had none, and returns with the others if isBack.
+// completed. A release that joined ahead of that rollout had no such state, and returns with the others if isBack.
 func (r Rollout) Returns(proxy *addonsv1.HelmChartProxy, isBack bool) bool {
 	return r.Pending != "" && Completed(proxy) != nil && !r.IsCompleted(proxy) && (r.Pending == r.Completed || isBack && r.Ahead)
 }
 
-// JoinVersion returns the version of the chart that a Cluster gets which joins during a rollout: the last completed one if
-// the new one has passed no stage. It is empty for the version of the Bundle. Only agents that download the chart can
-// have another one.
+// JoinVersion returns the version of the chart for a Cluster that joins during a rollout: the last completed one
+// if the new one has not passed a stage. It is empty for the version of the Bundle. Only agents that download the
+// chart can have another version.
 func JoinVersion(proxy *addonsv1.HelmChartProxy, chart Chart) string {
 	last, isKnown := LastCompleted(proxy)
 	completed := meta.FindStatusCondition(proxy.Status.Conditions, addonsv1.RolloutCompletedCondition)
 	if !isKnown || !chart.Agent || last.RepoURL != proxy.Spec.RepoURL || last.ChartName != proxy.Spec.ChartName || completed == nil {
 		return ""
 	}
-	if completed.ObservedGeneration == proxy.Generation { // Else, the change is newer than the status, and has passed nothing.
+	if completed.ObservedGeneration == proxy.Generation { // Otherwise the change is newer than the status, and has passed no stage.
 		its := proxy.Status.Rollout
 		first := slices.IndexFunc(its.Stages, func(stage addonsv1.RolloutStageStatus) bool { return stage.Clusters > 0 })
 		if completed.Status == metav1.ConditionTrue || first < 0 || its.Stages[first].Name != its.Stage {
@@ -130,8 +131,8 @@ func JoinVersion(proxy *addonsv1.HelmChartProxy, chart Chart) string {
 // mostSpec bounds status.rollout.lastCompleted.spec: etcd accepts 1.5 MiB for the whole object.
 const mostSpec = 256 << 10
 
-// completed returns status.rollout.lastCompleted of a HelmChartProxy whose rollout is complete. Since is when a release
-// last took a state over: the rollout was completed later, whatever the clocks say.
+// completed returns status.rollout.lastCompleted of a HelmChartProxy whose rollout is complete. Since is when a
+// release last got a new state: the rollout was completed later than that, whatever the clocks say.
 func completed(proxy *addonsv1.HelmChartProxy, version string, since, now time.Time) *addonsv1.CompletedRollout {
 	was := meta.FindStatusCondition(proxy.Status.Conditions, addonsv1.RolloutCompletedCondition)
 	if last := Completed(proxy); last != nil && !last.Time.Time.Before(since) && was != nil && was.Status == metav1.ConditionTrue && was.ObservedGeneration == proxy.Generation {

@@ -63,7 +63,7 @@ func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 	spec, path := &proxy.Spec, field.NewPath("spec")
 	var errs field.ErrorList
 	if parsed, err := url.Parse(spec.RepoURL); err == nil && parsed.User != nil {
-		errs = append(errs, field.Forbidden(path.Child("repoURL"), "must not hold a user or a password; name a Secret with them in spec.credentials"))
+		errs = append(errs, field.Forbidden(path.Child("repoURL"), "must not contain a user or a password; put them into a Secret, and name it in spec.credentials"))
 	} else if err := CheckURL(spec.RepoURL); err != nil {
 		errs = append(errs, field.Invalid(path.Child("repoURL"), spec.RepoURL, err.Error()))
 	}
@@ -79,11 +79,11 @@ func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 		}
 	}
 	if _, err := values.Parse(spec.ValuesTemplate); err != nil {
-		errs = append(errs, field.Invalid(path.Child("valuesTemplate"), message.Short(spec.ValuesTemplate, 80), "does not parse: "+err.Error()))
+		errs = append(errs, field.Invalid(path.Child("valuesTemplate"), message.Short(spec.ValuesTemplate, 80), "cannot be parsed: "+err.Error()))
 	}
 	if spec.Download == addonsv1.DownloadAgent {
 		if err := CheckAgent(spec.RepoURL, spec.ChartName, spec.Version); err != nil {
-			errs = append(errs, field.Forbidden(path.Child("download"), err.Error()+"; leave it out, and the chart is downloaded on the management side"))
+			errs = append(errs, field.Forbidden(path.Child("download"), err.Error()+"; remove the field, and Muster downloads the chart"))
 		}
 	}
 	errs = append(errs, validateOptions(path.Child("options"), &spec.Options)...)
@@ -97,7 +97,7 @@ func validateRelease(path *field.Path, spec *addonsv1.HelmChartProxySpec) field.
 	var errs field.ErrorList
 	if name := spec.ReleaseName; name != "" && (len(name) > longestName || len(validation.IsDNS1123Subdomain(name)) > 0) {
 		errs = append(errs, field.Invalid(path.Child("releaseName"), name,
-			fmt.Sprintf("must be a name of at most %d lower-case letters, digits, '-' and '.', as Helm has it", longestName)))
+			fmt.Sprintf("must be a valid name of a Helm release: at most %d lower-case letters, digits, '-' and '.'", longestName)))
 	}
 	if namespace := spec.ReleaseNamespace; namespace != "" && len(validation.IsDNS1123Label(namespace)) > 0 {
 		errs = append(errs, field.Invalid(path.Child("namespace"), namespace, "must be the name of a namespace"))
@@ -121,8 +121,8 @@ func validateOptions(path *field.Path, options *addonsv1.HelmOptions) field.Erro
 			errs = append(errs, field.Forbidden(path.Child(names[0], names[1:]...), why))
 		}
 	}
-	refuse(options.DisableHooks, "Fleet always runs the hooks of a chart; leave it out", "disableHooks")
-	refuse(options.Uninstall != nil && options.Uninstall.KeepHistory, "Fleet never keeps the history of an uninstalled release; leave it out", "uninstall", "keepHistory")
+	refuse(options.DisableHooks, "Fleet always runs the hooks of a chart; remove this field", "disableHooks")
+	refuse(options.Uninstall != nil && options.Uninstall.KeepHistory, "Fleet never keeps the history of an uninstalled release; remove this field", "uninstall", "keepHistory")
 	if options.Timeout != nil && options.Timeout.Duration < 0 {
 		errs = append(errs, field.Invalid(path.Child("timeout"), options.Timeout.Duration.String(), "must not be negative"))
 	}
@@ -141,26 +141,26 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 			warnings = append(warnings, "spec."+name+" has no effect: "+why)
 		}
 	}
-	// cluster-api-addon-provider-helm creates it, too: its own client drops fields that are false.
+	// cluster-api-addon-provider-helm creates the namespace, too: its own client drops fields that are false.
 	warn(!ptr.Deref(options.Install.CreateNamespace, true), "options.install.createNamespace", "Fleet always creates the namespace of a release")
 	warn(options.SkipCRDs, "options.skipCRDs", "Fleet always installs the CRDs of a chart")
 	warn(options.DisableOpenAPIValidation, "options.disableOpenAPIValidation", "Fleet always validates")
-	warn(options.Upgrade.CleanupOnFail, "options.upgrade.cleanupOnFail", "Fleet leaves what a failed upgrade has created, and tries again")
+	warn(options.Upgrade.CleanupOnFail, "options.upgrade.cleanupOnFail", "Fleet keeps the resources that a failed upgrade has created, and retries")
 	warn(options.Upgrade.ReuseValues, "options.upgrade.reuseValues", "values are never taken over from the last release")
 	warn(options.Upgrade.ResetThenReuseValues, "options.upgrade.resetThenReuseValues", "values are never taken over from the last release")
-	warn(options.Uninstall != nil && options.Uninstall.Description != "", "options.uninstall.description", "Fleet gives none")
+	warn(options.Uninstall != nil && options.Uninstall.Description != "", "options.uninstall.description", "Fleet sets no description")
 	warn(options.WaitForJobs && !Waits(proxy), "options.waitForJobs", "it needs options.wait")
 	warn(options.Timeout != nil && options.Timeout.Duration != defaultTimeout && !Waits(proxy), "options.timeout", "it needs options.wait, or a chart with hooks")
-	warn(options.Timeout != nil && Waits(proxy) && options.Timeout.Duration%time.Second != 0, "options.timeout", "Fleet counts whole seconds; the rest")
+	warn(options.Timeout != nil && Waits(proxy) && options.Timeout.Duration%time.Second != 0, "options.timeout: its fraction of a second", "Fleet counts whole seconds")
 	warn(namesNoCredentials(&proxy.Spec), "credentials", "it names no Secret")
 	warn(namesNoAuthority(&proxy.Spec), "tlsConfig.caSecret", "it names no Secret")
-	warn(IsInstallOnce(proxy) && ptr.Deref(proxy.Spec.CorrectDrift, false), "correctDrift", "with InstallOnce nothing is put back")
+	warn(IsInstallOnce(proxy) && ptr.Deref(proxy.Spec.CorrectDrift, false), "correctDrift", "with InstallOnce, drift is not corrected")
 	if IsStaged(proxy) && OfflineAfter(proxy) < checkInInterval {
-		warnings = append(warnings, "spec.rollout.offlineAfter is shorter than the 15 minutes after which Fleet's agents check in by default: Clusters then count as offline that are not")
+		warnings = append(warnings, "spec.rollout.offlineAfter is shorter than 15 minutes, the default interval at which Fleet's agents check in: Clusters may count as offline although they are not")
 	}
-	warn(IsInstallOnce(proxy) && proxy.Spec.Rollout != nil, "rollout", "with InstallOnce there is one installation for each Cluster, and no change")
+	warn(IsInstallOnce(proxy) && proxy.Spec.Rollout != nil, "rollout", "with InstallOnce, no change is rolled out")
 	if proxy.Spec.Download == addonsv1.DownloadAgent && proxy.Spec.Credentials != nil {
-		warnings = append(warnings, "spec.credentials: with spec.download Agent, they are copied to the namespaces of the selected Clusters, and their agents have them")
+		warnings = append(warnings, "spec.credentials: with spec.download Agent, the credentials are copied to the namespaces of the selected Clusters, and the Clusters' agents get them")
 	}
 	warnings = append(warnings, templateWarnings(proxy.Spec.ValuesTemplate)...)
 	return warnings
@@ -172,11 +172,11 @@ var ofStatus = regexp.MustCompile(`{{[^}]*(\.(?:Cluster|ControlPlane|InfraCluste
 func templateWarnings(template string) []string {
 	var warnings []string
 	if found := ofStatus.FindStringSubmatch(template); found != nil {
-		warnings = append(warnings, fmt.Sprintf("spec.valuesTemplate: %s is not there: values do not follow a status", found[1]))
+		warnings = append(warnings, fmt.Sprintf("spec.valuesTemplate: %s is not available: values do not follow a status", found[1]))
 	}
 	if parsed, err := values.Parse(template); err == nil {
 		for _, name := range parsed.Unsteady() {
-			warnings = append(warnings, fmt.Sprintf("spec.valuesTemplate: %s gives something else whenever the values are rendered again, and each time the release is upgraded", name))
+			warnings = append(warnings, fmt.Sprintf("spec.valuesTemplate: %s returns a different result whenever the values are rendered again, and each time the release is upgraded", name))
 		}
 	}
 	return warnings

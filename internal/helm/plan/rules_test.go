@@ -31,14 +31,14 @@ func TestRules(t *testing.T) {
 		"no host":                      {change: func(s spec) { s.RepoURL = "https:///a" }, refused: "specified repoURL https:///a must include a host"},
 		"a path":                       {change: func(s spec) { s.RepoURL = "charts" }, refused: `specified repoURL charts is not valid: parse "charts": invalid URI for request`},
 		"a file":                       {change: func(s spec) { s.RepoURL = "file:///etc" }, refused: `uses unsupported scheme "file"`},
-		"a password":                   {change: func(s spec) { s.RepoURL = "https://user:sesame@a" }, refused: "spec.repoURL: Forbidden: must not hold a user or a password"},
+		"a password":                   {change: func(s spec) { s.RepoURL = "https://user:sesame@a" }, refused: "spec.repoURL: Forbidden: must not contain a user or a password"},
 		"no chart":                     {change: func(s spec) { s.ChartName = "" }, refused: "spec.chartName: Required value"},
 		"a range":                      {change: func(s spec) { s.Version = ">=1.0.0 <2" }, accepted: true},
 		"v in front":                   {change: func(s spec) { s.Version = "v1.0.0" }, accepted: true},
 		"no version":                   {change: func(s spec) { s.Version = "newest" }, refused: `spec.version: Invalid value: "newest"`},
-		"a template that does not end": {change: func(s spec) { s.ValuesTemplate = "{{ if" }, refused: "spec.valuesTemplate: Invalid value: \"{{ if\": does not parse: valuesTemplate:1: unclosed action"},
+		"a template that does not end": {change: func(s spec) { s.ValuesTemplate = "{{ if" }, refused: "spec.valuesTemplate: Invalid value: \"{{ if\": cannot be parsed: valuesTemplate:1: unclosed action"},
 		"a function that is not there": {change: func(s spec) { s.ValuesTemplate = "{{ lookup 1 }}" }, refused: `function "lookup" not defined`},
-		"an unsteady template":         {change: func(s spec) { s.ValuesTemplate = "a: {{ uuidv4 }}" }, warned: "spec.valuesTemplate: uuidv4 gives something else"},
+		"an unsteady template":         {change: func(s spec) { s.ValuesTemplate = "a: {{ uuidv4 }}" }, warned: "spec.valuesTemplate: uuidv4 returns a different result"},
 		"a selector": {change: func(s spec) {
 			s.ClusterSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Is"}}
 		}, refused: "spec.clusterSelector.matchExpressions[0].operator"},
@@ -48,11 +48,11 @@ func TestRules(t *testing.T) {
 		"namespace":                 {change: func(s spec) { s.ReleaseNamespace = "a.b" }, refused: "spec.namespace: Invalid value"},
 		"disableHooks":              {change: func(s spec) { s.Options.DisableHooks = true }, refused: "spec.options.disableHooks: Forbidden"},
 		"createNamespace: false":    {change: func(s spec) { s.Options.Install.CreateNamespace = ptr.To(false) }, warned: "spec.options.install.createNamespace has no effect"},
-		"InstallOnce, correctDrift": {change: func(s spec) { s.ReconcileStrategy, s.CorrectDrift = "InstallOnce", ptr.To(true) }, warned: "spec.correctDrift has no effect: with InstallOnce nothing is put back"},
+		"InstallOnce, correctDrift": {change: func(s spec) { s.ReconcileStrategy, s.CorrectDrift = "InstallOnce", ptr.To(true) }, warned: "spec.correctDrift has no effect: with InstallOnce, drift is not corrected"},
 		"InstallOnce, rollout": {change: func(s spec) {
 			s.ReconcileStrategy, s.Rollout = "InstallOnce", &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromInt32(1))}
 		}, warned: "spec.rollout has no effect: with InstallOnce"},
-		"the status of what a Cluster refers to": {change: func(s spec) { s.ValuesTemplate = "a: {{ if true }}{{ .InfraCluster.status.ready }}{{ end }}" }, warned: "spec.valuesTemplate: .InfraCluster.status is not there"},
+		"the status of what a Cluster refers to": {change: func(s spec) { s.ValuesTemplate = "a: {{ if true }}{{ .InfraCluster.status.ready }}{{ end }}" }, warned: "spec.valuesTemplate: .InfraCluster.status is not available"},
 		"another status":                         {change: func(s spec) { s.ValuesTemplate = "a: .Cluster.status {{ .Cluster.spec.statuses }}" }, accepted: true},
 		"createNamespace: true":                  {change: func(s spec) { s.Options.Install.CreateNamespace = ptr.To(true) }, accepted: true},
 		"keepHistory":                            {change: func(s spec) { s.Options.Uninstall = &addonsv1.HelmUninstallOptions{KeepHistory: true} }, refused: "spec.options.uninstall.keepHistory: Forbidden"},
@@ -69,13 +69,13 @@ func TestRules(t *testing.T) {
 		"waitForJobs":                            {change: func(s spec) { s.Options.WaitForJobs, s.Options.Wait = true, true }, accepted: true},
 		"a negative maxHistory":                  {change: func(s spec) { s.Options.Upgrade.MaxHistory = -1 }, refused: "spec.options.upgrade.maxHistory: Invalid value"},
 		"download: Agent":                        {change: func(s spec) { s.Download = addonsv1.DownloadAgent }, accepted: true},
-		"download: Agent, archive":               {change: func(s spec) { s.Download, s.ChartName = addonsv1.DownloadAgent, "nginx-1.0.0.TGZ" }, refused: "spec.download: Forbidden: a name that ends in .tgz is a URL for Fleet"},
+		"download: Agent, archive":               {change: func(s spec) { s.Download, s.ChartName = addonsv1.DownloadAgent, "nginx-1.0.0.TGZ" }, refused: "spec.download: Forbidden: Fleet treats a name that ends in .tgz as a URL"},
 		"download: Agent, OCI, build metadata": {change: func(s spec) {
 			s.Download, s.RepoURL, s.Version = addonsv1.DownloadAgent, "oci://registry.example.com", "1.0.0+a"
-		}, refused: "spec.download: Forbidden: version 1.0.0+a has build metadata, and Fleet finds none such in an OCI registry"},
+		}, refused: "spec.download: Forbidden: version 1.0.0+a has build metadata, and Fleet does not find such versions in an OCI registry"},
 		"download: Agent, credentials": {change: func(s spec) {
 			s.Download, s.Credentials = addonsv1.DownloadAgent, &addonsv1.Credentials{}
-		}, warned: "spec.credentials: with spec.download Agent, they are copied to the namespaces of the selected Clusters"},
+		}, warned: "spec.credentials: with spec.download Agent, the credentials are copied to the namespaces of the selected Clusters"},
 		"download: Manager": {change: func(s spec) { s.Download = addonsv1.DownloadManager }, accepted: true},
 		"maxUnavailable":    {change: func(s spec) { s.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromString("25%"))} }, accepted: true},
 		"no maxUnavailable": {change: func(s spec) { s.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromString("some"))} }, refused: "spec.rollout.maxUnavailable: Invalid value"},

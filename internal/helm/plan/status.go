@@ -37,7 +37,7 @@ const (
 	// NotCopied says that the agent cannot install the release yet.
 	NotCopied = "Fleet's agent has not copied the values to the cluster yet"
 	// OldFleet says that Fleet leaves the values out.
-	OldFleet = "Fleet does not take the values of each Cluster over; it must be 0.16 or newer"
+	OldFleet = "Fleet ignores the values of each Cluster; it must be 0.16 or newer"
 )
 
 // Release is the observed state of a release on one Cluster.
@@ -71,7 +71,7 @@ type Wanted struct {
 }
 
 // Observe returns the state of a release. If the BundleDeployment has other content, values or retries than the
-// wanted ones, it says nothing about the wanted release: the agent, Fleet or our cache is behind.
+// wanted ones, it does not describe the wanted release: the agent, Fleet or our cache is behind.
 func Observe(deployment *fleetv1.BundleDeployment, wanted Wanted) Release {
 	if deployment == nil {
 		return Release{Reason: addonsv1.PreparingToHelmInstallReason, Message: "Fleet has not targeted the Cluster yet"}
@@ -160,7 +160,7 @@ func isOf(deployment *fleetv1.BundleDeployment, wanted Wanted) bool {
 	options := &deployment.Spec.Options
 	isLacking := func(its fleetv1.DownstreamResource) bool { return !slices.Contains(options.DownstreamResources, its) }
 	return deployment.Labels[ContentLabel] == wanted.Content && options.ForceSyncGeneration == wanted.Target.ForceSyncGeneration &&
-		len(options.DownstreamResources) == len(wanted.Target.DownstreamResources) && // Else it reads values that nobody wants any more.
+		len(options.DownstreamResources) == len(wanted.Target.DownstreamResources) && // Otherwise the agent still reads obsolete values.
 		!slices.ContainsFunc(wanted.Target.DownstreamResources, isLacking)
 }
 
@@ -290,7 +290,7 @@ func list(entries []string) string {
 			parts = append(parts, fmt.Sprintf("and %d more", len(entries)-listed))
 			break
 		}
-		parts = append(parts, message.Short(view.Text(entry), longestEntry)) // Others may have written it.
+		parts = append(parts, message.Short(view.Text(entry), longestEntry)) // Another writer may have written the message.
 	}
 	return strings.Join(parts, "; ")
 }

@@ -15,7 +15,7 @@ type Layer struct {
 	Data []byte
 }
 
-// MarshalJSON makes digests cover both.
+// MarshalJSON makes digests cover both fields.
 func (l Layer) MarshalJSON() ([]byte, error) { return json.Marshal([]any{l.Key, l.Data}) }
 
 // ValuesObject returns the object with a Cluster's values, as the record says, without an owner.
@@ -31,7 +31,8 @@ func ValuesObject(proxy Key, namespace string, record Record, layers []Layer) de
 	return &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: ConfigMapKind}, ObjectMeta: meta, Data: text}
 }
 
-// OrNoValues returns layers, or one without any values: Fleet would let Helm keep the last ones for an empty object.
+// OrNoValues returns the layers, or, if there are none, one layer without values: if the object were empty, Helm
+// would keep the last values.
 func OrNoValues(layers []Layer) []Layer {
 	if len(layers) > 0 {
 		return layers

@@ -38,7 +38,7 @@ var rival = plan.Trouble{
 	Message: "cluster-api-addon-provider-helm reconciles it, too; stop it, and remove its finalizer " + caaphFinalizer,
 }
 
-// setFinalizers takes a HelmChartProxy over: it replaces CAAPH's finalizer with ours.
+// setFinalizers takes over a HelmChartProxy: it replaces CAAPH's finalizer with ours.
 func (r *Reconciler) setFinalizers(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool, error) {
 	if controllerutil.ContainsFinalizer(proxy, plan.Finalizer) {
 		return false, nil
@@ -65,7 +65,7 @@ func (m *Managed) Is(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool,
 	return crd.Labels[stamp.ManagedByLabel] == stamp.ManagedBy && m.isWatched(proxy), nil
 }
 
-// Writes reports whether Muster writes anything for a HelmChartProxy now. A deletion goes on while it is paused.
+// Writes reports whether Muster currently writes anything for a HelmChartProxy. A paused one can still be deleted.
 func (m *Managed) Writes(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool, error) {
 	if IsPaused(proxy) && proxy.DeletionTimestamp.IsZero() {
 		return false, nil

@@ -23,7 +23,7 @@ import (
 // management cluster, with its releases.
 func (r *Reconciler) finalize(ctx context.Context, proxy *addonsv1.HelmChartProxy, releases []*addonsv1.HelmReleaseProxy) error {
 	_, isMoved := proxy.Annotations[DeleteForMove]
-	releases = slices.DeleteFunc(releases, func(its *addonsv1.HelmReleaseProxy) bool { // Ignore those that only foreign finalizers hold.
+	releases = slices.DeleteFunc(releases, func(its *addonsv1.HelmReleaseProxy) bool { // HelmReleaseProxies that only foreign finalizers hold do not count.
 		return !its.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(its, plan.Finalizer) && !controllerutil.ContainsFinalizer(its, CAAPHReleaseFinalizer)
 	})
 	if len(releases) > 0 && !isMoved {

@@ -19,8 +19,8 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// An outdated release goes as soon as the chart of the next one is available, and not earlier; an installed
-// InstallOnce release never goes.
+// An outdated release is removed as soon as the chart of the next one is available, and not earlier. An installed
+// InstallOnce release is never removed.
 func TestRenamed(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
@@ -35,11 +35,11 @@ func TestRenamed(t *testing.T) {
 		stays  bool
 		says   string
 	}{
-		"agents download the chart":   {in: agent},
-		"there is no chart":           {in: missing, stays: true},
-		"the repository does not say": {in: manager, stays: true, says: "stays until the chart is there"},
-		"installed once":              {in: agent, once: true, record: plan.Record{Installed: true}, stays: true},
-		"to be installed once":        {in: agent, once: true},
+		"agents download the chart":      {in: agent},
+		"there is no chart":              {in: missing, stays: true},
+		"the repository does not answer": {in: manager, stays: true, says: "stays until the chart is available"},
+		"installed once":                 {in: agent, once: true, record: plan.Record{Installed: true}, stays: true},
+		"InstallOnce, not installed yet": {in: agent, once: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			of := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web", UID: "web"}}

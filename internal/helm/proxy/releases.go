@@ -37,10 +37,10 @@ func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartP
 		there[cluster] = release
 	}
 	var releases []*addonsv1.HelmReleaseProxy
-	lacking := sync.OnceValue(func() error { // Called once: it may take a moment.
+	lacking := sync.OnceValue(func() error { // It is called once, because it may take a moment.
 		err := r.Inputs.AtHand(ctx, in)
-		if err != nil && !in.Incomplete { // If Incomplete, the status says so already.
-			errs = append(errs, fmt.Errorf("a release of another name stays until the chart is there: %w", err))
+		if err != nil && !in.Incomplete { // If the inputs are Incomplete, the status already says so.
+			errs = append(errs, fmt.Errorf("the release with the earlier name or namespace stays until the chart is available: %w", err))
 		}
 		return err
 	})

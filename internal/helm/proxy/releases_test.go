@@ -87,7 +87,7 @@ func TestIsOutdated(t *testing.T) {
 		"a late shard": {func(of *addonsv1.HelmChartProxy, its *addonsv1.HelmReleaseProxy) {
 			its.Annotations[plan.BundleAnnotation] = plan.BundleName(of, cluster, 400)
 		}, false},
-		"a Bundle of others": {func(_ *addonsv1.HelmChartProxy, its *addonsv1.HelmReleaseProxy) {
+		"someone else's Bundle": {func(_ *addonsv1.HelmChartProxy, its *addonsv1.HelmReleaseProxy) {
 			its.Annotations[plan.BundleAnnotation] = "hcp-victim"
 		}, true},
 	} {
@@ -106,16 +106,16 @@ func TestConcerns(t *testing.T) {
 		change func(*addonsv1.HelmChartProxy, *addonsv1.HelmReleaseProxy)
 		want   bool
 	}{
-		"its own":          {func(*addonsv1.HelmChartProxy, *addonsv1.HelmReleaseProxy) {}, true},
-		"an earlier one's": {func(of *addonsv1.HelmChartProxy, _ *addonsv1.HelmReleaseProxy) { of.UID = "another" }, false},
+		"its own":                      {func(*addonsv1.HelmChartProxy, *addonsv1.HelmReleaseProxy) {}, true},
+		"of an earlier HelmChartProxy": {func(of *addonsv1.HelmChartProxy, _ *addonsv1.HelmReleaseProxy) { of.UID = "another" }, false},
 		"no controller's": {func(_ *addonsv1.HelmChartProxy, its *addonsv1.HelmReleaseProxy) {
 			its.OwnerReferences[0].Controller = ptr.To(false)
 		}, false},
 		"in another namespace": {func(_ *addonsv1.HelmChartProxy, its *addonsv1.HelmReleaseProxy) { its.Namespace = "other" }, false},
-		"for a Cluster of another": {func(_ *addonsv1.HelmChartProxy, its *addonsv1.HelmReleaseProxy) {
+		"for a Cluster of another namespace": {func(_ *addonsv1.HelmChartProxy, its *addonsv1.HelmReleaseProxy) {
 			its.Spec.ClusterRef.Namespace = "other"
 		}, false},
-		"for one with namespaceSelector": {func(of *addonsv1.HelmChartProxy, its *addonsv1.HelmReleaseProxy) {
+		"for a HelmChartProxy with namespaceSelector": {func(of *addonsv1.HelmChartProxy, its *addonsv1.HelmReleaseProxy) {
 			its.Spec.ClusterRef.Namespace, of.Spec.NamespaceSelector = "other", &metav1.LabelSelector{}
 		}, true},
 	} {

@@ -53,7 +53,7 @@ func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy
 			conditions[1].Message = fmt.Sprintf("status.matchingClusters has no room for %d more", left)
 		}
 	}
-	if status.MatchingClusters == nil { // The CRD demands it.
+	if status.MatchingClusters == nil { // The CRD requires the field.
 		status.MatchingClusters = []corev1.ObjectReference{}
 	}
 	switch {

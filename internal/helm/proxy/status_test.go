@@ -42,7 +42,7 @@ func reconcilerOf(t *testing.T, of *addonsv1.HelmChartProxy, objects ...client.O
 		Digest: func(context.Context, any) (string, error) { return "digest", nil },
 	}
 	if _, _, err := r.Inputs.Get(of); err == nil {
-		t.Fatal("inputs are there before they are read")
+		t.Fatal("inputs are available before they are read")
 	}
 	<-read
 	return r
@@ -80,7 +80,8 @@ func ready(t *testing.T, r *Reconciler, of *addonsv1.HelmChartProxy) *metav1.Con
 	return meta.FindStatusCondition(its.Status.Conditions, addonsv1.ReadyCondition)
 }
 
-// Ready is not True for an edit before every release has taken it over, although none has changed its conditions yet.
+// After an edit, Ready is not True before every release has applied the edit, although none has changed its
+// conditions yet.
 func TestReadyAfterAnEdit(t *testing.T) {
 	of, objects := edited()
 	r := reconcilerOf(t, of, objects...)
@@ -97,7 +98,7 @@ func TestReadyAfterAnEdit(t *testing.T) {
 	}
 }
 
-// What was Ready stays Ready when the program starts again.
+// A HelmChartProxy that was Ready stays Ready when the program restarts.
 func TestReadyAfterARestart(t *testing.T) {
 	of, objects := edited()
 	SetConditions(&of.Status.Conditions, 2, plan.ProxyConditions(plan.Trouble{}, "", nil), time.Now())
@@ -107,7 +108,8 @@ func TestReadyAfterARestart(t *testing.T) {
 	}
 }
 
-// A HelmReleaseProxy that lost its owner, or belongs to others, is no lagging cache: the status says so.
+// A HelmReleaseProxy that lost its owner, or belongs to others, must not be mistaken for a lagging cache: the
+// status reports it.
 func TestTakenReleases(t *testing.T) {
 	for name, change := range map[string]func(*addonsv1.HelmReleaseProxy){
 		"without its owner": func(its *addonsv1.HelmReleaseProxy) { its.OwnerReferences = nil },

@@ -177,11 +177,11 @@ func (r *Reconciler) setRecord(ctx context.Context, s *scope) error {
 	want := s.release.DeepCopy()
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, plan.RecordAnnotation, s.record.String())
 	for _, key := range []string{plan.GrantedAnnotation, addonsv1.RolloutApprovedAnnotation} {
-		if its := s.record.Rollout; its == nil || its.Pending != want.Annotations[key] { // It must not count if the same change comes back.
+		if its := s.record.Rollout; its == nil || its.Pending != want.Annotations[key] { // The grant must not count if the same change comes back.
 			delete(want.Annotations, key)
 		}
 	}
-	if s.isInstalledOnce() { // CAAPH, if it comes back, leaves it alone.
+	if s.isInstalledOnce() { // With this annotation, CAAPH leaves the release alone if it is installed again.
 		metav1.SetMetaDataAnnotation(&want.ObjectMeta, addonsv1.ReleaseInstalledAnnotation, "true")
 	}
 	return client.IgnoreNotFound(r.Change(ctx, s.release, want, store.Unchanged))
@@ -270,7 +270,7 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 		wanted.Content = s.content()
 	}
 	observed := plan.Observe(s.deployment, wanted)
-	if s.isInstalledOnce() && !observed.Deployed { // Its Fleet Cluster was made anew; agents ignore a paused Bundle.
+	if s.isInstalledOnce() && !observed.Deployed { // The Fleet Cluster was recreated; agents ignore a paused Bundle.
 		return once
 	}
 	var wait time.Duration

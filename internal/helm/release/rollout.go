@@ -16,9 +16,9 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 )
 
-// In a rollout, an installed release takes a change of its content or its values over only when its HelmReleaseProxy
-// has the hash of exactly that change as GrantedAnnotation. Until then, it keeps its values: agents copy changed values
-// at once, whatever Fleet's rollout strategy says (promotion.md, trap 2).
+// In a rollout, an installed release gets a change of its content or its values only when its HelmReleaseProxy has
+// the hash of exactly that change as GrantedAnnotation. Until then, it keeps its values: agents copy changed
+// values at once, whatever Fleet's rollout strategy says (promotion.md, trap 2).
 
 // joinRollout begins the record of rollouts for a release, or ends it. Until a release is installed, it has what its
 // Bundle has.
@@ -68,7 +68,7 @@ func (r *Reconciler) isHeld(ctx context.Context, s *scope, digest string) (bool,
 // isLost reports whether the values or the BundleDeployment of the release were deleted. Fleet works on no target of a
 // Bundle while one names values that do not exist, and the old ones cannot be rendered any more.
 func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
-	// The values go with an earlier Bundle, or Fleet makes no BundleDeployment for a held target.
+	// The values are deleted with an earlier Bundle, or Fleet creates no BundleDeployment for a held target.
 	isElsewhere := s.record.Digest != "" && s.record.Bundle != s.bundle.UID
 	if isElsewhere || s.deployment == nil && s.record.Rollout.Content != s.bundle.Labels[plan.ContentLabel] {
 		return true, nil
@@ -76,7 +76,7 @@ func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
 	switch {
 	case s.record.Digest == "":
 		return false, nil
-	case s.record.Secret: // Secrets have no events here.
+	case s.record.Secret: // The program gets no events for Secrets.
 		s.retryAfter(checkInterval)
 		found, err := r.HasSecret(ctx, s.key(s.record))
 		if err != nil { // It must not count as a failure of the change, and halt the rollout.
@@ -91,7 +91,7 @@ func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
 	return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 }
 
-// takeOver notes that the release has the wanted content with the values that were just written.
+// takeOver records that the release has the wanted content with the values that were just written.
 func (s *scope) takeOver(now time.Time) {
 	its := s.record.Rollout
 	if its == nil || !s.record.Installed || its.Pending == "" {

@@ -52,8 +52,8 @@ func both(changes ...func(*scope)) func(*scope) {
 
 const template = "a: {{ .Cluster.metadata.name }}"
 
-// A release takes a change over when the rollout grants exactly that change. Until then it keeps its values, and notes the
-// change, also after a restart, and renders only once.
+// A release gets a change when the rollout grants exactly that change. Until then it keeps its values, records the
+// change, even after a restart, and renders only once.
 func TestHeldUntilGranted(t *testing.T) {
 	renders := &renderer{}
 	w, record := installed(t, renders)
@@ -66,7 +66,7 @@ func TestHeldUntilGranted(t *testing.T) {
 	if again := w.write(t, held.record, template, both(staged(""), label)); again.record.Rollout.Pending != pending || renders.count != count {
 		t.Errorf("held again: %v, rendered %d times", again.record.Rollout, renders.count-count)
 	}
-	w.rendered.Clear() // A restart.
+	w.rendered.Clear() // The program restarts.
 	if again := w.write(t, held.record, template, both(staged("another"), label)); again.record.Rollout.Pending != pending {
 		t.Errorf("after a restart: %v", again.record.Rollout)
 	}
@@ -96,7 +96,7 @@ func TestAnotherContentIsAChange(t *testing.T) {
 	}
 }
 
-// A template that gives something else each time does not wait for ever.
+// A template that renders something else each time does not wait for ever.
 func TestUnsteadyTemplatesMove(t *testing.T) {
 	renders := &renderer{}
 	w, record := installed(t, renders)
@@ -126,7 +126,7 @@ func TestLostValues(t *testing.T) {
 				w.clock.Step(checkInterval + time.Second)
 				held := w.write(t, record, template, both(staged(""), label, test.from))
 				if held.record.Rollout.Pending == "" || held.record.Digest != record.Digest {
-					t.Errorf("not held, and nothing is lost: %v", held.record)
+					t.Errorf("not held, although nothing is lost: %v", held.record)
 				}
 				record = held.record
 			}
@@ -159,7 +159,7 @@ func soaking(s *scope) {
 	s.proxy.Spec.Rollout = &addonsv1.RolloutStrategy{Stages: []addonsv1.RolloutStage{{Name: "canary", Soak: &metav1.Duration{Duration: 4 * time.Hour}}}}
 }
 
-// A change back is no regression, although Fleet has labelled the BundleDeployment with the other content.
+// A change back is not a regression, although Fleet has labelled the BundleDeployment with the other content.
 func TestChangeBackIsNoRegression(t *testing.T) {
 	renders := &renderer{}
 	w, record := installed(t, renders)
@@ -189,7 +189,8 @@ func TestChangeBackIsNoRegression(t *testing.T) {
 	}
 }
 
-// A release whose values belong to an earlier Bundle gets the change: its values go, and then the release.
+// A release whose values belong to an earlier Bundle gets the change: otherwise its values would be deleted, and
+// then the release.
 func TestHeldInAnotherBundle(t *testing.T) {
 	renders := &renderer{gives: "a: old"}
 	w := newWorld(t, renders)
@@ -198,7 +199,7 @@ func TestHeldInAnotherBundle(t *testing.T) {
 	if err := w.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace("team")); err != nil {
 		t.Fatal(err)
 	}
-	renders.gives = "a: new" // Or the key of digests is another one.
+	renders.gives = "a: new" // Or the key for digests has changed.
 	for range 3 {
 		s := w.write(t, record, template, both(staged(""), secretOf("a: secret"), func(s *scope) { s.bundle.UID = "another" }))
 		record = s.record
@@ -209,7 +210,7 @@ func TestHeldInAnotherBundle(t *testing.T) {
 	}
 }
 
-// So does one without a BundleDeployment: Fleet makes none for a Cluster that no partition lists.
+// So does a release without a BundleDeployment: Fleet creates none for a Cluster that no partition lists.
 func TestHeldWithoutDeployment(t *testing.T) {
 	w, record := installed(t, &renderer{})
 	s := w.write(t, record, template, both(staged(""), label, func(s *scope) { s.deployment = nil; s.bundle.Labels[plan.ContentLabel] = "another" }))
@@ -225,14 +226,14 @@ func TestKnows(t *testing.T) {
 	if s.record.Rollout.Pending == "" {
 		t.Fatal("not held")
 	}
-	stale := s.release.DeepCopy() // As the cache has it: the patch of the record is under way.
+	stale := s.release.DeepCopy() // The cache still has the old object: the patch of the record is in flight.
 	metav1.SetMetaDataAnnotation(&stale.ObjectMeta, plan.RecordAnnotation, record.String())
 	if w.Knows(t.Context(), s.proxy, s.inputs, stale, s.cluster) {
 		t.Error("known, while the record has no pending change")
 	}
 }
 
-// A template that gives something else each time is no change by itself.
+// A template that renders something else each time is not a change by itself.
 func TestUnsteadyTemplatesAreNoChange(t *testing.T) {
 	w := newWorld(t, &renderer{gives: "a: b", unsteady: true})
 	secret := func(s *scope) {
@@ -259,7 +260,7 @@ func TestConflictAfterAChangeBack(t *testing.T) {
 	again := w.write(t, held.record, template, both(staged(""), generation))
 	granted := w.write(t, again.record, template, both(staged(pending), generation))
 	if granted.record.Rollout.Pending != "" {
-		t.Errorf("waits for ever, also once it is granted: %s", granted.record)
+		t.Errorf("waits for ever, even after it is granted: %s", granted.record)
 	}
 }
 
@@ -363,7 +364,7 @@ func TestJoinsAhead(t *testing.T) {
 	}
 	record := join(plan.Record{FleetCluster: "one"}, "2.0.0")
 	if back := join(record, "1.0.0"); back.Rollout.Ahead {
-		t.Errorf("back before it is installed: %s", back)
+		t.Errorf("returns before it is installed: %s", back)
 	}
 	record.Installed = true
 	for _, test := range []struct {

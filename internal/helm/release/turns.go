@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// shortRender is longer than most templates take, and the longest time that a reconcile waits for another one.
+// shortRender is longer than most templates take to render. A reconcile waits for another one at most this long.
 const shortRender = 20 * time.Millisecond
 
-// Turns bound how many reconciles render at once: one for each namespace, and most in all. Namespaces that were
-// refused are next, in their order. So a template that takes all the time that it may have holds up neither other
-// namespaces nor reconciles without values, such as uninstallations.
+// Turns limit how many reconciles render at once: one for each namespace, and most in total. Refused namespaces
+// are next, in their order. So a template that takes the maximum time blocks neither other namespaces nor
+// reconciles without values, such as uninstallations.
 type Turns struct {
 	most int
 
 	mu sync.Mutex
-	// since is the time at which each namespace that renders has begun.
+	// since is when each rendering namespace began.
 	since map[string]time.Time
 	// line holds the refused namespaces.
 	line []refused
@@ -37,8 +37,8 @@ func NewTurns(most int) *Turns {
 	return &Turns{most: most, since: map[string]time.Time{}, changed: make(chan struct{})}
 }
 
-// take takes the turn of a namespace. It waits only while those that render have just begun; false tells the
-// caller to come back after turnInterval.
+// take takes the turn of a namespace. It waits only for renderings that have just begun; false tells the caller to
+// come back after turnInterval.
 func (t *Turns) take(ctx context.Context, namespace string) bool {
 	for {
 		t.mu.Lock()
@@ -88,7 +88,7 @@ func (t *Turns) isNext(namespace string) (began time.Time, isFree bool) {
 	return began, false
 }
 
-// leave gives the turn of a namespace back.
+// leave ends the turn of a namespace.
 func (t *Turns) leave(namespace string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -22,11 +22,11 @@ func TestTurns(t *testing.T) {
 	}
 	all.since["other"] = time.Now().Add(-time.Hour)
 	if all.take(t.Context(), "third") {
-		t.Error("more render at once than may")
+		t.Error("too many render at once")
 	}
 	all.leave("slow")
 	if !all.take(t.Context(), "third") {
-		t.Error("what has ended still holds up others")
+		t.Error("a rendering that has ended still blocks others")
 	}
 }
 
@@ -62,7 +62,7 @@ func TestTurnsOfRefused(t *testing.T) {
 		all.since[namespace] = time.Now().Add(-time.Hour)
 	}
 	if all.take(t.Context(), "c") {
-		t.Fatal("more render at once than may")
+		t.Fatal("too many render at once")
 	}
 	all.leave("a")
 	if all.take(t.Context(), "a") {
@@ -78,6 +78,6 @@ func TestTurnsOfRefused(t *testing.T) {
 	all.leave("a")
 	all.line = append(all.line, refused{"gone", time.Now().Add(-time.Hour)})
 	if !all.take(t.Context(), "b") {
-		t.Error("b waits for a namespace that does not ask any more")
+		t.Error("b waits for a namespace that no longer asks for a turn")
 	}
 }

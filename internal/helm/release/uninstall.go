@@ -52,7 +52,7 @@ func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 	}
 	// In another namespace, only the Bundle proves that the values are those of this HelmChartProxy.
 	isProven := s.bundle != nil || s.release.Spec.ClusterRef.Namespace == s.release.Namespace
-	if !s.isTarget() && isProven { // Else its values go with the Bundle.
+	if !s.isTarget() && isProven { // Otherwise its values are deleted with the Bundle.
 		err := r.RemoveAllValues(ctx, client.ObjectKeyFromObject(s.proxy), s.release.Spec.ClusterRef.Namespace, s.record.FleetCluster, s.record.Secret || s.record.Stale)
 		if err != nil {
 			return err
@@ -81,7 +81,7 @@ func (r *Reconciler) isInstalled(s *scope) bool {
 	left := s.release.DeletionTimestamp.Add(uninstallPatience).Sub(r.Now())
 	if left <= 0 {
 		r.Recorder.Eventf(s.proxy, nil, corev1.EventTypeWarning, "UninstallNotConfirmed", "Uninstall",
-			"Fleet has not taken BundleDeployment %s of Cluster %s away within %s; the release may still be installed",
+			"Fleet has not removed BundleDeployment %s of Cluster %s within %s; the release may still be installed",
 			proxy.BundleKey(s.release).Name, s.release.Spec.ClusterRef.Name, uninstallPatience)
 		return false
 	}
@@ -100,7 +100,7 @@ func (r *Reconciler) empty(ctx context.Context, s *scope) (bool, error) {
 		s.record.Leaving, s.record.Until = plan.Emptied, ptr.To(metav1.NewTime(r.Now().Add(emptyPatience)))
 	case s.record.Leaving == plan.Emptied:
 		until := r.Now().Add(emptyPatience)
-		if s.record.Until == nil || s.record.Until.After(until) { // Written by others, or by an earlier version.
+		if s.record.Until == nil || s.record.Until.After(until) { // Another writer, or an earlier version, has written it.
 			s.record.Until = ptr.To(metav1.NewTime(until))
 			break
 		}

@@ -35,23 +35,23 @@ type Renderer interface {
 	Render(ctx context.Context, namespace, template string, data map[string]any) ([]byte, error)
 }
 
-// written describes the last values of a release: their sources, and the object that holds them.
+// written describes the last written values of a release: their sources, and the object that holds them.
 type written struct {
 	from   uint64
 	digest string
 	// object is the digest of the object, and bundle its owner.
 	object string
 	bundle types.UID
-	// failed is the error of the rendering, and at the time of all this.
+	// failed is the error of the rendering, and at is the time of the rendering or write.
 	failed error
 	at     time.Time
 	// isHeld says that the values were not written: the release waits for its turn in the rollout.
 	isHeld bool
 }
 
-// isOf reports whether the values that the record names were written, for the Bundle of now.
+// isOf reports whether the values that the record names were written for the current Bundle.
 func (w written) isOf(s *scope) bool {
-	isWaiting := s.record.Rollout != nil && s.record.Rollout.Pending != "" // The record was not written, or is not in the cache yet.
+	isWaiting := s.record.Rollout != nil && s.record.Rollout.Pending != "" // The record was not written, or the cache does not have it yet.
 	return w.failed == nil && !w.isHeld && !isWaiting && w.digest == s.record.Digest && w.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID
 }
 
@@ -113,11 +113,11 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 
 // putOrHold writes rendered values, unless the release has to wait for its turn in a rollout.
 func (r *Reconciler) putOrHold(ctx context.Context, s *scope, last written, layers []plan.Layer, digest string, from uint64) error {
-	if last.isHeld { // Its turn has come for the values of these sources; an unsteady template has others now.
+	if last.isHeld { // The release has its turn for the values from these sources; a template with random functions has rendered others now.
 		return r.put(ctx, s, s.next(layers, digest), layers, from)
 	}
 	if last.isOf(s) && s.hasContent() && digest != last.digest {
-		// The template gives something else each time. Without a change there is no upgrade.
+		// The template renders something else each time. Without a change of its sources there is no upgrade.
 		last.at = r.Now()
 		r.rendered.Store(client.ObjectKeyFromObject(s.release), last)
 		s.retryAfter(checkInterval)

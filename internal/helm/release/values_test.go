@@ -153,7 +153,7 @@ func TestFailuresAreRemembered(t *testing.T) {
 	}{
 		"an error of the template": {worker.Problem("no such field"), 1},
 		"its limit":                {worker.LimitError("it takes longer than 5s"), 1},
-		"a worker that is lacking": {io.ErrUnexpectedEOF, 2},
+		"no free worker":           {io.ErrUnexpectedEOF, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			renders := &renderer{fails: test.fails}
@@ -235,8 +235,8 @@ func TestWrittenOnce(t *testing.T) {
 	}
 }
 
-// A template that gives something else each time upgrades nothing while its sources stay the same, although values in
-// a Secret are written again.
+// A template that renders something else each time causes no upgrade while its sources stay the same, although
+// values in a Secret are written again.
 func TestUnsteadyTemplates(t *testing.T) {
 	w := newWorld(t, &renderer{gives: "a: b", unsteady: true})
 	secret := func(s *scope) {
@@ -277,7 +277,8 @@ func (listing) Objects(context.Context, *clusterv1.Cluster) (controlPlane, infra
 
 func (listing) Digest(context.Context, *clusterv1.Cluster, io.Writer) bool { return false }
 
-// A release that cannot render its values yet has not taken its inputs over: a rollout would count it as done with them.
+// A release that cannot render its values yet does not count as having processed its inputs: a rollout would take
+// it for done.
 func TestListing(t *testing.T) {
 	w := newWorld(t, &renderer{gives: "a: b"})
 	w.Sources = listing{}
@@ -440,6 +441,6 @@ func TestEmptiedLate(t *testing.T) {
 	}
 	w.clock.Step(emptyPatience)
 	if got := leaving(); got != plan.Withdrawn {
-		t.Errorf("in the end it is %s", got)
+		t.Errorf("finally it is %s", got)
 	}
 }

@@ -67,7 +67,7 @@ type spool struct {
 // Write adds a part.
 func (s *spool) Write(data []byte) (int, error) {
 	if !s.room.Try(s.namespace, int64(len(data))) {
-		return 0, failf("", "too many other downloads are under way")
+		return 0, failf("", "too many other downloads are in progress")
 	}
 	s.size += int64(len(data))
 	s.parts = append(s.parts, bytes.Clone(data))

@@ -1,6 +1,6 @@
-// Package repository is the client for chart repositories: indexes over https, and OCI registries.
-// It owns every connection to them, and decides how much a connection may carry, for how long, and
-// where it may lead. It knows neither Clusters nor Fleet, except how a Bundle carries a chart.
+// Package repository is the client for chart repositories: indexes over https, and OCI registries. It makes every
+// connection to them, and limits how much a connection may transfer, how long it may take, and where it may lead.
+// It knows neither Clusters nor Fleet, except how a Bundle carries a chart.
 package repository
 
 import (
@@ -61,14 +61,14 @@ func (a *Access) isAnonymous() bool {
 
 // Request names a chart, and says how to reach its repository.
 type Request struct {
-	// RepoURL is https:// or oci://; the chart lies below it.
+	// RepoURL is https:// or oci://; the chart is below it.
 	RepoURL, Chart string
 	// Version is exact, a range, or empty for the newest.
 	Version string
 	Access  Access
-	// Namespace is the HelmChartProxy's: namespaces share workers and memory fairly.
+	// Namespace is the namespace of the HelmChartProxy. Namespaces share workers and memory fairly.
 	Namespace string
-	// byAgents says that the agents of clusters make the request.
+	// byAgents says that the agents of clusters will make the request.
 	byAgents bool
 }
 
@@ -128,7 +128,7 @@ func IsExact(version string) bool {
 	return err == nil
 }
 
-// Version returns the exact version that a request means now.
+// Version returns the exact version that a request currently resolves to.
 func (c *Client) Version(ctx context.Context, request Request) (string, error) {
 	if IsExact(request.Version) {
 		return request.Version, nil
@@ -288,9 +288,9 @@ func choose(entries []worker.Entry, wanted string) (best worker.Entry, isFound b
 	return best, newest != nil
 }
 
-// once does something once for all callers that need it at the same time; the first may leave before the others.
-// A failure stays the answer for its namespace only, and others then try by themselves: the request may have
-// lacked memory or workers of its namespace.
+// once calls a function once for all callers that need its result at the same time; the first may leave before the
+// others. A failure is remembered only for its namespace, and others try themselves: the request may have lacked
+// memory or workers of its namespace.
 func once[T any](ctx context.Context, c *Client, namespace, key string, do func(context.Context) (T, error)) (none T, err error) {
 	own := namespace + " " + key
 	for _, flight := range []string{key, own} {

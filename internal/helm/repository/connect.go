@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// slow limits the time until a repository begins to answer.
+// slow is how long a repository may take to begin its answer.
 const slow = 30 * time.Second
 
 // DeniedNetworks returns the networks without repositories: loopback, the addresses where clouds hand
@@ -23,7 +23,7 @@ func DeniedNetworks() []net.IPNet {
 	var networks []net.IPNet
 	for _, network := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "::/128", "::1/128", "fd00:ec2::254/128", "fe80::/10", "ff00::/8"} {
 		_, parsed, err := net.ParseCIDR(network)
-		if err != nil { // They are constants.
+		if err != nil { // These are constants.
 			panic(err)
 		}
 		networks = append(networks, *parsed)
@@ -82,7 +82,7 @@ func (c *Client) connect(namespace string, access Access) (*http.Client, error) 
 func (c *Client) refuse(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return failf("", "an address that is none")
+		return failf("", "an invalid address")
 	}
 	its := to.Addr().Unmap().WithZone("")
 	for _, denied := range c.DeniedNetworks {
@@ -104,7 +104,7 @@ type guarded struct {
 // RoundTrip sends a request.
 func (g *guarded) RoundTrip(request *http.Request) (*http.Response, error) {
 	if request.URL.Scheme != "https" && !g.AllowHTTP {
-		return nil, failf(Invalid, "%s is not reached by https", request.URL.Host)
+		return nil, failf(Invalid, "%s is not an https URL", request.URL.Host)
 	}
 	host := g.namespace + " host " + request.URL.Host
 	if err, age, isKnown := g.failures.get(host, g.now()); isKnown && age < failureTTL {

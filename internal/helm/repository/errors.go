@@ -13,14 +13,14 @@ import (
 	"oras.land/oras-go/v2/registry/remote/errcode"
 )
 
-// Reason classifies an error; empty if trying again may help.
+// Reason classifies an error; empty if a retry may help.
 type Reason string
 
 // Reasons of errors.
 const (
 	Untrusted    Reason = "Untrusted"    // The certificate of the repository is not trusted.
 	BadAuthority Reason = "BadAuthority" // Access.Authorities holds no certificate.
-	Refused      Reason = "Refused"      // The repository wants other credentials.
+	Refused      Reason = "Refused"      // The repository requires other credentials.
 	Invalid      Reason = "Invalid"      // There is no repository, or it is broken.
 	TooLarge     Reason = "TooLarge"
 	NoChart      Reason = "NoChart"
@@ -83,7 +83,7 @@ func shown(at string, err error) error {
 	case errors.As(err, &request) && request.Timeout():
 		return failf("", "%s took too long to answer", at)
 	default:
-		return failf("", "%s gave an answer that cannot be read", at)
+		return failf("", "%s sent an answer that cannot be read", at)
 	}
 }
 

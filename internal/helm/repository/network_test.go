@@ -22,7 +22,7 @@ import (
 	shelf "github.com/muster-fleet/muster/test/helm/repository"
 )
 
-// serve plays a server whose answers make a repository or registry.
+// serve simulates a server for a repository or registry.
 func serve(t *testing.T, handler http.HandlerFunc) (its *httptest.Server, authority []byte) {
 	t.Helper()
 	its = httptest.NewUnstartedServer(handler)
@@ -44,7 +44,7 @@ func networks(t *testing.T, texts ...string) (all []net.IPNet) {
 	return all
 }
 
-// refused asks for a chart, and returns the error.
+// refused requests a chart, and returns the error.
 func refused(t *testing.T, request Request, denied ...net.IPNet) string {
 	t.Helper()
 	client, _ := newClient()
@@ -61,8 +61,8 @@ func TestRedirects(t *testing.T) {
 	sent := ""
 	other, authority := serve(t, func(_ http.ResponseWriter, r *http.Request) { sent += r.Header.Get("Authorization") + "!" })
 	for to, want := range map[string]string{
-		other.URL + "/index.yaml":              "is no index of a Helm repository",
-		"http://127.0.0.1:1/?signature=hidden": "it redirects to http://127.0.0.1:1/, where it is not followed",
+		other.URL + "/index.yaml":              "is not an index of a Helm repository",
+		"http://127.0.0.1:1/?signature=hidden": "it redirects to http://127.0.0.1:1/, which is not followed",
 	} {
 		first, its := serve(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusFound) })
 		said := refused(t, Request{RepoURL: first.URL, Chart: "web", Access: Access{Username: "u", Password: "p", Authorities: append(its, authority...)}})
@@ -75,7 +75,7 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// The Client reaches no denied network, whatever leads there.
+// The Client connects to no denied network, whatever leads there.
 func TestDenied(t *testing.T) {
 	reached := 0
 	its, authority := serve(t, func(http.ResponseWriter, *http.Request) { reached++ })
@@ -176,7 +176,7 @@ func TestRegistry(t *testing.T) {
 		{manifest: layer(1 << 40), want: "is larger than 50 MiB", content: archive},
 		{manifest: layer(len(archive) + 1), want: "cannot be read", content: archive},
 		{manifest: layer(len(archive)), want: "its digest differs", content: append([]byte("x"), archive[1:]...)},
-		{manifest: `{"schemaVersion":2,"layers":[]}`, want: "is no Helm chart"},
+		{manifest: `{"schemaVersion":2,"layers":[]}`, want: "is not a Helm chart"},
 		{manifest: strings.Repeat(" ", 2<<20), want: "is larger than 1 MiB"},
 		{manifest: layer(len(archive)), want: "answered 401 Unauthorized", change: func(r *Request) { r.Access.Username = "nobody" }},
 		{manifest: layer(len(archive)), want: "answered 401 Unauthorized", change: func(r *Request) { r.Access.Username, r.Access.Password = "", "" }},
@@ -241,15 +241,15 @@ func TestSizes(t *testing.T) {
 				}
 			}
 		}},
-		"an archive, declared": {want: "the chart takes 9216 KiB in a Bundle, which can carry 900", fits: true, answer: archiveOf(9<<20, true)},
-		"an archive":           {want: "the chart takes 8192 KiB in a Bundle, which can carry 900", fits: true, answer: archiveOf(9<<20, false)},
+		"an archive, declared": {want: "the chart takes 9216 KiB in a Bundle, which can hold 900", fits: true, answer: archiveOf(9<<20, true)},
+		"an archive":           {want: "the chart takes 8192 KiB in a Bundle, which can hold 900", fits: true, answer: archiveOf(9<<20, false)},
 		"a large archive":      {want: "web.tgz is larger than 50 MiB", answer: archiveOf(60<<20, true)},
-		"no archive":           {want: "the chart is no archive", answer: archiveOf(0, false)},
+		"no archive":           {want: "the chart is not an archive", answer: archiveOf(0, false)},
 		"tags":                 {oci: true, want: "there are more tags than fit into 4 MiB", answer: paged(full, 6)},
 		"empty tags":           {oci: true, want: "has no version", answer: paged(empty, 2)},
 		"pages":                {oci: true, want: "has more than 64 pages of tags", answer: paged(`{"tags":["1.0.0"]}`, 1000)},
 		"a page":               {oci: true, want: "cannot be read", answer: paged(`{"tags":["`+strings.Repeat("x", 5<<20)+`"]}`, 1)},
-		"no tags":              {oci: true, want: "is not there", answer: func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) }},
+		"no tags":              {oci: true, want: "does not exist", answer: func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			its, authority := serve(t, test.answer)
@@ -314,7 +314,7 @@ func paged(page string, times int) http.HandlerFunc {
 	}
 }
 
-// What one namespace fails to get, for lack of memory or workers of its own, another one gets.
+// If one namespace lacks memory or workers for a chart, another one still gets the chart.
 func TestFailuresOfOthers(t *testing.T) {
 	client, _ := newClient()
 	refused := errors.New("your namespace has used up its memory")
@@ -363,7 +363,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// A registry without a version is not one whose answer cannot be read.
+// A registry without a version must not be reported as one whose answer cannot be read.
 func TestNoSuchTag(t *testing.T) {
 	its, authority := serve(t, func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) })
 	request := Request{RepoURL: strings.Replace(its.URL, "https://", "oci://", 1), Chart: "web", Access: Access{Authorities: authority}}
@@ -376,7 +376,7 @@ func TestNoSuchTag(t *testing.T) {
 	}
 }
 
-// silent plays a host that never answers, and counts requests.
+// silent simulates a host that never answers, and counts requests.
 type silent struct{ asked int }
 
 func (s *silent) RoundTrip(*http.Request) (*http.Response, error) {

@@ -23,7 +23,7 @@ func checkRedirect(to *http.Request, via []*http.Request) error {
 	from := via[0].URL
 	if len(via) >= mostRedirects || from.Scheme == "https" && to.URL.Scheme != "https" {
 		// Without the query, which may hold a signature.
-		return redirectError(fmt.Sprintf("it redirects to %s://%s%s, where it is not followed", to.URL.Scheme, to.URL.Host, to.URL.EscapedPath()))
+		return redirectError(fmt.Sprintf("it redirects to %s://%s%s, which is not followed", to.URL.Scheme, to.URL.Host, to.URL.EscapedPath()))
 	}
 	if !isSameOrigin(from, to.URL) {
 		to.Header.Del("Authorization")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// redirected plays servers: each answers with where to go on, or with what it was sent.
+// redirected simulates servers: each answers with a redirect, or with the credentials that it was sent.
 type redirected map[string]string
 
 func (r redirected) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -39,7 +39,7 @@ func TestCheckRedirect(t *testing.T) {
 		request.Header.Set("Authorization", "secret")
 		response, err := client.Do(request)
 		if want == "refused" {
-			if err == nil || !strings.Contains(err.Error(), "it redirects to http://a.example.com/y, where it is not followed") || strings.Contains(strings.SplitN(err.Error(), ": ", 2)[1], "hidden") {
+			if err == nil || !strings.Contains(err.Error(), "it redirects to http://a.example.com/y, which is not followed") || strings.Contains(strings.SplitN(err.Error(), ": ", 2)[1], "hidden") {
 				t.Errorf("%s: %v", to, err)
 			}
 			continue
@@ -54,7 +54,7 @@ func TestCheckRedirect(t *testing.T) {
 	}
 	client := &http.Client{Transport: redirected{from: from}, CheckRedirect: checkRedirect}
 	if _, err := client.Get(from); err == nil {
-		t.Error("it is redirected for ever")
+		t.Error("redirects are followed for ever")
 	}
 }
 

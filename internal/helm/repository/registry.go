@@ -43,7 +43,7 @@ var _ source = (*registry)(nil)
 func (c *Client) newRegistry(client *http.Client, request Request, at string) (source, error) {
 	repository, err := remote.NewRepository(at)
 	if err != nil {
-		return nil, failf(Invalid, "oci://%s is not where a chart can be", at)
+		return nil, failf(Invalid, "oci://%s is not a valid location of a chart", at)
 	}
 	login := &auth.Client{Client: client, Cache: auth.NewCache()}
 	login.SetUserAgent(c.UserAgent)
@@ -79,7 +79,7 @@ func (r *registry) list(ctx context.Context) ([]byte, error) {
 	case errors.Is(err, errdef.ErrTooManyPages):
 		return nil, failf(Invalid, "%s has more than %d pages of tags", r.at, maxPages)
 	case errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound:
-		return nil, failf(NoChart, "%s is not there", r.at)
+		return nil, failf(NoChart, "%s does not exist", r.at)
 	case err != nil:
 		return nil, shown(r.at, err)
 	}
@@ -119,7 +119,7 @@ func (r *registry) open(ctx context.Context, version string) (*download, error) 
 		}
 		return &download{body, r.at + ":" + version, part.Size, part.Digest.String()}, r.shown(version, err)
 	}
-	return nil, failf(Invalid, "%s:%s is no Helm chart", r.at, version)
+	return nil, failf(Invalid, "%s:%s is not a Helm chart", r.at, version)
 }
 
 // Login returns the login for a host from a Docker configuration, by Helm's rules: Docker Hub's login has a

@@ -138,21 +138,21 @@ func TestTrouble(t *testing.T) {
 		version string
 		want    string
 	}{
-		"no such chart":    {func(r *Request) { r.Chart = "other" }, "1.0.0", `has no chart "other"`},
-		"no such version":  {func(*Request) {}, "7.0.0", `has no version "7.0.0" of chart "web"`},
-		"wrong password":   {func(r *Request) { r.Access.Password = "guess" }, "1.2.0", "answered 401 Unauthorized"},
-		"no password":      {func(r *Request) { r.Access.Username, r.Access.Password = "", "" }, "1.2.0", "answered 401 Unauthorized"},
-		"unknown issuer":   {func(r *Request) { r.Access.Authorities = nil }, "1.2.0", "certificate signed by unknown authority"},
-		"no certificate":   {func(r *Request) { r.Access.Authorities = []byte("x") }, "1.2.0", "holds no certificate in PEM"},
-		"another digest":   {func(*Request) {}, "1.0.0", "its digest differs"},
-		"too large":        {func(r *Request) { r.Chart = "large" }, "1.0.0", "KiB in a Bundle, which can carry 900"},
-		"plain http":       {func(r *Request) { r.RepoURL = "http://127.0.0.1:1" }, "1.0.0", "neither https nor oci"},
-		"nobody listens":   {func(r *Request) { r.RepoURL = "https://127.0.0.1:1" }, "1.0.0", "connection refused"},
-		"no registry":      {func(r *Request) { r.RepoURL = "oci://127.0.0.1:1/charts" }, "1.0.0", "connection refused"},
-		"password in URL":  {func(r *Request) { r.RepoURL = "https://me:guess@127.0.0.1:1" }, "1.0.0", "contains a user or a password"},
-		"password for oci": {func(r *Request) { r.RepoURL = "oci://me:guess@127.0.0.1:1" }, "1.0.0", "contains a user or a password"},
-		"no URL":           {func(r *Request) { r.RepoURL = "https://guess%zz" }, "1.0.0", "the URL of the repository cannot be parsed"},
-		"not where it is":  {func(r *Request) { r.RepoURL = "oci://127.0.0.1:1/A b" }, "1.0.0", "is not where a chart can be"},
+		"no such chart":       {func(r *Request) { r.Chart = "other" }, "1.0.0", `has no chart "other"`},
+		"no such version":     {func(*Request) {}, "7.0.0", `has no version "7.0.0" of chart "web"`},
+		"wrong password":      {func(r *Request) { r.Access.Password = "guess" }, "1.2.0", "answered 401 Unauthorized"},
+		"no password":         {func(r *Request) { r.Access.Username, r.Access.Password = "", "" }, "1.2.0", "answered 401 Unauthorized"},
+		"unknown issuer":      {func(r *Request) { r.Access.Authorities = nil }, "1.2.0", "certificate signed by unknown authority"},
+		"no certificate":      {func(r *Request) { r.Access.Authorities = []byte("x") }, "1.2.0", "holds no certificate in PEM"},
+		"another digest":      {func(*Request) {}, "1.0.0", "its digest differs"},
+		"too large":           {func(r *Request) { r.Chart = "large" }, "1.0.0", "KiB in a Bundle, which can hold 900"},
+		"plain http":          {func(r *Request) { r.RepoURL = "http://127.0.0.1:1" }, "1.0.0", "neither https nor oci"},
+		"nobody listens":      {func(r *Request) { r.RepoURL = "https://127.0.0.1:1" }, "1.0.0", "connection refused"},
+		"no registry":         {func(r *Request) { r.RepoURL = "oci://127.0.0.1:1/charts" }, "1.0.0", "connection refused"},
+		"password in URL":     {func(r *Request) { r.RepoURL = "https://me:guess@127.0.0.1:1" }, "1.0.0", "contains a user or a password"},
+		"password for oci":    {func(r *Request) { r.RepoURL = "oci://me:guess@127.0.0.1:1" }, "1.0.0", "contains a user or a password"},
+		"no URL":              {func(r *Request) { r.RepoURL = "https://guess%zz" }, "1.0.0", "the URL of the repository cannot be parsed"},
+		"not at its location": {func(r *Request) { r.RepoURL = "oci://127.0.0.1:1/A b" }, "1.0.0", "is not a valid location of a chart"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			request := request
@@ -165,7 +165,7 @@ func TestTrouble(t *testing.T) {
 			if strings.Contains(err.Error(), shelf.Password) || strings.Contains(err.Error(), "guess") {
 				t.Errorf("the error contains the password: %v", err)
 			}
-			// Has looks for the archive, not into it.
+			// Has looks for the archive, but does not read it.
 			client, _ = newClient()
 			err = client.Has(t.Context(), request, test.version)
 			if isThere := name == "another digest" || name == "too large"; isThere != (err == nil) || err != nil && !strings.Contains(err.Error(), test.want) {
@@ -194,7 +194,7 @@ func noise(size int) string {
 	return text.String()
 }
 
-// The password of a repository does not go where its index leads.
+// The password of a repository is not sent to other hosts to which its index leads.
 func TestOtherHost(t *testing.T) {
 	its, request := served(t)
 	other := shelf.New()
@@ -225,7 +225,7 @@ func TestCache(t *testing.T) {
 	}
 	kept.put("1", 1, 100, now.Add(time.Second))
 	if len(kept.kept) != 1 {
-		t.Errorf("%d are kept beside a large one", len(kept.kept))
+		t.Errorf("%d are kept in addition to a large one", len(kept.kept))
 	}
 }
 
@@ -246,7 +246,7 @@ func TestRoom(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := other.Write(part); err == nil {
-		t.Error("all take more than there is")
+		t.Error("all together take more than the limit")
 	}
 	one.end()
 	other.end()
@@ -288,7 +288,7 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// Agents can download what the manager could, and send the credentials to no other host.
+// Agents can download the same charts as the manager, and send the credentials to no other host.
 func TestHas(t *testing.T) {
 	for name, test := range map[string]struct {
 		url, want string
@@ -299,7 +299,7 @@ func TestHas(t *testing.T) {
 		"in the clear":                     {url: "http://charts.example.com/web.tgz", want: "which is not https"},
 		"no URL":                           {url: "", want: "names no usable URL"},
 		"another origin, with credentials": {url: "https://charts.example.com/web.tgz?signature=hidden", want: "leads to https://charts.example.com/web.tgz, where credentials must not go"},
-		"where nobody is to connect to":    {url: "https://169.254.169.254/web.tgz", open: true, want: "169.254.169.254 is in 169.254.0.0/16"},
+		"in a denied network":              {url: "https://169.254.169.254/web.tgz", open: true, want: "169.254.169.254 is in 169.254.0.0/16"},
 	} {
 		its, request := served(t)
 		its.Put("index.yaml", fmt.Appendf(nil, "apiVersion: v1\nentries: {web: [{apiVersion: v2, name: web, version: 1.0.0, urls: [%q]}]}", test.url))

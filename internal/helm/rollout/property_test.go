@@ -22,14 +22,14 @@ type release struct {
 	isPaused, isInstalled bool
 }
 
-// world is what there is, and what people and the caller of Next have noted.
+// world is the simulated state, with the annotations of people and of the caller of Next.
 type world struct {
 	now             time.Time
 	stages          []Stage
 	releases        []*release
 	joined, changes int
-	// shown are the approvals that people have seen, and offers what each was for. Approval is the one that was given
-	// last, and consent has the changes of all that were given.
+	// shown are the approvals that people have seen, and offers has the changes of each. Approval is the last one
+	// that was given, and consent has the changes of all given approvals.
 	shown    []string
 	offers   map[string]map[string]string
 	approval string
@@ -62,14 +62,14 @@ func (r *release) install(w *world) {
 	r.isInstalled, r.Available, r.has, r.completed, r.Ready = true, true, r.wants, r.wants, w.now
 }
 
-// event is one of the things that can happen. Which release it concerns, and how, follows from n and from what there is,
-// so that a history without some of its events is a history, too.
+// event is an event of the simulation. Which release it affects, and how, follows from n and the state of the
+// world, so that a history without some of its events is still a history.
 type event struct {
 	kind int
 	n    uint32
 }
 
-// events are what can happen to a release, or to the world. Each reports whether it has happened.
+// events are the possible events of a release or of the world. Each reports whether it had an effect.
 var events = []struct {
 	name string
 	do   func(w *world, r *release, n int) bool
@@ -142,7 +142,7 @@ var events = []struct {
 	{"reconcile", func(w *world, _ *release, _ int) bool { return w.persist(w.next(w.targets()), 1000) }},
 }
 
-// flip makes most things well sooner than it makes them bad.
+// flip repairs things more often than it breaks them.
 func flip(is *bool, n int) bool {
 	was := *is
 	*is = !was && n%4 == 0
@@ -165,7 +165,7 @@ func (r *release) becomeReady(w *world) bool {
 	return true
 }
 
-// change makes releases want a new state, or sometimes one that was wanted before.
+// change gives releases a new wanted state, or sometimes an earlier one.
 func (w *world) change(n int, isChanged func(int) bool) bool {
 	w.changes++
 	state := max(0, w.changes-n>>16%4*(n>>24%2))
@@ -185,7 +185,7 @@ func (w *world) approve(shown string) bool {
 	return true
 }
 
-// persist notes a decision in the order that Decision asks for, but not more than so many of its parts.
+// persist records a decision in the order that Decision requires, but at most this many of its parts.
 func (w *world) persist(d Decision, most int) bool {
 	for _, r := range w.releases {
 		if i := slices.Index(d.Approve, r.Cluster); i >= 0 && i < most {
@@ -225,12 +225,12 @@ func (w *world) next(targets []Target) Decision {
 	return Next(w.stages, targets, w.approval, func(parts []string) string { return strings.Join(parts, ",") }, w.now)
 }
 
-// fact is what the description of rollouts says of a release, and what the decision does with it.
+// fact is what the specification of rollouts says about a release, and what the decision does with it.
 type fact struct {
 	Target
 	waits, isApproved, mayMove bool // Its turn is still to come.
-	busy                       bool // It takes a change over.
-	steady, settled            bool // It has been ready with what it should have; so long that the next stage may begin.
+	busy                       bool // It is being updated.
+	steady, settled            bool // It has been ready with the wanted state; long enough for the next stage to begin.
 	moves, approves            bool
 }
 
@@ -260,7 +260,7 @@ func number(facts []fact, is func(fact) bool) (n int) {
 	return n
 }
 
-// check compares the decision about what there is now with what the description of rollouts says.
+// check compares the decision about the current state with the specification of rollouts.
 func (w *world) check(rng *rand.Rand) error {
 	targets := w.targets()
 	d := w.next(targets)
@@ -277,11 +277,11 @@ func (w *world) check(rng *rand.Rand) error {
 	for _, f := range facts {
 		switch {
 		case f.moves && !f.mayMove:
-			return fmt.Errorf("%s moves, but is not held, or its change is unknown or not approved", f.Cluster.Name)
+			return fmt.Errorf("%s is updated, but is not held, or its change is unknown or not approved", f.Cluster.Name)
 		case f.moves && f.Stage > open && !f.Returns:
-			return fmt.Errorf("%s moves, but stage %d is not done", f.Cluster.Name, open)
+			return fmt.Errorf("%s is updated, but stage %d is not done", f.Cluster.Name, open)
 		case (f.moves && !f.Returns || f.approves) && w.stages[f.Stage].Manual && !w.consent[f.Cluster.Name+f.Pending]:
-			return fmt.Errorf("nobody has approved %s for %s", f.Pending, f.Cluster.Name)
+			return fmt.Errorf("no one has approved %s for %s", f.Pending, f.Cluster.Name)
 		}
 	}
 	noted, isHalted := len(d.Move)+len(d.Approve), w.isHalted(facts)
@@ -293,9 +293,9 @@ func (w *world) check(rng *rand.Rand) error {
 	}
 	switch {
 	case noted != number(facts, func(f fact) bool { return f.moves || f.approves }):
-		return errors.New("a release moves that is unknown, aside, or there twice")
+		return errors.New("a release is updated that is unknown or aside, or is listed twice")
 	case (isHalted || d.Reason == Halted) && noted > number(facts, func(f fact) bool { return f.moves && f.Returns }):
-		return errors.New("the rollout is halted, and something moves")
+		return errors.New("the rollout is halted, but releases are updated")
 	case d.Reason == Halted && !isHalted, d.Reason != Halted && isHalted && number(facts, func(f fact) bool { return f.waits }) > 0:
 		return fmt.Errorf("should be halted: %t; the decision is %+v", isHalted, d)
 	case d.Reason == Halted:
@@ -321,8 +321,8 @@ func (w *world) isHalted(facts []fact) bool {
 	})
 }
 
-// checkReturns checks that as many releases of a stage as may return to the state of the last completed rollout,
-// wherever the rollout is.
+// checkReturns checks that exactly the allowed number of releases of a stage return to the state of the last
+// completed rollout, whatever the rollout's stage.
 func checkReturns(stage Stage, facts []fact) error {
 	unavailable := number(facts, func(f fact) bool { return !f.Offline && (f.busy || !f.Available) })
 	returns := func(f fact) bool { return f.Returns && f.mayMove }
@@ -339,7 +339,8 @@ func checkReturns(stage Stage, facts []fact) error {
 	return nil
 }
 
-// checkStage checks that as many releases of a stage move as may, and that the decision says what the stage waits for.
+// checkStage checks that exactly the allowed number of releases of a stage are updated, and that the decision says
+// what the stage waits for.
 func checkStage(stage Stage, facts []fact, d Decision, isOpen, isReached bool) error {
 	count := func(is func(fact) bool) int { return number(facts, is) }
 	unavailable := count(func(f fact) bool { return !f.Offline && (f.busy || !f.Available) })
@@ -350,14 +351,14 @@ func checkStage(stage Stage, facts []fact, d Decision, isOpen, isReached bool) e
 	approved := count(func(f fact) bool { return f.approves })
 	switch {
 	case moving > 0 && unavailable+moving > stage.MaxUnavailable:
-		return fmt.Errorf("%d are unavailable, and %d move", unavailable, moving)
+		return fmt.Errorf("%d are unavailable, and %d are updated", unavailable, moving)
 	case approved > 0 && (approved != count(isLacking) || count(func(f fact) bool { return f.moves && !f.Returns }) > 0):
-		return errors.New("approval is not noted for all before any moves")
+		return errors.New("a release is updated before the approval is recorded for all")
 	case !isReached:
 	case moving < min(count(costs), stage.MaxUnavailable-unavailable):
-		return fmt.Errorf("%d are unavailable, and only %d move", unavailable, moving)
+		return fmt.Errorf("%d are unavailable, and only %d are updated", unavailable, moving)
 	case count(func(f fact) bool { return f.mayMove && !costs(f) && !f.moves }) > 0:
-		return errors.New("offline or unavailable releases do not move")
+		return errors.New("offline or unavailable releases are not updated")
 	case !isOpen:
 	case isSteady != (d.Reason == Soaking) || isSteady && (d.Again <= 0 || d.Again > stage.Soak):
 		return fmt.Errorf("should soak: %t", isSteady)
@@ -366,12 +367,12 @@ func checkStage(stage Stage, facts []fact, d Decision, isOpen, isReached bool) e
 		count(func(f fact) bool {
 			return f.busy && (f.Pending != "" || !f.Failed && !f.Regressed) || f.waits && f.isApproved && (!f.Unknown || !f.Offline)
 		}) == 0:
-		return errors.New("nothing but approval lacks")
+		return errors.New("only the approval is missing")
 	}
 	return nil
 }
 
-// show has people see what waits for approval: all that is held in the stage.
+// show lets people see what waits for approval: all held releases of the stage.
 func (w *world) show(d Decision, facts []fact) error {
 	if (d.Approval != "") != (d.Reason == WaitingForApproval) {
 		return fmt.Errorf("an approval belongs to another decision than %+v", d)
@@ -392,7 +393,8 @@ func (w *world) show(d Decision, facts []fact) error {
 	return nil
 }
 
-// settle has everything healthy and approved from now on, with or without what is offline or paused. Then the rollout ends.
+// settle makes everything healthy and approved from now on, with or without the offline and paused releases. The
+// rollout must then end.
 func (w *world) settle(rng *rand.Rand, isComplete bool) error {
 	for _, r := range w.releases {
 		// A release that has failed halts the rollout, whether its agent is silent or not.
@@ -401,7 +403,7 @@ func (w *world) settle(rng *rand.Rand, isComplete bool) error {
 	}
 	for range 20 * len(w.releases) {
 		if err := w.check(rng); err != nil {
-			return fmt.Errorf("while all is healthy: %w", err)
+			return fmt.Errorf("while everything is healthy: %w", err)
 		}
 		d := w.next(w.targets())
 		if d.Reason == Completed && number(w.facts(d), func(f fact) bool { return !f.Offline && f.Pending != "" }) == 0 {
@@ -415,7 +417,7 @@ func (w *world) settle(rng *rand.Rand, isComplete bool) error {
 		w.approve(d.Approval)
 		w.now = w.now.Add(max(d.Again, time.Second))
 	}
-	return fmt.Errorf("all is healthy, and the rollout does not end: %+v", w.next(w.targets()))
+	return fmt.Errorf("everything is healthy, but the rollout does not end: %+v", w.next(w.targets()))
 }
 
 func play(seed uint64, history []event) (*world, error) {
@@ -433,8 +435,8 @@ func play(seed uint64, history []event) (*world, error) {
 	return w, w.settle(rng, seed%2 == 0)
 }
 
-// TestHistories plays histories, and after each event compares the decision with the description of rollouts. MUSTER_SEED
-// is the seed of the first.
+// TestHistories plays random histories, and after each event compares the decision with the specification of
+// rollouts. MUSTER_SEED is the seed of the first.
 func TestHistories(t *testing.T) {
 	first, err := strconv.ParseUint(os.Getenv("MUSTER_SEED"), 10, 64)
 	if err != nil {
@@ -448,7 +450,7 @@ func TestHistories(t *testing.T) {
 		if _, err := play(seed, history); err == nil {
 			continue
 		}
-		for i := len(history) - 1; i >= 0; i-- { // Find a short one.
+		for i := len(history) - 1; i >= 0; i-- { // Find a shorter history that fails, too.
 			if shorter := slices.Delete(slices.Clone(history), i, i+1); func() bool { _, err := play(seed, shorter); return err != nil }() {
 				history = shorter
 			}

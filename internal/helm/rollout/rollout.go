@@ -1,5 +1,5 @@
-// Package rollout decides which releases of a HelmChartProxy may take a change over next. It is pure: its inputs
-// are the stages, the observed state of each release, and the time.
+// Package rollout decides which releases of a HelmChartProxy may get a change next. It is pure: its inputs are the
+// stages, the observed state of each release, and the time.
 package rollout
 
 import (
@@ -22,7 +22,7 @@ type Stage struct {
 	Soak time.Duration
 	// Manual says that each change needs to be approved.
 	Manual bool
-	// MaxFailing is on how many Clusters a change may fail.
+	// MaxFailing is the number of Clusters on which a change may fail.
 	MaxFailing int
 }
 
@@ -33,50 +33,51 @@ type Target struct {
 	Stage int
 	// Unknown says that the release may have a change that it has not reported yet.
 	Unknown bool
-	// Pending is the hash of the change that the release waits for; empty if it has the wanted state.
+	// Pending is the hash of the change that the release waits for; empty if it already has the wanted state.
 	Pending string
-	// Approved is the hash of the change that a person approved last, and Granted of the change that the release may
-	// take over.
+	// Approved is the hash of the change that a person approved last, and Granted is the hash of the change that
+	// the release may get.
 	Approved, Granted string
-	// Ready is since when the release has been ready with the state that it has; zero if it has not been, or ceased to be
-	// while its stage was soaking.
+	// Ready is since when the release has been ready with its current state; zero if it has not been ready, or
+	// ceased to be while its stage was soaking.
 	Ready time.Time
-	// Available says that the release works, whatever state it has.
+	// Available says that the release works, with whichever state.
 	Available bool
-	// Failed says that the release could not take the wanted state over, and Blocked that its values do not render, so
-	// that it keeps the last state.
+	// Failed says that the wanted state could not be deployed, and Blocked that the values do not render, so that
+	// the release keeps its last state.
 	Failed, Blocked bool
 	// Regressed says that the release ceased to be ready while its stage was soaking.
 	Regressed bool
-	// Since is when the release took its state over; zero if it has had that for longer than there has been a rollout.
+	// Since is when the release got its current state; zero if it has had that state since before spec.rollout was
+	// set.
 	Since time.Time
 	// Returns says that the change that the release waits for is the state that it had when the rollout was last completed.
 	Returns bool
 	// Offline says that the agent is silent.
 	Offline bool
-	// Aside says that the release has no part in the rollout: it is not installed yet, its Cluster is paused, leaves, or
-	// is not in Fleet.
+	// Aside says that the release does not take part in the rollout: it is not installed yet, or its Cluster is
+	// paused, is being removed, or is not in Fleet.
 	Aside bool
 }
 
 // isHeld reports whether the release waits for its turn.
 func (t Target) isHeld() bool { return t.Pending != "" && t.Granted != t.Pending }
 
-// isFree reports whether the release could move: it waits for its turn, and its change is known.
+// isFree reports whether the release could be updated: it waits for its turn, and its change is known.
 func (t Target) isFree() bool { return t.isHeld() && !t.Unknown && !t.Blocked }
 
-// IsMoving reports whether the release may take the wanted state over, and has not been ready with it.
+// IsMoving reports whether the release may get the wanted state, and has not been ready with it yet.
 func (t Target) IsMoving() bool {
 	return !t.isHeld() && (t.Pending != "" || t.Ready.IsZero())
 }
 
-// isFailing reports whether the wanted state fails. A release that waits for another state may have failed with the
-// last one, which says nothing about the next.
+// isFailing reports whether the wanted state fails. A failure of a release that waits for another state does not
+// count, because it concerns the last state.
 func (t Target) isFailing() bool {
-	return t.Blocked || t.Pending == "" && (t.Failed || t.Regressed) // What failed may be why the agent is silent.
+	return t.Blocked || t.Pending == "" && (t.Failed || t.Regressed) // The failed change may be the reason why the agent is silent.
 }
 
-// isUnavailable reports whether the release counts as without a working release.
+// isUnavailable reports whether the Cluster counts as being without a working release.
 func (t Target) isUnavailable() bool { return !t.Offline && (t.IsMoving() || !t.Available) }
 
 // Reason says what a rollout waits for.
@@ -96,7 +97,7 @@ type Count struct{ Clusters, Updated, Held, Failing, Offline int }
 
 // Decision is what happens next.
 type Decision struct {
-	// Move are the releases that may take over the change that they wait for.
+	// Move are the releases that may get the change that they wait for.
 	Move []types.NamespacedName
 	// Approve are the releases whose change a person has just approved. The caller notes that for all of them before any
 	// release moves.
@@ -110,17 +111,19 @@ type Decision struct {
 	// Again is the time until a soak time ends; zero for none.
 	Again  time.Duration
 	Counts []Count
-	// Offline names Clusters that the rollout goes on without.
+	// Offline names the Clusters without which the rollout continues.
 	Offline string
-	// Since is when a release last took a state over.
+	// Since is when a release last got a new state.
 	Since time.Time
 }
 
-// Next decides what happens next. Approval is the hash of the changes that a person approves, and hash makes one.
+// Next decides what happens next. Approval is the hash of the changes that a person approves, and hash computes
+// such a hash.
 //
-// A stage begins once each release of the stages before has the state that it wants now, and has been ready with it for
-// the soak time. So a new change during a rollout begins at the first stage, and releases that have it already count.
-// What goes back to the state of the last completed rollout waits for no stage and no approval.
+// A stage begins once each release of the earlier stages has the state that it currently should have, and has been
+// ready with it for the soak time. So a new change during a rollout begins at the first stage, and releases that
+// already have it count. A release that goes back to the state of the last completed rollout waits for no stage
+// and no approval.
 func Next(stages []Stage, targets []Target, approval string, hash func(parts []string) string, now time.Time) Decision {
 	members := make([][]Target, len(stages))
 	d := Decision{Counts: make([]Count, len(stages))}
@@ -156,7 +159,8 @@ func Next(stages []Stage, targets []Target, approval string, hash func(parts []s
 	return d
 }
 
-// isUnderWay reports whether any release has still to get the state that it wants. An offline one counts if it could move.
+// isUnderWay reports whether any release has yet to get the state that it should have. An offline one counts if it
+// could be updated.
 func isUnderWay(targets []Target) bool {
 	return slices.ContainsFunc(targets, func(t Target) bool {
 		return !t.Aside && (t.isHeld() || !t.Offline && (t.Blocked || t.Pending != "" || t.Ready.IsZero()))
@@ -188,7 +192,7 @@ func (d *Decision) step(i int, stage Stage, members []Target, isUnderWay bool, a
 	}
 	d.move(stage, members, Target.isFree)
 	var left time.Duration
-	isWaitedFor := func(t Target) bool { // What ceases to work later is no part of a rollout that is complete.
+	isWaitedFor := func(t Target) bool { // A release that ceases to work later does not affect a completed rollout.
 		return !t.Offline && (t.Unknown || t.Blocked || t.Pending != "" || t.Ready.IsZero() || isUnderWay && !t.Available)
 	}
 	for _, its := range members {
@@ -220,7 +224,7 @@ func (d *Decision) approve(stage Stage, members []Target, approval string, hash 
 		}
 	}
 	isLacking := func(t Target) bool { return t.isFree() && t.Approved != t.Pending }
-	isGoing := func(t Target) bool { // Until they are gone, the hash changes. That may never happen to an offline one.
+	isGoing := func(t Target) bool { // The hash changes until these releases have reported their change, which an offline one may never do.
 		return t.isHeld() && !t.Blocked && t.Approved == t.Pending && !(t.Unknown && t.Offline) || t.IsMoving() && !t.Offline && !t.isFailing()
 	}
 	its := hash(parts)
@@ -229,7 +233,7 @@ func (d *Decision) approve(stage Stage, members []Target, approval string, hash 
 	case approval == its:
 		d.Approve = lacking
 		return true
-	case !slices.ContainsFunc(members, func(t Target) bool { return isLacking(t) && !t.Offline }): // None is waited for.
+	case !slices.ContainsFunc(members, func(t Target) bool { return isLacking(t) && !t.Offline }): // The rollout waits for none of them.
 	case slices.ContainsFunc(members, func(t Target) bool { return t.Unknown && !t.Offline }): // The hash may change.
 	case !slices.ContainsFunc(members, isGoing):
 		d.Reason, d.Approval = WaitingForApproval, its
@@ -248,8 +252,8 @@ func (d *Decision) goBack(stage Stage, members []Target) {
 	d.move(stage, members, func(t Target) bool { return t.Returns && t.isFree() })
 }
 
-// move lets releases of a stage take their changes over. A release that does not work, or whose agent is silent, makes no
-// further Cluster unavailable.
+// move lets releases of a stage get their changes. Updating a release that does not work, or whose agent is
+// silent, makes no further Cluster unavailable.
 func (d *Decision) move(stage Stage, members []Target, may func(Target) bool) {
 	unavailable := count(members, Target.isUnavailable)
 	for _, isFree := range []bool{true, false} {

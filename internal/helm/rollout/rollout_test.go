@@ -24,12 +24,12 @@ func held(stage int, name string, changes ...func(*Target)) Target {
 	return t
 }
 
-// granted is a release that may take the change v2 over, and has not begun.
+// granted is a release that may get the change v2, and has not begun.
 func granted(stage int, name string, changes ...func(*Target)) Target {
 	return held(stage, name, append([]func(*Target){func(t *Target) { t.Granted, t.Approved = "v2", "v2" }}, changes...)...)
 }
 
-// moving is a release that is taking v2 over.
+// moving is a release that is being updated to v2.
 func moving(stage int, name string, changes ...func(*Target)) Target {
 	return granted(stage, name, append([]func(*Target){func(t *Target) { t.Pending, t.Ready, t.Available = "", time.Time{}, false }}, changes...)...)
 }
@@ -68,11 +68,11 @@ func TestNext(t *testing.T) {
 	}{
 		"a change reaches the first stage": {targets: []Target{held(0, "a"), held(1, "b")},
 			move: "a", want: Decision{Reason: Progressing, Message: "waits for ns/a", Counts: []Count{{Clusters: 1, Held: 1}, {Clusters: 1, Held: 1}}}},
-		"a stage waits for a Cluster that may take the change over": {targets: []Target{granted(0, "a"), held(1, "b")},
+		"a stage waits for a Cluster that may get the change": {targets: []Target{granted(0, "a"), held(1, "b")},
 			want: Decision{Reason: Progressing, Message: "waits for ns/a"}},
-		"a stage waits for a Cluster that takes the change over": {targets: []Target{moving(0, "a"), held(1, "b")},
+		"a stage waits for a Cluster that is being updated": {targets: []Target{moving(0, "a"), held(1, "b")},
 			want: Decision{Reason: Progressing, Message: "waits for ns/a", Counts: []Count{{Clusters: 1}, {Clusters: 1, Held: 1}}}},
-		"a stage soaks until the last of its Clusters has been ready for the time": {targets: []Target{updated(0, "a", 50*time.Minute), updated(0, "b", 20*time.Minute), held(1, "c")},
+		"a stage soaks until the last of its Clusters has been ready for the soak time": {targets: []Target{updated(0, "a", 50*time.Minute), updated(0, "b", 20*time.Minute), held(1, "c")},
 			want: Decision{Reason: Soaking, Message: "every Cluster must be ready for 1h0m0s", Again: 40 * time.Minute,
 				Counts: []Count{{Clusters: 2, Updated: 2}, {Clusters: 1, Held: 1}}}},
 		"the next stage begins when the soak time ends": {targets: []Target{updated(0, "a", time.Hour), held(1, "b")},
@@ -104,7 +104,7 @@ func TestNext(t *testing.T) {
 			move: "a b", want: Decision{Stage: 2, Reason: Progressing, Message: "waits for ns/a, ns/b", Counts: []Count{{}, {}, {Clusters: 2, Held: 2}}}},
 		"no Clusters": {want: Decision{Reason: Completed}},
 
-		"an offline Cluster never blocks, whatever it has": {targets: []Target{moving(0, "a", offline), updated(0, "b", long), updated(0, "c", 0, offline), held(1, "d")},
+		"an offline Cluster never blocks, whatever state it has": {targets: []Target{moving(0, "a", offline), updated(0, "b", long), updated(0, "c", 0, offline), held(1, "d")},
 			move: "d", want: Decision{Stage: 1, Reason: Progressing, Message: "waits for ns/d",
 				Counts: []Count{{Clusters: 3, Updated: 2, Offline: 2}, {Clusters: 1, Held: 1}}}},
 		"an offline Cluster catches up alone, and leaves its room to others": {targets: []Target{held(0, "a", offline), held(0, "b")},
@@ -113,7 +113,7 @@ func TestNext(t *testing.T) {
 			want: Decision{Reason: Progressing, Message: "waits for ns/a"}},
 		"a rollout is complete without offline Clusters": {targets: []Target{granted(0, "a", offline), updated(1, "b", long)},
 			want: Decision{Reason: Completed, Counts: []Count{{Clusters: 1, Offline: 1}, {Clusters: 1, Updated: 1}}}},
-		"a Cluster that is back is waited for": {targets: []Target{granted(0, "a"), updated(0, "b", long), held(1, "c")},
+		"the rollout waits for a Cluster that is back": {targets: []Target{granted(0, "a"), updated(0, "b", long), held(1, "c")},
 			want: Decision{Reason: Progressing, Message: "waits for ns/a"}},
 		"new, paused and deselected Clusters neither block nor move": {targets: []Target{moving(0, "a", aside), held(0, "b", aside), moving(0, "c", aside, failed), held(1, "d")},
 			move: "d", want: Decision{Stage: 1, Reason: Progressing, Message: "waits for ns/d", Counts: []Count{{Clusters: 3}, {Clusters: 1, Held: 1}}}},
@@ -131,23 +131,23 @@ func TestNext(t *testing.T) {
 		"a failure and a regression are both named": {stages: []Stage{tolerant},
 			targets: []Target{moving(0, "a", regressed), moving(0, "b", failed), held(0, "c")},
 			want:    Decision{Reason: Halted, Message: "the change fails on ns/b; no longer ready while its stage was soaking: ns/a"}},
-		"a regression halts until somebody asks for a retry": {targets: []Target{updated(0, "a", long, regressed), held(1, "b")},
+		"a regression halts the rollout until a retry": {targets: []Target{updated(0, "a", long, regressed), held(1, "b")},
 			want: Decision{Reason: Halted, Message: "no longer ready while its stage was soaking: ns/a"}},
-		"after a retry it goes on": {targets: []Target{updated(0, "a", long), held(1, "b")},
+		"after a retry the rollout continues": {targets: []Target{updated(0, "a", long), held(1, "b")},
 			move: "b", want: Decision{Stage: 1, Reason: Progressing, Message: "waits for ns/b"}},
-		"after a retry a Cluster that is not ready is waited for": {targets: []Target{moving(0, "a"), held(1, "b")},
+		"after a retry the rollout waits for a Cluster that is not ready": {targets: []Target{moving(0, "a"), held(1, "b")},
 			want: Decision{Reason: Progressing, Message: "waits for ns/a"}},
-		"what has the change already is not halted by a later failure": {targets: []Target{updated(0, "a", long, failed), updated(1, "b", long)},
+		"a later failure does not affect Clusters that already have the change": {targets: []Target{updated(0, "a", long, failed), updated(1, "b", long)},
 			want: Decision{Reason: Completed}},
-		"nothing moves once halted, not even an offline Cluster": {targets: []Target{updated(0, "a", long, regressed), held(1, "b", offline)},
+		"in a halted rollout no Cluster is updated, not even an offline one": {targets: []Target{updated(0, "a", long, regressed), held(1, "b", offline)},
 			want: Decision{Reason: Halted, Message: "no longer ready while its stage was soaking: ns/a"}},
-		"after a new change it goes on, and at the first stage": {targets: []Target{held(0, "a", failed, down, pending("v3")), held(1, "b", failed, pending("v3"))},
+		"after a new change the rollout continues, at the first stage": {targets: []Target{held(0, "a", failed, down, pending("v3")), held(1, "b", failed, pending("v3"))},
 			move: "a", want: Decision{Reason: Progressing, Message: "waits for ns/a"}},
 		"a new change during a rollout begins at the first stage": {targets: []Target{granted(0, "a", pending("v3")), granted(1, "b", pending("v3")), held(1, "c", pending("v3"))},
 			move: "a", want: Decision{Reason: Progressing, Message: "waits for ns/a"}},
 		"Clusters that have moved already count": {targets: []Target{updated(0, "a", long), updated(0, "b", long), granted(0, "c", pending("v3")), held(1, "d", pending("v3"))},
 			move: "c", want: Decision{Reason: Progressing, Message: "waits for ns/c"}},
-		"a Cluster that a label moves to the first stage is waited for there": {targets: []Target{updated(0, "a", long), held(0, "b"), held(1, "c")},
+		"the first stage waits for a Cluster that a label moves there": {targets: []Target{updated(0, "a", long), held(0, "b"), held(1, "c")},
 			move: "b", want: Decision{Reason: Progressing, Message: "waits for ns/b"}},
 		"a Cluster that a label moves to a later stage waits there": {targets: []Target{updated(0, "a", time.Minute), held(1, "b")},
 			want: Decision{Reason: Soaking, Message: "every Cluster must be ready for 1h0m0s", Again: 59 * time.Minute}},
@@ -181,7 +181,7 @@ func TestNext(t *testing.T) {
 		"a release that cannot be rendered keeps what it has, and takes no room": {stages: []Stage{{MaxUnavailable: 1, MaxFailing: 1}},
 			targets: []Target{{Cluster: inNS("a"), Blocked: true, Available: true, Ready: now}, held(0, "b")}, move: "b",
 			want: Decision{Reason: Progressing, Message: "waits for ns/a, ns/b"}},
-		"what no longer works closes the gate": {targets: []Target{{Cluster: inNS("a"), Ready: now.Add(-2 * time.Hour)}, held(1, "b")},
+		"a Cluster that no longer works closes the gate": {targets: []Target{{Cluster: inNS("a"), Ready: now.Add(-2 * time.Hour)}, held(1, "b")},
 			want: Decision{Reason: Progressing, Message: "waits for ns/a"}},
 		"an offline Cluster needs approval, and does not block": {stages: []Stage{manual, rest}, targets: []Target{held(0, "a", offline), held(1, "b")},
 			move: "b", want: Decision{Stage: 1, Reason: Progressing, Message: "waits for ns/b"}},

@@ -9,14 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Selection says which Clusters a stage has: those that Matches selects, or if it is nil, a percentage of all.
+// Selection specifies the Clusters of a stage: those that Matches selects, or, if it is nil, a percentage of all.
 type Selection struct {
 	Matches func(cluster types.NamespacedName) bool
 	Percent int
 }
 
-// Assign returns the index of the stage of each Cluster; len(stages) for Clusters that no stage has. A percentage takes
-// the Clusters with the smallest hashes of their names, so that few change their stage when Clusters come and go.
+// Assign returns the index of the stage of each Cluster; len(stages) for Clusters that no stage has. A percentage
+// takes the Clusters with the smallest hashes of their names, so that few change their stage when Clusters are
+// added or removed.
 func Assign(stages []Selection, all []types.NamespacedName) map[types.NamespacedName]int {
 	ranked := slices.Clone(all)
 	slices.SortFunc(ranked, func(a, b types.NamespacedName) int {

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The first stage that selects a Cluster has it. A percentage is of all Clusters, rounded up, and few Clusters change their
-// stage when others come.
+// The first stage that selects a Cluster has it. A percentage is of all Clusters, rounded up, and few Clusters
+// change their stage when others are added.
 func TestAssign(t *testing.T) {
 	var all []types.NamespacedName
 	for i := range 41 {

@@ -15,7 +15,7 @@ import (
 
 // UpdateBundle changes a Bundle as a function does.
 func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change func(*fleetv1.Bundle)) error {
-	if IsCut(have) { // The cache lacks content.
+	if IsCut(have) { // The cached Bundle lacks content.
 		live := &fleetv1.Bundle{}
 		if err := s.Live.Get(ctx, client.ObjectKeyFromObject(have), live); err != nil {
 			return client.IgnoreNotFound(err)
@@ -26,7 +26,7 @@ func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change f
 	change(want)
 	want = want.DeepCopy() // The answer is decoded into it, and it may have parts of a cached object now.
 	if patch := targetChanges(have, want); patch != nil {
-		// If the Bundle has changed meanwhile, the places are not right.
+		// If the Bundle has changed meanwhile, the indexes are wrong.
 		if err := s.patch(ctx, want, patch); !apierrors.IsInvalid(err) {
 			return client.IgnoreNotFound(err)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 )
 
-// A change of some targets is sent without the others, and makes of them what is wanted.
+// A patch sends only the changed targets, and results in the wanted list.
 func TestTargetChanges(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	draw := func(n int) *fleetv1.Bundle {
@@ -56,7 +56,7 @@ func TestTargetChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !equality.Semantic.DeepEqual(got, wanted) || len(patch) > n+1 {
-			t.Fatalf("%d operations make of %v\n%v, not\n%v", len(patch), there.Spec.Targets, got.Spec.Targets, wanted.Spec.Targets)
+			t.Fatalf("%d operations turn %v into\n%v, not\n%v", len(patch), there.Spec.Targets, got.Spec.Targets, wanted.Spec.Targets)
 		}
 	}
 	if patched < 500 {
@@ -120,6 +120,6 @@ func TestTrim(t *testing.T) {
 	before := dataDigest(configMap)
 	trim(configMap)
 	if dataDigest(configMap) == dataDigest(&corev1.ConfigMap{Data: map[string]string{"values.yaml": "a: b"}}) || before == "" {
-		t.Error("what somebody has added is not seen")
+		t.Error("an added field is not noticed")
 	}
 }

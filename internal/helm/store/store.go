@@ -1,4 +1,4 @@
-// Package store writes the objects that Muster makes for HelmChartProxies: Bundles, values and credentials. It
+// Package store writes the objects that Muster creates for HelmChartProxies: Bundles, values and credentials. It
 // knows which objects the program may write and how the cache shows them, and makes no decisions.
 package store
 
@@ -73,7 +73,7 @@ func IsFor(object client.Object, proxy plan.Key) bool {
 // BehindInterval is the delay before the next reconcile if the cache is behind a recent write.
 const BehindInterval = time.Second
 
-// IsBehind reports whether an error only says that the cache is behind: a conflict, or the object exists already.
+// IsBehind reports whether an error only means that the cache is behind: a conflict, or the object exists already.
 func IsBehind(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(its error) bool { return !IsBehind(its) })
@@ -81,8 +81,8 @@ func IsBehind(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 }
 
-// CreateOurs creates an object. If its name is taken, and isOurs does not hold for the object that has it, the error is a
-// TakenError. Else the cache is behind.
+// CreateOurs creates an object. If its name is taken by an object that is not ours according to isOurs, the error
+// is a TakenError. If that object is ours, the cache is behind.
 func (s *Store) CreateOurs(ctx context.Context, object client.Object, isOurs func(live client.Object) bool) error {
 	switch err := s.Create(ctx, object, client.FieldOwner(FieldManager)); {
 	case apierrors.IsAlreadyExists(err):
@@ -104,7 +104,7 @@ func (s *Store) CreateFor(ctx context.Context, object client.Object) error {
 	return s.CreateOurs(ctx, object, func(live client.Object) bool { return IsFor(live, proxy) })
 }
 
-// Remove deletes an object, if it is still the one that was seen.
+// Remove deletes an object, unless it has been replaced since it was read.
 func (s *Store) Remove(ctx context.Context, object client.Object) error {
 	if !object.GetDeletionTimestamp().IsZero() {
 		return nil
@@ -120,7 +120,7 @@ func (s *Store) Remove(ctx context.Context, object client.Object) error {
 // Unchanged makes a patch fail if the object has changed meanwhile.
 var Unchanged = client.MergeFromWithOptimisticLock{}
 
-// Change makes an object the wanted one, which is a changed copy of it.
+// Change updates an object to the wanted one, which is a changed copy of it.
 func (s *Store) Change(ctx context.Context, have, want client.Object, options ...client.MergeFromOption) error {
 	if equality.Semantic.DeepEqual(have, want) {
 		return nil

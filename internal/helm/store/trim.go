@@ -22,15 +22,16 @@ import (
 // foreign contents out of objects that look like Muster's; a write reads the whole object first.
 const (
 	cutAnnotation = "cut-in-the-cache"
-	// mostSyntax is more braces, brackets and commas than one of Muster's Bundles has outside its files and targets.
+	// mostSyntax is larger than the number of braces, brackets and commas in one of Muster's Bundles, outside its
+	// files and targets.
 	mostSyntax = 500
-	// mostNamed is more objects with values than a target of ours names.
+	// mostNamed is larger than the number of objects with values that a target of ours names.
 	mostNamed = 8
-	// mostKeys is more layers of values than a HelmChartProxy has.
+	// mostKeys is larger than the number of layers of values of a HelmChartProxy.
 	mostKeys = 20
-	// mostRelease is more bytes than a namespace, a name and a revision have.
+	// mostRelease is larger than the number of bytes of a namespace, a name and a revision.
 	mostRelease = 300
-	// mostReported bounds the conditions that are kept of a BundleDeployment.
+	// mostReported is the maximum number of conditions that the cache keeps of a BundleDeployment.
 	mostReported = 16
 	// digestMark stands in the cache for files and values, with their digest.
 	digestMark = "muster-digest"
@@ -121,7 +122,7 @@ func trimBundle(bundle *fleetv1.Bundle) {
 	bundle.Status = fleetv1.BundleStatus{ObservedGeneration: status.ObservedGeneration}
 }
 
-// isForeign reports whether a partition has more than those of Muster's Bundles.
+// isForeign reports whether a partition has fields that the partitions of Muster's Bundles do not have.
 func isForeign(its fleetv1.Partition) bool {
 	return !equality.Semantic.DeepEqual(its, fleetv1.Partition{Name: its.Name, ClusterName: its.ClusterName})
 }

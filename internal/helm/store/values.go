@@ -24,12 +24,12 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// In namespaces of others the program may create and update Secrets, and nothing else: the API server answers a
-// get, a patch and a delete with the contents of a Secret, before or without asking a policy. So it writes its
+// Outside its own namespace the program may only create and update Secrets: the API server answers a get, a patch
+// and a delete with the contents of a Secret, before it evaluates a policy, or without one. So it writes its
 // Secrets whole, without reading them. It empties unused Secrets, and the garbage collector deletes them.
 
 const (
-	// digestKeyName is the Secret with the key of digests, in the program's own namespace.
+	// digestKeyName is the Secret with the key for digests, in the program's own namespace.
 	digestKeyName                   = "muster-helm-digest-key"
 	digestKeyType corev1.SecretType = stamp.Domain + "/digest-key"
 )
@@ -96,7 +96,7 @@ func (s *Store) HasSecret(ctx context.Context, key plan.Key) (bool, error) {
 	if _, found := s.secrets.Get(key); found {
 		return true, nil
 	}
-	const never = "9223372036854775807" // etcd does not get there.
+	const never = "9223372036854775807" // etcd never reaches this version.
 	err := s.Update(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, ResourceVersion: never}})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -148,8 +148,8 @@ func (s *Store) RemoveAllValues(ctx context.Context, proxy plan.Key, namespace, 
 	return errors.Join(errs...)
 }
 
-// RemoveSecret empties a Secret of ours, and leaves it to the garbage collector: its only owner is one that
-// never existed. A Secret of others stays as it is.
+// RemoveSecret empties a Secret of ours, and leaves it to the garbage collector: its only owner never existed. It
+// does not touch anyone else's Secret.
 func (s *Store) RemoveSecret(ctx context.Context, proxy, key plan.Key, of corev1.SecretType) error {
 	s.secrets.Delete(key)
 	secret := &corev1.Secret{ObjectMeta: plan.Meta(proxy, key.Namespace, key.Name), Type: of}
@@ -194,7 +194,7 @@ func (s *Store) loadKey(ctx context.Context) ([]byte, error) {
 	err := s.Live.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: digestKeyName}, secret)
 	if apierrors.IsNotFound(err) {
 		key := make([]byte, sha256.Size)
-		_, _ = rand.Read(key) // It never fails.
+		_, _ = rand.Read(key) // rand.Read never fails.
 		secret = &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: digestKeyName, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}},
 			Type:       digestKeyType, Data: map[string][]byte{"key": key},

@@ -1,6 +1,5 @@
-// Package values renders values templates: Go templates with the functions of sprig over a
-// Cluster and the objects that it refers to. It bounds neither memory nor time of a
-// rendering: package worker does, from outside.
+// Package values renders values templates: Go templates with the functions of sprig over a Cluster and the objects
+// that it refers to. It does not limit the memory or time of a rendering: package worker does that from outside.
 package values
 
 import (

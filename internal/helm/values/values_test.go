@@ -22,21 +22,21 @@ func data() map[string]any {
 // The cases include cluster-api-addon-provider-helm's own.
 func TestRender(t *testing.T) {
 	for name, test := range map[string]struct{ template, want, err string }{
-		"plain":                     {template: "a: 1\n", want: "a: 1\n"},
-		"over all that there is":    {template: "a: {{ .Cluster.metadata.name }}-{{ .ControlPlane.metadata.name }}-{{ .InfraCluster.kind }}-{{ .Variables.tier }}", want: "a: prod-prod-cp-AWSCluster-gold"},
-		"numbers":                   {template: "a: {{ .Variables.million }}\nb: {{ .Variables.half }}", want: "a: 1000000\nb: 0.5"},
-		"a missing key":             {template: "a: {{ .Cluster.metadata.nothing }}", want: "a: <no value>"},
-		"functions of sprig":        {template: `a: {{ "x" | upper | quote }}`, want: `a: "X"`},
-		"empty":                     {template: "", want: "global: {}\n"},
-		"empty once rendered":       {template: "{{ if false }}a: 1{{ end }}", want: "global: {}\n"},
-		"only a comment":            {template: "# nothing", want: "global: {}\n"},
-		"what is not there, deeper": {template: "a: {{ .Cluster.nothing.at.all }}", want: "a: <no value>"},
-		"a field of a text":         {template: "a: {{ .Cluster.metadata.name.first }}", err: `valuesTemplate:1:14: executing "valuesTemplate" at <.Cluster.metadata.name.first>: can't evaluate field first in type interface {}`},
-		"beyond a list":             {template: "a: {{ index .Cluster.spec.clusterNetwork.pods.cidrBlocks 3 }}", err: `valuesTemplate:1:6: executing "valuesTemplate" at <index .Cluster.spec.clusterNetwork.pods.cidrBlocks 3>: error calling index`},
-		"a function that fails":     {template: `a: {{ fail .Cluster.metadata.labels.port }}`, err: `valuesTemplate:1:6: executing "valuesTemplate" at <fail .Cluster.metadata.labels.port>: error calling fail`},
-		"text":                      {template: "{{ .Cluster.metadata.labels.port }}", err: "the values are not a map in YAML"},
-		"not YAML":                  {template: "a: 1\n b: {{ .Cluster.metadata.labels.port }}", err: "the values are not a map in YAML: line 2"},
-		"too much":                  {template: `a: {{ repeat 600000 "x" }}`, err: "the values are larger than 512 KiB"},
+		"plain":                              {template: "a: 1\n", want: "a: 1\n"},
+		"over all data":                      {template: "a: {{ .Cluster.metadata.name }}-{{ .ControlPlane.metadata.name }}-{{ .InfraCluster.kind }}-{{ .Variables.tier }}", want: "a: prod-prod-cp-AWSCluster-gold"},
+		"numbers":                            {template: "a: {{ .Variables.million }}\nb: {{ .Variables.half }}", want: "a: 1000000\nb: 0.5"},
+		"a missing key":                      {template: "a: {{ .Cluster.metadata.nothing }}", want: "a: <no value>"},
+		"functions of sprig":                 {template: `a: {{ "x" | upper | quote }}`, want: `a: "X"`},
+		"empty":                              {template: "", want: "global: {}\n"},
+		"empty once rendered":                {template: "{{ if false }}a: 1{{ end }}", want: "global: {}\n"},
+		"only a comment":                     {template: "# nothing", want: "global: {}\n"},
+		"a missing field of a missing field": {template: "a: {{ .Cluster.nothing.at.all }}", want: "a: <no value>"},
+		"a field of a text":                  {template: "a: {{ .Cluster.metadata.name.first }}", err: `valuesTemplate:1:14: executing "valuesTemplate" at <.Cluster.metadata.name.first>: can't evaluate field first in type interface {}`},
+		"beyond a list":                      {template: "a: {{ index .Cluster.spec.clusterNetwork.pods.cidrBlocks 3 }}", err: `valuesTemplate:1:6: executing "valuesTemplate" at <index .Cluster.spec.clusterNetwork.pods.cidrBlocks 3>: error calling index`},
+		"a function that fails":              {template: `a: {{ fail .Cluster.metadata.labels.port }}`, err: `valuesTemplate:1:6: executing "valuesTemplate" at <fail .Cluster.metadata.labels.port>: error calling fail`},
+		"text":                               {template: "{{ .Cluster.metadata.labels.port }}", err: "the values are not a map in YAML"},
+		"not YAML":                           {template: "a: 1\n b: {{ .Cluster.metadata.labels.port }}", err: "the values are not a map in YAML: line 2"},
+		"too much":                           {template: `a: {{ repeat 600000 "x" }}`, err: "the values are larger than 512 KiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			parsed, err := Parse(test.template)

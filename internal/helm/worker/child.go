@@ -21,16 +21,16 @@ import (
 )
 
 const (
-	// argument makes the program a child. It is not for people.
+	// argument makes the program a child. It is not meant for users.
 	argument = "worker"
 	// budget is the memory that a child may add to its first 64 MiB of heap. Go maps the heap in parts
 	// of that size, so a job may have two of them.
 	budget = 96 << 20
-	// outOfMemory is the exit code of Go without memory.
+	// outOfMemory is the exit code of Go's runtime when it runs out of memory.
 	outOfMemory = 2
 )
 
-// errDied says that a child ended for another reason than its job.
+// errDied says that a child ended for a reason other than its job.
 var errDied = errors.New("the worker ended")
 
 func init() {
@@ -101,7 +101,7 @@ type child struct {
 
 func start() (*child, error) {
 	command := exec.Command("/proc/self/exe", argument)
-	command.Env = []string{} // Nil would be the environment of the parent.
+	command.Env = []string{} // Nil would mean the environment of the parent.
 	in, err := command.StdinPipe()
 	if err != nil {
 		return nil, err

@@ -41,7 +41,7 @@ func EntriesOf(list []byte, name string) (entries []Entry) {
 
 // AppendEntry adds a version of a chart to a list, unless a line cannot hold it.
 func AppendEntry(list []byte, name string, entry Entry) ([]byte, error) {
-	url := strings.Join(entry.URLs[:min(1, len(entry.URLs))], "") // Helm uses the first only.
+	url := strings.Join(entry.URLs[:min(1, len(entry.URLs))], "") // Helm uses only the first URL.
 	line := strings.Join([]string{name, entry.Version, url, entry.Digest}, "\t")
 	switch {
 	case entry.Version == "" || strings.Count(line, "\t") != 3 || strings.Contains(line, "\n"):
@@ -54,7 +54,7 @@ func AppendEntry(list []byte, name string, entry Entry) ([]byte, error) {
 }
 
 // errNoIndex is the end of a sentence.
-var errNoIndex = errors.New("is no index of a Helm repository")
+var errNoIndex = errors.New("is not an index of a Helm repository")
 
 // reduce makes a list of an index. It reads one version after the other if Helm wrote the index, so
 // that 50 MiB take little memory; any other YAML is read as a whole.
@@ -63,7 +63,7 @@ func reduce(compressed io.Reader) (list []byte, err error) {
 	if err != nil {
 		return nil, errNoIndex
 	}
-	list = make([]byte, 0, maxList) // To grow it would take more than twice as much.
+	list = make([]byte, 0, maxList) // Growing the buffer would take more than twice as much memory.
 	err = split(bufio.NewReader(text), func(part []byte) error {
 		var read struct{ Entries map[string][]*Entry }
 		// JSON takes less memory than YAML.
@@ -128,7 +128,7 @@ func splitEntries(text *bufio.Reader, part func([]byte) error) error {
 			return errNoIndex
 		}
 		trimmed, indent := bytes.TrimSpace(line), len(line)-len(bytes.TrimLeft(line, " "))
-		isItem, isComment := bytes.HasPrefix(trimmed, []byte("-")), len(trimmed) == 0 || trimmed[0] == '#' // Or part of a text.
+		isItem, isComment := bytes.HasPrefix(trimmed, []byte("-")), len(trimmed) == 0 || trimmed[0] == '#' // The line may also be part of a text.
 		err = nil
 		switch {
 		case len(line) == 0, indent == 0 && !isComment:

@@ -57,7 +57,7 @@ func TestLimits(t *testing.T) {
 		"index":          {indexed("entries:\n  web: [" + strings.Repeat("{},", 7_900_000/3) + "]\n"), "reading the index took more than 96 MiB"},
 		"index, whole":   {indexed("entries: {web: [" + strings.Repeat("{},", 7_900_000/3) + "]}\n"), "reading the index took more than 96 MiB"},
 		"index, line":    {indexed(strings.Repeat("x", 50<<20)), "reading the index took more than 96 MiB"},
-		"index, bomb":    {indexed(bomb), "is no index of a Helm repository"},
+		"index, bomb":    {indexed(bomb), "is not an index of a Helm repository"},
 		"index, list":    {indexed("entries:\n  web:\n" + strings.Repeat("  - {version: 1.0.0, urls: [\""+strings.Repeat("x", 400)+"\"]}\n", 45_000)), "lists more versions than fit into 16 MiB"},
 		"chart":          {unpackedBy(t, pool, map[string]string{"Chart.yaml": chartYAML, "values.yaml": "a: [" + strings.Repeat("{},", 5_200_000/3) + "]"}), "unpacking the chart took more than 96 MiB"},
 		"chart, opened":  {unpackedBy(t, pool, opened), "unpacking the chart took more than 96 MiB"},
@@ -103,7 +103,7 @@ func TestMemory(t *testing.T) {
 			for {
 				status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", worker.command.Process.Pid))
 				_, line, isThere := strings.Cut(string(status), "VmHWM:")
-				if err != nil || !isThere { // It has ended.
+				if err != nil || !isThere { // The child has ended.
 					most <- peak >> 10
 					return
 				}

@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// compressedFrom is the size from which files are compressed. Fleet takes both.
+	// compressedFrom is the size from which on files are compressed. Fleet accepts both.
 	compressedFrom = 1 << 10
-	// maxFiles is how many files a chart may have: empty ones compress to nothing.
+	// maxFiles limits the number of files of a chart, because empty files compress to nothing.
 	maxFiles = 10_000
 )
 
@@ -32,7 +32,7 @@ func unpacked(archive io.Reader) (*chart.Chart, error) {
 	loaded, err := loader.LoadArchive(archive)
 	switch {
 	case errors.Is(err, gzip.ErrHeader), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, errors.New("the chart is no archive")
+		return nil, errors.New("the chart is not an archive")
 	case err != nil:
 		return nil, fmt.Errorf("reading the chart: %w", err)
 	case loaded.Metadata.Type == "library":

@@ -104,8 +104,8 @@ func noise(size int) string {
 	return text.String()
 }
 
-// A child does many jobs, one with the template of the last; an idle one ends, and one that was
-// killed is replaced.
+// A child does many jobs, and may reuse the template of the last one. An idle child ends, and a killed one is
+// replaced.
 func TestChildren(t *testing.T) {
 	pool := newPool(t, 1)
 	pool.idleTime = 300 * time.Millisecond
@@ -167,20 +167,20 @@ func TestChildren(t *testing.T) {
 func TestIndex(t *testing.T) {
 	const two = "\nweb\t1.0.0\ta.tgz\tff\nweb\t2.0.0\t\t\nother\t3.0.0\t\t"
 	for name, test := range map[string]struct{ text, want, err string }{
-		"as Helm writes it": {"apiVersion: v1\nentries:\n  web:\n  - apiVersion: v2\n    description: |-\n      # entries\n\n      - x\n    digest: ff\n    urls:\n    - a.tgz\n    - b.tgz\n    version: 1.0.0\n  - version: 2.0.0\n  other:\n  - version: 3.0.0\ngenerated: \"2026\"\nentries:\n  late:\n  - version: 1.0.0\n", two, ""},
-		"indented more":     {"entries: # all\n    web:\n        - version: 1.0.0\n          digest: ff\n          urls: [a.tgz]\n        # another\n        - version: 2.0.0\n    \"other\":\n        -\n          version: 3.0.0\n", two, ""},
-		"lines of Windows":  {"entries:\r\n  web:\r\n  - version: 1.0.0\r\n    urls: [a.tgz]\r\n    digest: ff\r\n  - version: 2.0.0\r\n  other: [{version: 3.0.0}]", two, ""},
-		"in a few lines":    {"entries: {web: [{version: 1.0.0, urls: [a.tgz], digest: ff}, {version: 2.0.0}]}\n", "\nweb\t1.0.0\ta.tgz\tff\nweb\t2.0.0\t\t", ""},
-		"JSON":              {`{"apiVersion":"v1","entries":{"web":[{"version":"1.0.0","urls":["a.tgz"],"digest":"ff"},null]}}`, "\nweb\t1.0.0\ta.tgz\tff", ""},
-		"numbers":           {"entries:\n  web:\n  - version: 1.0\n", "\nweb\t1.0\t\t", ""},
-		"what has no line":  {"entries:\n  web:\n  - {version: \"1\\t0\"}\n  - {version: \"1\\n0\"}\n  - {urls: [a.tgz]}\n  - null\n", "", ""},
-		"no charts":         {"entries:\n", "", ""},
-		"no charts, still":  {"apiVersion: v1\nentries: {}\n", "", ""},
-		"no entries":        {"apiVersion: v1\n", "", "is no index of a Helm repository"},
-		"nothing":           {"", "", "is no index of a Helm repository"},
-		"no YAML":           {"entries: [", "", "is no index of a Helm repository"},
-		"no YAML, below":    {"entries:\n  web:\n  - [\n", "", "is no index of a Helm repository"},
-		"a web page":        {"<!DOCTYPE html><html></html>", "", "is no index of a Helm repository but a web page"},
+		"as Helm writes it":                 {"apiVersion: v1\nentries:\n  web:\n  - apiVersion: v2\n    description: |-\n      # entries\n\n      - x\n    digest: ff\n    urls:\n    - a.tgz\n    - b.tgz\n    version: 1.0.0\n  - version: 2.0.0\n  other:\n  - version: 3.0.0\ngenerated: \"2026\"\nentries:\n  late:\n  - version: 1.0.0\n", two, ""},
+		"indented more":                     {"entries: # all\n    web:\n        - version: 1.0.0\n          digest: ff\n          urls: [a.tgz]\n        # another\n        - version: 2.0.0\n    \"other\":\n        -\n          version: 3.0.0\n", two, ""},
+		"lines of Windows":                  {"entries:\r\n  web:\r\n  - version: 1.0.0\r\n    urls: [a.tgz]\r\n    digest: ff\r\n  - version: 2.0.0\r\n  other: [{version: 3.0.0}]", two, ""},
+		"in a few lines":                    {"entries: {web: [{version: 1.0.0, urls: [a.tgz], digest: ff}, {version: 2.0.0}]}\n", "\nweb\t1.0.0\ta.tgz\tff\nweb\t2.0.0\t\t", ""},
+		"JSON":                              {`{"apiVersion":"v1","entries":{"web":[{"version":"1.0.0","urls":["a.tgz"],"digest":"ff"},null]}}`, "\nweb\t1.0.0\ta.tgz\tff", ""},
+		"numbers":                           {"entries:\n  web:\n  - version: 1.0\n", "\nweb\t1.0\t\t", ""},
+		"an entry that does not fit a line": {"entries:\n  web:\n  - {version: \"1\\t0\"}\n  - {version: \"1\\n0\"}\n  - {urls: [a.tgz]}\n  - null\n", "", ""},
+		"no charts":                         {"entries:\n", "", ""},
+		"no charts, still":                  {"apiVersion: v1\nentries: {}\n", "", ""},
+		"no entries":                        {"apiVersion: v1\n", "", "is not an index of a Helm repository"},
+		"nothing":                           {"", "", "is not an index of a Helm repository"},
+		"no YAML":                           {"entries: [", "", "is not an index of a Helm repository"},
+		"not YAML further down":             {"entries:\n  web:\n  - [\n", "", "is not an index of a Helm repository"},
+		"a web page":                        {"<!DOCTYPE html><html></html>", "", "is not an index of a Helm repository but a web page"},
 	} {
 		got, err := (*Pool)(nil).Index(t.Context(), "", zipped(t, test.text))
 		if said := fmt.Sprint(err); test.err != "" && said != test.err || test.err == "" && (err != nil || string(got) != test.want) {
@@ -244,7 +244,7 @@ func TestUnpack(t *testing.T) {
 		}
 	}
 	for _, archive := range []string{"", "x"} {
-		if _, err := (*Pool)(nil).Unpack(t.Context(), "", [][]byte{[]byte(archive)}); fmt.Sprint(err) != "the chart is no archive" {
+		if _, err := (*Pool)(nil).Unpack(t.Context(), "", [][]byte{[]byte(archive)}); fmt.Sprint(err) != "the chart is not an archive" {
 			t.Errorf("%q: %v", archive, err)
 		}
 	}

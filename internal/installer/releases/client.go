@@ -51,7 +51,7 @@ func New(config *rest.Config, namespace string, log logr.Logger) (*Client, error
 	// With any other field manager, Helm's commands would later run into conflicts.
 	kube.ManagedFieldsManager = "helm"
 	config = rest.CopyConfig(config)
-	config.QPS = -1 // No limit here: the API server limits its clients itself.
+	config.QPS = -1 // There is no limit here, because the API server limits its clients itself.
 	typed, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func New(config *rest.Config, namespace string, log logr.Logger) (*Client, error
 
 // configuration returns Helm's configuration for one action: CRDs may have been installed since the last.
 func (c *Client) configuration(ctx context.Context) (*action.Configuration, error) {
-	// Only errors: Helm logs details, values included.
+	// Only errors are logged: Helm logs details, including values.
 	quiet := slog.NewTextHandler(logWriter{c.log}, &slog.HandlerOptions{Level: slog.LevelError})
 	configuration := action.NewConfiguration(action.ConfigurationSetLogger(quiet))
 	if err := configuration.Init(&access{config: c.config, namespace: c.namespace}, c.namespace, "secrets"); err != nil {

@@ -73,7 +73,7 @@ func typed(found any) (*release.Release, error) {
 	return result, nil
 }
 
-// chart returns the ordered chart, or the deployed one if none is ordered.
+// chart returns the chart of the order, or, if it has none, the deployed chart.
 func (c *Client) chart(configuration *action.Configuration, order installer.Order, last *release.Release) (*chart.Chart, error) {
 	if order.Archive != nil {
 		loaded, err := loader.LoadArchive(bytes.NewReader(order.Archive))
@@ -252,8 +252,8 @@ func renderer(order installer.Order) postrenderer.PostRenderer {
 	return nil
 }
 
-// keeper makes Helm never delete the objects of a release. If Fleet's CRDs went, every Fleet object
-// would go with them, and everything that Fleet has deployed.
+// keeper keeps Helm from ever deleting the objects of a release. If Fleet's CRDs were deleted, so would be every
+// Fleet object, and everything that Fleet has deployed.
 type keeper struct{}
 
 // Run annotates every object.

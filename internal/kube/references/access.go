@@ -27,7 +27,7 @@ const (
 // access is the API server's answer whether the Reader may read a kind.
 type access struct {
 	allowed bool
-	until   time.Time // when to ask again after a refusal
+	until   time.Time // the time of the next question after a refusal
 }
 
 // mayRead checks, once per kind, that the program's ServiceAccount may read it. Otherwise a refused watch

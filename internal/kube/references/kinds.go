@@ -53,8 +53,8 @@ type kinds struct {
 }
 
 type kind struct {
-	// mu is held for reading while an object is read. The watch moves only while no reader holds it, so
-	// that no read restarts the informer that was just stopped.
+	// mu is held for reading while an object is read. The watch moves only while no reader holds mu, so that no
+	// read restarts the informer that was just stopped.
 	mu sync.RWMutex
 	// watched is the watched version; empty if there is none.
 	watched schema.GroupVersionKind
@@ -238,9 +238,9 @@ func CRD() *metav1.PartialObjectMetadata {
 // establishing is how long after the creation of a CRD its kind may not be served yet.
 const establishing = time.Minute
 
-// ContractNews passes events that can change whether and in which version a kind is read: a CRD
-// appears, goes or changes its labels, or a new one changes at all. It drops the CRDs found at startup,
-// as nothing was read before.
+// ContractNews passes events that can change whether and in which version a kind is read: a CRD is created, is
+// deleted or changes its labels, or a new one changes in any way. It drops the CRDs found at startup, because
+// nothing was read before.
 var ContractNews = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
 	UpdateFunc: func(e event.UpdateEvent) bool {

@@ -31,8 +31,8 @@ import (
 // reported on the Cluster.
 var ErrUnresolved = errors.New("template values cannot be resolved")
 
-// ErrListing means that the first list of a kind is under way. It is no failure: the caller reports
-// nothing, and reconciles the Cluster again.
+// ErrListing means that the first list of a kind is in progress. It is not a failure: the caller reports nothing,
+// and reconciles the Cluster again.
 var ErrListing = errors.New("the objects that the Cluster refers to are being listed")
 
 const (
@@ -83,10 +83,10 @@ type Reader struct {
 	client.Client
 	kinds *kinds
 	now   func() time.Time
-	// warmPatience is the constant of this name, except in tests.
+	// warmPatience is the constant warmPatience, except in tests.
 	warmPatience time.Duration
 
-	// questions are the access reviews under way.
+	// questions are the access reviews in progress.
 	questions singleflight.Group
 
 	// mu is not held during requests.

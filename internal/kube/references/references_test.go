@@ -127,7 +127,7 @@ func (w *world) hang(ctx context.Context, what string) error {
 	}
 }
 
-// questions returns how many access reviews there were.
+// questions returns the number of access reviews.
 func (w *world) questions() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -316,7 +316,7 @@ func TestRetryAfter(t *testing.T) {
 			r.now = func() time.Time { return now }
 			_, err := r.readValues(t.Context())
 			if !errors.Is(err, ErrUnresolved) || !strings.Contains(err.Error(), test.words) {
-				t.Errorf("got %v, want what says %q", err, test.words)
+				t.Errorf("got %v, want an error with %q", err, test.words)
 			}
 			if got := RetryAfter(err); got != test.after {
 				t.Errorf("again after %v, want %v", got, test.after)
@@ -352,7 +352,7 @@ func TestRetryAfter(t *testing.T) {
 		}
 	})
 	if RetryAfter(nil) != 0 || RetryAfter(errors.New("another")) != 0 {
-		t.Error("what is no reference is polled")
+		t.Error("an invalid reference is polled")
 	}
 }
 
@@ -442,7 +442,7 @@ func within(t *testing.T, what string, do func()) {
 	select {
 	case <-done:
 	case <-time.After(2 * time.Second):
-		t.Fatalf("%s waits for an answer that somebody else waits for", what)
+		t.Fatalf("%s waits for an answer that another caller waits for", what)
 	}
 }
 
@@ -508,7 +508,7 @@ func TestReaderWaitsForNobodyElsesAnswer(t *testing.T) {
 			t.Errorf("asked with %v left", w.deadlines)
 		}
 	})
-	t.Run("when who asked first goes", func(t *testing.T) {
+	t.Run("when the first caller gives up", func(t *testing.T) {
 		w, r, answer := begin(func(*world) {})
 		delete(w.hangs, discovery)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -559,12 +559,12 @@ func TestReaderRetainsNothingOfInventedKinds(t *testing.T) {
 				t.Fatalf("got %v", err)
 			}
 			if want := fmt.Sprintf(`CustomResourceDefinition "k%ds.evil.example" not found; install`, i); !strings.Contains(err.Error(), want) {
-				t.Fatalf("got %v, want what says %s", err, want)
+				t.Fatalf("got %v, want an error with %s", err, want)
 			}
 		}
 		r.sweep(t.Context())
 		if w.asked != 0 {
-			t.Errorf("asked %d times about kinds that are not there", w.asked)
+			t.Errorf("asked %d times about kinds that do not exist", w.asked)
 		}
 		wantCached(t, r, 0)
 	})
@@ -683,10 +683,10 @@ func TestContractNews(t *testing.T) {
 		}
 	}
 	if ContractNews.Create(event.CreateEvent{Object: crd("1", old, nil), IsInInitialList: true}) {
-		t.Error("what a start finds is news")
+		t.Error("a CRD that is found at startup passes")
 	}
 	if !ContractNews.Create(event.CreateEvent{Object: crd("1", young, nil)}) || !ContractNews.Delete(event.DeleteEvent{Object: crd("1", old, nil)}) {
-		t.Error("a CRD that appears or goes is no news")
+		t.Error("a CRD that is created or deleted does not pass")
 	}
 }
 
@@ -700,10 +700,10 @@ func TestNotPaused(t *testing.T) {
 		return object
 	}
 	if !notPaused.Create(event.CreateEvent{Object: object(true)}) || !notPaused.Delete(event.DeleteEvent{Object: object(true)}) {
-		t.Error("an object that appears or goes paused is missed")
+		t.Error("a paused object that is created or deleted does not pass")
 	}
 	if notPaused.Update(event.UpdateEvent{ObjectOld: object(true), ObjectNew: object(true)}) ||
 		!notPaused.Update(event.UpdateEvent{ObjectOld: object(true), ObjectNew: object(false)}) {
-		t.Error("a change of what is paused passes, or its end does not")
+		t.Error("a change of a paused object passes, or the end of its pause does not")
 	}
 }

@@ -100,14 +100,14 @@ func TestDigest(t *testing.T) {
 		return hash.Sum64(), ok
 	}
 	if _, ok := digest(); ok {
-		t.Error("there is one of a kind that nobody has read")
+		t.Error("there is a digest for a kind that was never read")
 	}
 	w.unlisted = true
 	if _, err := r.readValues(t.Context()); !errors.Is(err, ErrListing) {
 		t.Fatal(err)
 	}
 	if _, ok := digest(); ok {
-		t.Error("there is one of a kind that is not listed")
+		t.Error("there is a digest for a kind that is not listed")
 	}
 	w.mu.Lock()
 	w.unlisted = false
@@ -123,6 +123,6 @@ func TestDigest(t *testing.T) {
 	w.exists = false
 	w.mu.Unlock()
 	if _, ok := digest(); ok {
-		t.Error("there is one of an object that is gone")
+		t.Error("there is a digest for an object that is gone")
 	}
 }

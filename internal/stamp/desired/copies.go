@@ -49,9 +49,8 @@ func dropCopies(node any) {
 	}
 }
 
-// exclude removes the values that the pointers lead to. The values contain a topology's variables
-// several times: in Variables, in the Cluster, and in the overrides of its parts. A pointer to one of
-// them holds for all.
+// exclude removes the values that the pointers lead to. The values contain a topology's variables several times:
+// in Variables, in the Cluster, and in the overrides of its parts. A pointer to one of them applies to all.
 func exclude(values map[string]any, pointers []string) {
 	paths := make([][]string, 0, len(pointers))
 	for _, pointer := range pointers {

@@ -76,7 +76,7 @@ func TestFleetClusterWhole(t *testing.T) {
 		t.Errorf("FleetCluster by agent (-want +got):\n%s", diff)
 	}
 	if byAgent.Annotations[HashAnnotation] == got.Annotations[HashAnnotation] {
-		t.Error("who turns a Cluster from one to the other would change nothing")
+		t.Error("changing the way of registration would change nothing")
 	}
 }
 
@@ -88,13 +88,13 @@ func TestFleetClusterLabels(t *testing.T) {
 		class   map[string]string
 		want    map[string]string
 	}{
-		"none":                   {cluster: makeCluster("team", "prod"), want: map[string]string{managed: "muster"}},
-		"the Cluster wins":       {cluster: makeCluster("team", "prod").Label("both", "cluster"), class: map[string]string{"both": "class", "one": "class"}, want: map[string]string{managed: "muster", "both": "cluster", "one": "class"}},
-		"an empty value wins":    {cluster: makeCluster("team", "prod").Label("both", ""), class: map[string]string{"both": "class"}, want: map[string]string{managed: "muster", "both": ""}},
-		"managed-by is ours":     {cluster: makeCluster("team", "prod").Label(managed, "Helm"), class: map[string]string{managed: "Helm"}, want: map[string]string{managed: "muster"}},
-		"forged stamp":           {cluster: makeCluster("team", "prod").Label(stamp.ClassNameLabel, "forged"), class: map[string]string{stamp.ClassNamespaceLabel: "forged"}, want: map[string]string{managed: "muster"}},
-		"a class beside it":      {cluster: makeCluster("team", "prod").Class("", "standard"), want: map[string]string{managed: "muster", stamp.ClassNameLabel: "standard", stamp.ClassNamespaceLabel: "team"}},
-		"a class with long name": {cluster: makeCluster("team", "prod").Class("classes", longClass), want: map[string]string{managed: "muster", stamp.ClassNameLabel: longClass[:54] + "-52b6419d", stamp.ClassNamespaceLabel: "classes"}},
+		"none":                          {cluster: makeCluster("team", "prod"), want: map[string]string{managed: "muster"}},
+		"the Cluster wins":              {cluster: makeCluster("team", "prod").Label("both", "cluster"), class: map[string]string{"both": "class", "one": "class"}, want: map[string]string{managed: "muster", "both": "cluster", "one": "class"}},
+		"an empty value wins":           {cluster: makeCluster("team", "prod").Label("both", ""), class: map[string]string{"both": "class"}, want: map[string]string{managed: "muster", "both": ""}},
+		"managed-by is ours":            {cluster: makeCluster("team", "prod").Label(managed, "Helm"), class: map[string]string{managed: "Helm"}, want: map[string]string{managed: "muster"}},
+		"forged stamp":                  {cluster: makeCluster("team", "prod").Label(stamp.ClassNameLabel, "forged"), class: map[string]string{stamp.ClassNamespaceLabel: "forged"}, want: map[string]string{managed: "muster"}},
+		"a class in the same namespace": {cluster: makeCluster("team", "prod").Class("", "standard"), want: map[string]string{managed: "muster", stamp.ClassNameLabel: "standard", stamp.ClassNamespaceLabel: "team"}},
+		"a class with long name":        {cluster: makeCluster("team", "prod").Class("classes", longClass), want: map[string]string{managed: "muster", stamp.ClassNameLabel: longClass[:54] + "-52b6419d", stamp.ClassNamespaceLabel: "classes"}},
 		"reserved keys": {
 			cluster: makeCluster("team", "prod").
 				Label("fleet.cattle.io/cluster-management", "true").Label("fleet.cattle.io/shard-ref", "x").

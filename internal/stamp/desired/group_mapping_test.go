@@ -58,14 +58,14 @@ func TestGroups(t *testing.T) {
 				Spec:       fleetv1.ClusterGroupSpec{Selector: &metav1.LabelSelector{MatchLabels: stamped}},
 			},
 		},
-		"beside the Clusters": {
+		"in the namespace of the Clusters": {
 			got: CrossNamespaceGroup("team", key, class),
 			want: fleetv1.ClusterGroup{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "standard.classes", Labels: with(stamped, "tier", "gold")},
 				Spec:       fleetv1.ClusterGroupSpec{Selector: &metav1.LabelSelector{MatchLabels: stamped}},
 			},
 		},
-		"of a class that is not there yet": {
+		"of a class that does not exist yet": {
 			got: CrossNamespaceGroup("team", key, nil),
 			want: fleetv1.ClusterGroup{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "standard.classes", Labels: with(stamped)},
@@ -127,7 +127,7 @@ func TestMapping(t *testing.T) {
 
 	mapping := Mapping("classes", "team")
 	if mapping.Annotations[HashAnnotation] == retiredHash {
-		t.Error("a retired mapping has the hash of one in force")
+		t.Error("a retired mapping has the hash of an active one")
 	}
 	mapping.Annotations = nil
 	want.BundleSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "objectset.rio.cattle.io/hash", Operator: "DoesNotExist"}}}

@@ -213,7 +213,7 @@ spec: {version: v1.36.3, project: kept-project, location: kept-location, endpoin
 `, retained: "v1.36.3 kept-project kept-location kept-host"},
 }
 
-// The secrets of a control plane never reach Fleet unless a user asks for them.
+// The secrets of a control plane never reach Fleet unless a user requests them.
 func TestSecretsOfControlPlanesStayOut(t *testing.T) {
 	for _, test := range confidants {
 		t.Run(test.kind, func(t *testing.T) {
@@ -296,7 +296,7 @@ func TestEveryReadableControlPlaneIsKnown(t *testing.T) {
 		}
 		readable[resource.String()] = true
 		if !known[resource.String()] {
-			t.Errorf("the shipped roles let the syncer read %s, and nothing says here what of it is secret", resource)
+			t.Errorf("the shipped roles let the syncer read %s, but this file does not list its secrets", resource)
 		}
 	}
 	for name := range known {
