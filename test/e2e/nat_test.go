@@ -36,20 +36,20 @@ func TestBehindNAT(t *testing.T) {
 	cluster := behindNAT(t, g)
 
 	var clientID, first string
-	if !t.Run("it is registered before its control plane is", func(t *testing.T) { clientID, first = testRegistered(t) }) {
+	if !t.Run("it is registered before its control plane is initialized", func(t *testing.T) { clientID, first = testRegistered(t) }) {
 		return
 	}
-	if !t.Run("what is issued lets its agent register and deploy", testAgentInitiated) {
+	if !t.Run("with the issued manifest its agent registers and deploys", testAgentInitiated) {
 		return
 	}
-	t.Run("another agentNamespace leaves its agent where it is", testAgentNamespace)
+	t.Run("its agent stays when agentNamespace changes", testAgentNamespace)
 	t.Run("the credential can do what Fleet's roles say", func(t *testing.T) { testCredential(t, first) })
-	t.Run("nobody has connected to the cluster", testNobodyConnected)
+	t.Run("no management client has connected to the cluster", testNobodyConnected)
 	t.Run("rotated: only the new credential works", func(t *testing.T) { first = testRotation(t, first) })
-	t.Run("to the manager and back: nobody is cut off", func(t *testing.T) { testTurning(t, first, clientID) })
-	t.Run("made anew under its name: nothing of the old works", func(t *testing.T) { testAnew(t, cluster, first, clientID) })
+	t.Run("to the manager and back: no agent is cut off", func(t *testing.T) { testTurning(t, first, clientID) })
+	t.Run("recreated under its name: no old credential works", func(t *testing.T) { testAnew(t, cluster, first, clientID) })
 	t.Run("nothing was refused", testRegistrarAudit)
-	t.Run("a bootstrap that is tried before there is a manifest is tried again", testManifestIsLate)
+	t.Run("a bootstrap that starts before the manifest exists is retried", testManifestIsLate)
 }
 
 // behindNAT applies a Cluster whose workload API the management side cannot reach, and everything that it needs.

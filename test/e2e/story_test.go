@@ -88,8 +88,8 @@ func TestStory(t *testing.T) {
 			}).Should(Succeed())
 		}
 	})
-	t.Run("rebased: the bundles of the old class go, those of the new one come", testRebase)
-	t.Run("deselected: the bundles of the class go, siblings keep theirs", testLeaving)
+	t.Run("rebased: the bundles of the old class are removed, those of the new one deployed", testRebase)
+	t.Run("deselected: the bundles of the class are removed, siblings keep theirs", testLeaving)
 	t.Run("deleted: nothing is left", testDeletion)
 	t.Run("no request was refused", func(t *testing.T) {
 		NewWithT(t).Expect(fixture.NothingRefused(env, "muster-system", []string{"muster-webhook", "muster-syncer"}, nil)).To(Succeed())

@@ -31,8 +31,8 @@ func TestFromGit(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(deployments(g, prod.key())).To(ConsistOf("classes/apps-hello", "classes/cni", "classes/cloud-provider"))
 	})
-	t.Run("nobody fights for the stamp", func(t *testing.T) { testNobodyFights(t, cluster) })
-	t.Run("a push of a label of the class, of the Cluster, and of the application is followed", func(t *testing.T) {
+	t.Run("no two writers fight over the stamp", func(t *testing.T) { testNobodyFights(t, cluster) })
+	t.Run("pushed labels of the class and the Cluster, and the pushed application, arrive", func(t *testing.T) {
 		g := NewWithT(t)
 		marked := strings.Replace(class, "kind: ClusterClass\nmetadata: {", "kind: ClusterClass\nmetadata: {labels: {tier: gold}, ", 1)
 		g.Expect(story.platform.Push(ctx, "Change labels", map[string]string{

@@ -23,10 +23,10 @@ import (
 // third one, node.cluster.x-k8s.io/uninitialized, from every node that it knows.
 var waiting = []string{"node.kubernetes.io/not-ready", "node.cloudprovider.kubernetes.io/uninitialized"}
 
-// The guide "Clusters that become ready alone", with its objects unchanged: after one apply, the Cluster becomes
-// Available when the CNI, and everything else that Fleet deploys to it, is ready. Cluster API's own controllers
-// make the Cluster, and Kubernetes' own controllers make and schedule the Pods and remove the taints. Only the
-// kubelet and the machines are played.
+// The guide "Clusters that become ready on their own", with its objects unchanged: after one apply, the Cluster
+// becomes Available when the CNI, and everything else that Fleet deploys to it, is ready. Cluster API's own
+// controllers make the Cluster, and Kubernetes' own controllers make and schedule the Pods and remove the taints.
+// Only the kubelet and the machines are played.
 func TestReadyFromATemplate(t *testing.T) {
 	g := NewWithT(t)
 	blocks := fromTemplate(t, g)
@@ -34,7 +34,7 @@ func TestReadyFromATemplate(t *testing.T) {
 	kubectlApply(g, cni)
 
 	bare, prod := hosted{"team", "bare"}, hosted{"team", "prod"}
-	t.Run("without tolerations it does not work, and the Cluster says where it stands", func(t *testing.T) {
+	t.Run("without tolerations the agent does not run, and the Cluster's conditions say so", func(t *testing.T) {
 		kubectlApply(NewWithT(t), strings.Replace(config, "  cluster:\n", "  cluster:\n    agentTolerations: []\n", 1))
 		kubectlApply(NewWithT(t), strings.Replace(cluster, "name: prod", "name: bare", 1))
 		testWithoutTolerations(t, bare)

@@ -117,7 +117,7 @@ func withoutPolicies(t *testing.T, g Gomega) {
 	time.Sleep(2 * time.Second) // The API server drops the policies a moment later.
 }
 
-// touchBundle makes Fleet work out the targets of the platform's bundle again.
+// touchBundle makes Fleet recompute the targets of the platform's bundle.
 func touchBundle(g Gomega) {
 	kubectl(g, "-n", platform, "annotate", "--overwrite", "bundles.fleet.cattle.io", baseline, "reconcile-at="+time.Now().Format("150405.000"))
 }
@@ -187,7 +187,7 @@ func closes(g Gomega, m *tenant) {
 	g.Expect(client.IgnoreNotFound(m.Patch(ctx, cluster.DeepCopy(), mergePatch(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 	eventuallyGone(g, cluster)
 	time.Sleep(2 * time.Second)
-	m.Logf("kept, which it may be: %v", m.deployed(g))
+	m.Logf("kept, which is allowed: %v", m.deployed(g))
 	mapping := &fleetv1.BundleNamespaceMapping{}
 	mapping.Namespace, mapping.Name = platform, m.namespace
 	g.Expect(client.IgnoreNotFound(admin.Delete(ctx, mapping))).To(Succeed())

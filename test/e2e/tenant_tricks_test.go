@@ -163,7 +163,7 @@ func fleetClusterTricks() []trick {
 			for range 20 {
 				_ = m.Delete(ctx, m.fleetCluster("mine"))
 				if err := m.Create(ctx, m.fleetCluster("mine", released)); err == nil {
-					m.Log("he was faster than the syncer")
+					m.Log("the tenant was faster than the syncer")
 				}
 				time.Sleep(50 * time.Millisecond)
 			}

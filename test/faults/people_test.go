@@ -247,7 +247,7 @@ func annotate(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 	p.patchCluster(ctx, "annotating", cluster, metadata("annotations", "note", one[any](p, "a", "b", nil)), false)
 }
 
-// initialize plays Cluster API.
+// initialize simulates Cluster API.
 func initialize(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 	if isInitialized(cluster) {
 		return

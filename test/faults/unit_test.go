@@ -22,21 +22,21 @@ func TestJudge(t *testing.T) {
 		err  error
 		want answer
 	}{
-		"done":                       {nil, accepted},
-		"no connection":              {errRefused, unavailable},
-		"no time":                    {context.DeadlineExceeded, unavailable},
-		"too many requests":          {apierrors.NewTooManyRequests("storage is (re)initializing", 1), unavailable},
-		"etcd does not answer":       {apierrors.NewInternalError(errors.New("etcdserver: request timed out")), unavailable},
-		"out of time in etcd":        {apierrors.NewTimeoutError("request did not complete", 1), unavailable},
-		"roles are not read yet":     {apierrors.NewForbidden(clusters, "one", errors.New(`User "author" cannot create resource`)), unavailable},
-		"webhooks are not read yet":  {apierrors.NewForbidden(clusters, "one", errors.New("not yet ready to handle request")), unavailable},
-		"CRDs are not read yet":      {apierrors.NewGenericServerResponse(http.StatusNotFound, "post", clusters, "", "404 page not found", 0, true), unavailable},
-		"a webhook does not answer":  {errNoAnswer, closed},
-		"a webhook says no":          {errNo, denied},
-		"the schema says no":         {apierrors.NewInvalid(schema.GroupKind{Kind: "Cluster"}, "one", nil), denied},
-		"the object is not there":    {apierrors.NewNotFound(clusters, "one"), denied},
-		"somebody else was faster":   {apierrors.NewConflict(clusters, "one", errors.New("changed")), denied},
-		"somebody else was here too": {apierrors.NewAlreadyExists(clusters, "one"), denied},
+		"done":                      {nil, accepted},
+		"no connection":             {errRefused, unavailable},
+		"no time":                   {context.DeadlineExceeded, unavailable},
+		"too many requests":         {apierrors.NewTooManyRequests("storage is (re)initializing", 1), unavailable},
+		"etcd does not answer":      {apierrors.NewInternalError(errors.New("etcdserver: request timed out")), unavailable},
+		"out of time in etcd":       {apierrors.NewTimeoutError("request did not complete", 1), unavailable},
+		"roles are not read yet":    {apierrors.NewForbidden(clusters, "one", errors.New(`User "author" cannot create resource`)), unavailable},
+		"webhooks are not read yet": {apierrors.NewForbidden(clusters, "one", errors.New("not yet ready to handle request")), unavailable},
+		"CRDs are not read yet":     {apierrors.NewGenericServerResponse(http.StatusNotFound, "post", clusters, "", "404 page not found", 0, true), unavailable},
+		"a webhook does not answer": {errNoAnswer, closed},
+		"a webhook says no":         {errNo, denied},
+		"the schema says no":        {apierrors.NewInvalid(schema.GroupKind{Kind: "Cluster"}, "one", nil), denied},
+		"the object is not there":   {apierrors.NewNotFound(clusters, "one"), denied},
+		"another client was faster": {apierrors.NewConflict(clusters, "one", errors.New("changed")), denied},
+		"another client created it": {apierrors.NewAlreadyExists(clusters, "one"), denied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := judge(test.err); got != test.want {
@@ -46,7 +46,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Which failures are wrong depends on what is down at that moment.
+// Which failures are wrong depends on the parts that are down at that moment.
 func TestAsk(t *testing.T) {
 	for name, test := range map[string]struct {
 		answers               []error

@@ -95,7 +95,7 @@ func TestAgents(t *testing.T) {
 	}
 	before := [2]string{one.uid(g), two.uid(g)}
 	steps(t, own)
-	t.Run("nothing of that has uninstalled anything", func(t *testing.T) {
+	t.Run("none of these changes has uninstalled anything", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect([2]string{one.uid(g), two.uid(g)}).To(Equal(before))
 	})
@@ -144,7 +144,7 @@ func steps(t *testing.T, own *repository.Repository) {
 
 // ends deselects Clusters, and deletes objects.
 func ends(t *testing.T) {
-	t.Run("what is not there is not handed to Fleet, and whoever is deselected goes", func(t *testing.T) {
+	t.Run("a missing chart is not passed to Fleet, and a deselected Cluster loses the release", func(t *testing.T) {
 		g := NewWithT(t)
 		patch(g, "agents", `{"spec":{"version":"9.9.9"}}`)
 		g.Eventually(func(g Gomega) {
@@ -162,7 +162,7 @@ func ends(t *testing.T) {
 		two.says(g, "agents", "agents", "who", "two")
 		followed(g)
 	})
-	t.Run("Fleet's Bundle is deleted by somebody: it comes back", func(t *testing.T) {
+	t.Run("a deleted Bundle is recreated", func(t *testing.T) {
 		g := NewWithT(t)
 		name := strings.TrimPrefix(made(g, "agents", "bundles.fleet.cattle.io"), "bundle.fleet.cattle.io/")
 		_, err := env.Kubectl(ctx, "-n", team, "delete", "bundles.fleet.cattle.io", name)
@@ -194,13 +194,13 @@ func TestAgentsFence(t *testing.T) {
 	}
 	const helm = `helm: {repo: "https://charts.example.com", chart: a, version: 1.0.0}`
 	for name, test := range map[string]struct{ object, refused string }{
-		"another name":       {bundle(team, "any", "{"+helm+", targets: [{clusterName: one}]}"), "may touch only Bundles with the labels"},
-		"a selector":         {bundle(team, "hcp-any", "{"+helm+", targets: [{clusterSelector: {}}]}"), "may target clusters by clusterName only"},
-		"somebody's Secret":  {bundle(team, "hcp-any", "{"+helm+", helmOpOptions: {helmOpSecretName: repository}, targets: [{clusterName: one}]}"), "may name only Secrets hcp-"},
-		"a ServiceAccount":   {bundle(team, "hcp-any", "{"+helm+", targets: [{clusterName: one, serviceAccount: admin}]}"), "may not name a ServiceAccount"},
-		"fleet-local":        {bundle("fleet-local", "hcp-any", "{"+helm+", targets: [{clusterName: local}]}"), "may write nothing in fleet-local"},
-		"what it writes":     {bundle(team, "hcp-any", "{"+helm+", helmOpOptions: {helmOpSecretName: hcp-any.for-agents-01234567}, targets: [{clusterName: one}]}"), ""},
-		"a Secret of others": {fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: hcp-any.for-agents-01234567, labels: {app.kubernetes.io/managed-by: muster, helmchartproxy-name.fleet.addons.cluster.x-k8s.io: any}}, type: Opaque}", team), "may touch only Secrets of the types"},
+		"another name":          {bundle(team, "any", "{"+helm+", targets: [{clusterName: one}]}"), "may touch only Bundles with the labels"},
+		"a selector":            {bundle(team, "hcp-any", "{"+helm+", targets: [{clusterSelector: {}}]}"), "may target clusters by clusterName only"},
+		"somebody's Secret":     {bundle(team, "hcp-any", "{"+helm+", helmOpOptions: {helmOpSecretName: repository}, targets: [{clusterName: one}]}"), "may name only Secrets hcp-"},
+		"a ServiceAccount":      {bundle(team, "hcp-any", "{"+helm+", targets: [{clusterName: one, serviceAccount: admin}]}"), "may not name a ServiceAccount"},
+		"fleet-local":           {bundle("fleet-local", "hcp-any", "{"+helm+", targets: [{clusterName: local}]}"), "may write nothing in fleet-local"},
+		"its own Secret":        {bundle(team, "hcp-any", "{"+helm+", helmOpOptions: {helmOpSecretName: hcp-any.for-agents-01234567}, targets: [{clusterName: one}]}"), ""},
+		"someone else's Secret": {fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: hcp-any.for-agents-01234567, labels: {app.kubernetes.io/managed-by: muster, helmchartproxy-name.fleet.addons.cluster.x-k8s.io: any}}, type: Opaque}", team), "may touch only Secrets of the types"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -61,7 +61,7 @@ func TestKilledAgent(t *testing.T) {
 	deleteProxy(g, team, "killed")
 }
 
-// killAgent kills the process of Fleet's agent, and has no other one started.
+// killAgent kills the process of Fleet's agent, and keeps it from being restarted.
 func (c cluster) killAgent(g Gomega) {
 	agents := c.agents()
 	g.Expect(agents).NotTo(BeEmpty())

@@ -115,7 +115,7 @@ func TestLife(t *testing.T) {
 		since := time.Now()
 		one.label(g, "who=me")
 		one.says(g, "life", "life", "who", "me")
-		// What the agent reads stays as it is, until it reads something else.
+		// The object that the agent reads stays unchanged until the agent reads another one.
 		g.Eventually(func(g Gomega) {
 			g.Expect(writes(g, since)).To(ConsistOf("create configmaps hcp-life.for.one.1", HavePrefix("patch bundles hcp-life-"), "patch helmreleaseproxies life-one", "delete configmaps hcp-life.for.one"))
 		}).Should(Succeed())

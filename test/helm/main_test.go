@@ -85,7 +85,7 @@ func nothingRefused(s *stack.Stack) error {
 		return err
 	}
 	if len(all) == 0 {
-		return fmt.Errorf("muster-helm has asked for nothing")
+		return fmt.Errorf("muster-helm has sent no requests")
 	}
 	for _, e := range all {
 		if e.Code == http.StatusForbidden {

@@ -43,7 +43,7 @@ type player struct {
 	problems []string
 }
 
-// play plays until the test ends.
+// play simulates the agents until the test ends.
 func play(t *testing.T, proxy string) *player {
 	g := NewWithT(t)
 	all, err := fixture.Client(env)

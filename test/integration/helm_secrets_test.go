@@ -136,7 +136,7 @@ func TestHelmReadsSecretsWhereAllowed(t *testing.T) {
 			g.Expect(named(g).Name).To(Equal("hcp-web.for.one.1"), "what agents read stays as it is until they read something else")
 		}).WithTimeout(helmPatience).Should(Succeed())
 	})
-	t.Run("one of somebody else's stays as it is", func(t *testing.T) {
+	t.Run("someone else's Secret stays unchanged", func(t *testing.T) {
 		g := NewWithT(t)
 		foreign := &corev1.Secret{Data: map[string][]byte{"a": []byte("b")}}
 		foreign.Namespace, foreign.Name = s.namespace, "hcp-other.for.one"

@@ -297,7 +297,7 @@ func TestNoFleetNamespaceOfAnotherForLatecomers(t *testing.T) {
 			}).Should(Succeed())
 		})
 	}
-	t.Run("a forged pin of one that is not selected keeps nobody out", func(t *testing.T) {
+	t.Run("a forged pin of an unselected Cluster blocks no other", func(t *testing.T) {
 		g := NewWithT(t)
 		victim, attacker := rivalsFor(g, "squat")
 		attacker.Labels = nil

@@ -81,7 +81,7 @@ func TestMigration(t *testing.T) {
 		isUnchanged(g, before)
 	})
 	t.Run("and forward again", migrated)
-	t.Run("what is left of CAAPF is removed, and everything goes with its last user", func(t *testing.T) { testRemoved(t) })
+	t.Run("the rest of CAAPF is removed, and every object is deleted with its last user", func(t *testing.T) { testRemoved(t) })
 }
 
 // runCAAPF lets CAAPF import three clusters, of which one runs, and waits until it is at rest.

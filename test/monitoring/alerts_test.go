@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// scenario is what Prometheus scraped, and what is to fire.
+// scenario holds the scraped series, and the alerts that should fire.
 type scenario struct {
 	Name string `json:"name"`
 	// Series in the notation of promtool's tests, one value each 30 seconds.
@@ -91,8 +91,7 @@ func TestAlerts(t *testing.T) {
 
 var headings = regexp.MustCompile(`(?m)^### (Muster\w+)$`)
 
-// Whoever is woken finds in the same words what is wrong, how bad it is, and where it
-// says what to do.
+// Each alert says what is wrong, how severe it is, and where the documentation says what to do.
 func TestAlertsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {

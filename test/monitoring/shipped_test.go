@@ -127,7 +127,7 @@ func TestServiceMonitors(t *testing.T) {
 	}
 }
 
-// issued reports whether a certificate for this name is asked for.
+// issued reports whether a Certificate requests this name.
 func issued(t *testing.T, secret, name string) bool {
 	t.Helper()
 	for _, dir := range []string{"certs", "manifests/registrar", "manifests/installer", "manifests/helm"} {

@@ -75,7 +75,7 @@ func TestMove(t *testing.T) {
 	there := away.state(g)
 	begin = time.Now()
 	t.Run("moved back", func(t *testing.T) { testMoved(t, guide, away, home) })
-	t.Run("what was left at home is taken over, and the applications stay", func(t *testing.T) {
+	t.Run("the objects left on the old side are taken over, and the applications stay", func(t *testing.T) {
 		g := NewWithT(t)
 		home.waitDeployed(g, begin, "classes/hello", "classes/values", "classes/only-home", "team/of-team")
 		back := home.state(g)
@@ -238,7 +238,7 @@ func (s *side) syncerWrites(g Gomega, since time.Time) []stack.AuditEvent {
 func testCleanUp(t *testing.T, guide *guide, on *side) {
 	g := NewWithT(t)
 	applications := deployed(g)
-	audit := guide.sh(t, g, on, on.Program("kubectl-muster")+" audit || true") // It fails if it finds a mapping that is kept for what was moved.
+	audit := guide.sh(t, g, on, on.Program("kubectl-muster")+" audit || true") // It fails if it finds a mapping that is kept for a moved Cluster.
 	_, list, found := strings.Cut(audit, "Released Fleet Clusters whose Cluster is gone: 1\n")
 	g.Expect(found).To(BeTrue(), audit)
 	command := list[strings.Index(list, "kubectl "):]

@@ -202,7 +202,7 @@ func (s *State) isRetained(proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cl
 	return false
 }
 
-// asked names what a HelmChartProxy asks for.
+// asked names the release that a HelmChartProxy specifies.
 func asked(proxy *addonsv1.HelmChartProxy) string {
 	download := cmp.Or(proxy.Spec.Download, addonsv1.DownloadManager)
 	return strings.Join([]string{proxy.Spec.ChartName, proxy.Spec.Version, string(download)}, " ")
@@ -270,8 +270,8 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 	return carrier
 }
 
-// wanted returns what a HelmChartProxy asks for, with the values that all Clusters share. If these cannot be had,
-// retained is true: the carrier stays, except for Clusters that are no longer selected.
+// wanted returns the release that a HelmChartProxy specifies, with the values that all Clusters share. If these
+// are not available, retained is true: the carrier stays, except for Clusters that are no longer selected.
 func (s *State) wanted(proxy *addonsv1.HelmChartProxy) (carrier *Carrier, shared map[string]any, retained bool) {
 	carrier = &Carrier{
 		Download: "Manager", Chart: proxy.Spec.ChartName, Version: resolve(proxy.Spec.Version, s.Helm.Published[proxy.Spec.ChartName]),

@@ -368,7 +368,7 @@ type offer struct {
 	isTarget, isHeld, isKnown bool
 }
 
-// offer returns what there is for a Cluster.
+// offer returns the content that the Bundle has for a Cluster.
 func (j *Judge) offer(cluster string) offer {
 	for _, bundle := range j.bundles {
 		for i := range bundle.Spec.Targets {
@@ -393,7 +393,7 @@ func isListed(bundle *fleetv1.Bundle, cluster string) bool {
 		slices.ContainsFunc(strategy.Partitions, func(its fleetv1.Partition) bool { return its.ClusterName == cluster })
 }
 
-// deployed returns what the agent of a Cluster is to deploy; false if that is not known.
+// deployed returns the content that the agent of a Cluster should deploy; false if it is unknown.
 func (j *Judge) deployed(its *fleetv1.BundleDeployment) (content, bool) {
 	options := its.Spec.Options.Helm
 	if options == nil {

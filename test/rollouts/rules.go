@@ -13,7 +13,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// review updates the state of each Cluster, and notes which of them may take a change over now.
+// review updates the state of each Cluster, and records which of them may get a change now.
 func (j *Judge) review() {
 	stages, of := assign(j.proxy, j.clusters)
 	j.stages = stages
@@ -78,7 +78,7 @@ func (j *Judge) observe(m *member) {
 	}
 }
 
-// isAside reports whether a rollout goes on without a Cluster.
+// isAside reports whether a rollout continues without a Cluster.
 func (j *Judge) isAside(m *member) bool {
 	cluster := j.clusters[m.name]
 	return !m.isSelected || !m.isInstalled || j.fleet[m.name] == nil || !cluster.DeletionTimestamp.IsZero() || capiannotations.IsPaused(cluster, cluster)
@@ -129,7 +129,7 @@ func (j *Judge) readyFor(m *member) time.Duration {
 	return j.now.Sub(m.ready)
 }
 
-// permit notes which Clusters may take their wanted content over now.
+// permit records which Clusters may get their wanted content now.
 func (j *Judge) permit() {
 	for _, m := range j.members {
 		if m.isSelected && !m.isBlocked && j.goesBack(m) && !j.isPaused(m) {
@@ -153,7 +153,8 @@ func (j *Judge) isPaused(m *member) bool {
 	return capiannotations.IsPaused(cluster, cluster)
 }
 
-// follow judges what has come of a Cluster: what its Bundle has for it, and what its agent is to deploy.
+// follow judges the state of a Cluster: the content that its Bundle has for it, and the content that its agent
+// should deploy.
 func (j *Judge) follow(m *member) {
 	its, offered := j.deployments[m.name], j.offer(m.name)
 	if m.isTarget = offered.isTarget; !m.isTarget {
@@ -180,7 +181,7 @@ func (j *Judge) follow(m *member) {
 	j.observe(m)
 }
 
-// judge judges that a Cluster takes a change over.
+// judge checks that a Cluster was allowed to get a change.
 func (j *Judge) judge(m *member, to content, how string) {
 	isFree := !m.isInstalled || j.since(m.lost) < lag
 	j.tell("%s of stage %q %s %s%s", m.name, j.stages[m.stage].name, how, to, map[bool]string{true: ", being new"}[isFree])

@@ -233,9 +233,8 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// askedOf counts what the page has asked the API server since then, by verb and resource. It
-// fails for what is more than lists and watches, and for BundleDeployments, which the
-// overview does not need.
+// askedOf counts the page's requests to the API server since then, by verb and resource. It fails for requests
+// other than lists and watches, and for BundleDeployments, which the overview does not need.
 func askedOf(t testing.TB, since time.Time) map[string]int {
 	t.Helper()
 	asked, err := env.AuditLog(stack.AuditFilter{Since: since, Where: func(e stack.AuditEvent) bool { return strings.HasPrefix(e.UserAgent, "kubectl-muster/") }})
@@ -247,7 +246,7 @@ func askedOf(t testing.TB, since time.Time) map[string]int {
 		counts[strings.TrimSpace(event.Verb+" "+event.Resource)]++
 		isNeeded := event.Verb == "list" || event.Verb == "watch" || event.Resource == ""
 		if !isNeeded || event.Resource == "bundledeployments" {
-			t.Errorf("the page asked for %s", event)
+			t.Errorf("the page requested %s", event)
 		}
 	}
 	t.Logf("what the page asked of the API server: %v", counts)

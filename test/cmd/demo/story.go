@@ -114,7 +114,7 @@ spec:
   infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: DevCluster, name: %[2]s}
 `, team, edge)))
 	s.must(s.Apply(s.ctx, fixture.DataBundle(team, "edge-hello", "[{clusterName: "+edge+"}]", fixture.PodCIDRs)))
-	// Nobody provisions it, so nobody but its owner can say that its control plane is up.
+	// No provider provisions it, so only its owner can report that its control plane is up.
 	_, err = s.Kubectl(s.ctx, "-n", team, "patch", capiClusters, edge, "--subresource=status", "--type=merge",
 		"-p", `{"status":{"initialization":{"controlPlaneInitialized":true}}}`)
 	s.must(err)
@@ -149,7 +149,7 @@ func (s *story) waitForClusters() {
 	}
 }
 
-// transition is when a condition of a Cluster became what it is, to the second.
+// transition is when a condition of a Cluster last changed, to the second.
 func (s *story) transition(c cluster, condition string) time.Time {
 	out, err := s.Kubectl(s.ctx, "-n", c.namespace, "get", capiClusters, c.name,
 		"-o", fmt.Sprintf(`jsonpath={.status.conditions[?(@.type==%q)].lastTransitionTime}`, condition))
@@ -188,7 +188,7 @@ func (s *story) bundlesOf(ctx context.Context, c cluster) ([]string, error) {
 	return names, err
 }
 
-// becomeReady applies the guide "Clusters that become ready alone" as it stands.
+// becomeReady applies the guide "Clusters that become ready on their own" unchanged.
 func (s *story) becomeReady() {
 	const namespace, name = "team", "prod" // the guide's
 	s.act("A Cluster that becomes ready alone: Fleet deploys its CNI (docs/guides/cni.md, as it stands)")

@@ -13,7 +13,7 @@ import (
 type Event struct {
 	// Revision is the resource version. One etcd has everything, so it is the order of the events of all watches.
 	Revision int64
-	// At is when the event came, or when the agent sent what it reports, if that was earlier.
+	// At is when the event arrived, or when the agent sent its report, if that was earlier.
 	At time.Time
 	// Gone says that the object is deleted, or is being deleted.
 	Gone bool
@@ -48,7 +48,7 @@ type Rollout struct {
 	Has map[string]string
 }
 
-// history is what there is at one revision.
+// history is the state at one revision.
 type history struct {
 	contents    map[string]bool
 	deployments map[string]Event
@@ -58,7 +58,7 @@ type history struct {
 	problems []string
 }
 
-// Check replays the events, and returns what was wrong.
+// Check replays the events, and returns the violations.
 func Check(events []Event, rollouts []Rollout) []string {
 	h := &history{contents: map[string]bool{}, deployments: map[string]Event{}, clusters: map[string]Event{}, since: map[string]time.Time{}}
 	events = slices.Clone(events)
@@ -130,7 +130,7 @@ func (h *history) deployment(e Event, current Rollout) {
 	}
 }
 
-// gate checks that each Cluster of the stages before has its change, and has been ready for the soak time.
+// gate checks that each Cluster of the earlier stages has its change, and has been ready for the soak time.
 func (h *history) gate(e Event, current Rollout) {
 	own := slices.IndexFunc(current.Stages, func(its Stage) bool { return slices.Contains(its.Clusters, e.Cluster) })
 	for i := range max(own, 0) {

@@ -8,7 +8,7 @@ import (
 
 var begin = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 
-// story writes a history down: one event after the other, each a second later.
+// story writes a history: one event after the other, each a second later.
 type story struct{ events []Event }
 
 func (s *story) add(e Event) *story {
@@ -28,7 +28,7 @@ func (s *story) content(name string, isGone bool) *story {
 	return s.add(Event{Content: name, Gone: isGone})
 }
 
-// passes has a Cluster take a version over, in three events.
+// passes adds the three events of a Cluster that gets a version.
 func (s *story) passes(cluster, from, to string) *story {
 	return s.is(cluster, to, from, true).is(cluster, to, to, false).is(cluster, to, to, true)
 }
@@ -53,21 +53,21 @@ func TestCheck(t *testing.T) {
 		story *story
 		want  string
 	}{
-		"as it should be":                                     {ready().passes("a", "v1", "v2").is("a", "v2", "v2", true).passes("b", "v1", "v2").passes("c", "v1", "v2").passes("d", "v1", "v2").content("v1", true), ""},
-		"all at once before the change":                       {(&story{}).content("v1", false).is("a", "v1", "", false).is("b", "v1", "", false).is("c", "v1", "", false).is("d", "v1", "v1", true), ""},
-		"the next stage before the canary":                    {ready().is("b", "v2", "v1", true), `b of stage 1 moves, and a of stage 0 has "v1", not "v2"`},
-		"the next stage while the canary has not applied it":  {ready().is("a", "v2", "v1", true).is("b", "v2", "v1", true), `a of stage 0 has "v1"`},
-		"the next stage while the canary is not ready":        {ready().is("a", "v2", "v2", false).is("b", "v2", "v1", true), "a of stage 0 is not ready"},
-		"the next stage while the canary has another version": {ready().content("v3", false).passes("a", "v1", "v3").is("a", "v3", "v3", true).is("b", "v2", "v1", true), `has "v3"`},
-		"the next stage too early":                            {ready().passes("a", "v1", "v2").is("b", "v2", "v1", true), "has been ready for 1s, not 2s"},
-		"the soak time begins again":                          {ready().passes("a", "v1", "v2").is("a", "v2", "v2", false).is("a", "v2", "v2", true).is("b", "v2", "v1", true), "has been ready for 1s"},
-		"the next stage gets only other values":               {ready().is("b", "v1:values", "v1", true), "b of stage 1 moves"},
-		"what the next stage gets is not even new":            {ready().is("b", "v0", "v1", true), "b of stage 1 moves"},
-		"too many at once":                                    {ready().passes("a", "v1", "v2").is("a", "v2", "v2", true).is("b", "v2", "v1", true).is("c", "v2", "v1", true), "stage 1: 2 Clusters are unavailable: [b c]"},
-		"too many because one is lost":                        {ready().add(Event{Deployment: "ns/b", Cluster: "b", Gone: true}).is("c", "v1", "v1", false), "2 Clusters are unavailable: [b c]"},
-		"without its Content":                                 {ready().is("a", "v3", "v1", true), "ns/a deploys Content v3, which does not exist"},
-		"the Content of one that waits goes":                  {ready().passes("a", "v1", "v2").content("v1", true), "Content v1 goes, and ns/"},
-		"the Content of one that has no Cluster goes":         {ready().add(Event{Deployment: "ns/x", Content: "v2"}).content("v2", true), "Content v2 goes, and ns/x deploys it"},
+		"no violation":                                                   {ready().passes("a", "v1", "v2").is("a", "v2", "v2", true).passes("b", "v1", "v2").passes("c", "v1", "v2").passes("d", "v1", "v2").content("v1", true), ""},
+		"all at once before the change":                                  {(&story{}).content("v1", false).is("a", "v1", "", false).is("b", "v1", "", false).is("c", "v1", "", false).is("d", "v1", "v1", true), ""},
+		"the next stage before the canary":                               {ready().is("b", "v2", "v1", true), `b of stage 1 moves, and a of stage 0 has "v1", not "v2"`},
+		"the next stage while the canary has not applied it":             {ready().is("a", "v2", "v1", true).is("b", "v2", "v1", true), `a of stage 0 has "v1"`},
+		"the next stage while the canary is not ready":                   {ready().is("a", "v2", "v2", false).is("b", "v2", "v1", true), "a of stage 0 is not ready"},
+		"the next stage while the canary has another version":            {ready().content("v3", false).passes("a", "v1", "v3").is("a", "v3", "v3", true).is("b", "v2", "v1", true), `has "v3"`},
+		"the next stage too early":                                       {ready().passes("a", "v1", "v2").is("b", "v2", "v1", true), "has been ready for 1s, not 2s"},
+		"the soak time begins again":                                     {ready().passes("a", "v1", "v2").is("a", "v2", "v2", false).is("a", "v2", "v2", true).is("b", "v2", "v1", true), "has been ready for 1s"},
+		"the next stage gets only other values":                          {ready().is("b", "v1:values", "v1", true), "b of stage 1 moves"},
+		"the next stage gets its old state again":                        {ready().is("b", "v0", "v1", true), "b of stage 1 moves"},
+		"too many at once":                                               {ready().passes("a", "v1", "v2").is("a", "v2", "v2", true).is("b", "v2", "v1", true).is("c", "v2", "v1", true), "stage 1: 2 Clusters are unavailable: [b c]"},
+		"too many because one is lost":                                   {ready().add(Event{Deployment: "ns/b", Cluster: "b", Gone: true}).is("c", "v1", "v1", false), "2 Clusters are unavailable: [b c]"},
+		"without its Content":                                            {ready().is("a", "v3", "v1", true), "ns/a deploys Content v3, which does not exist"},
+		"the Content of a waiting Cluster is deleted":                    {ready().passes("a", "v1", "v2").content("v1", true), "Content v1 goes, and ns/"},
+		"the Content of a BundleDeployment without a Cluster is deleted": {ready().add(Event{Deployment: "ns/x", Content: "v2"}).content("v2", true), "Content v2 goes, and ns/x deploys it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := strings.Join(Check(test.story.events, change()), "\n")

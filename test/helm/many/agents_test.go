@@ -32,7 +32,7 @@ import (
 	"github.com/muster-fleet/muster/test/helm/gates"
 )
 
-// agents play the agents of all Clusters for one HelmChartProxy, and record what the watches report from the beginning on.
+// agents simulate the agents of all Clusters for one HelmChartProxy, and record all events of the watches.
 type agents struct {
 	proxy string
 	ctx   context.Context
@@ -46,7 +46,7 @@ type agents struct {
 	last map[string]string
 	// seen is the latest revision that each watch has reported.
 	seen map[string]int64
-	// wanted are the BundleDeployments as they are, and working those that an agent works on.
+	// wanted are the current BundleDeployments, and working those that an agent is working on.
 	wanted  map[string]*fleetv1.BundleDeployment
 	working map[string]bool
 	// away are the Clusters whose agents do nothing.
@@ -54,7 +54,7 @@ type agents struct {
 	// has is what each applied state of a BundleDeployment is, and readySince when its agent reported that it is ready.
 	has        map[string]string
 	readySince map[string]time.Time
-	// failed is the state that an agent could not apply, and versions those of the charts in Contents.
+	// failed is the state that an agent could not apply, and versions are the versions of the charts in Contents.
 	failed, versions map[string]string
 	problems         []string
 }
@@ -71,11 +71,11 @@ func play(t *testing.T, proxy string) *agents {
 		g := NewWithT(t)
 		g.Expect(admin.List(ctx, list)).To(Succeed())
 		g.Expect(meta.EachListItem(list, func(object runtime.Object) error {
-			object.(client.Object).SetResourceVersion("0") // What there is in the beginning comes before all events.
+			object.(client.Object).SetResourceVersion("0") // The initial objects come before all events.
 			a.record(watch.Event{Type: watch.Added, Object: object})
 			return nil
 		})).To(Succeed())
-		// It goes on where it was when the API server ends a watch, and fails if an event is lost.
+		// When the API server ends a watch, it continues from the last event, and fails if an event is lost.
 		watched, err := watchtools.NewRetryWatcherWithContext(a.ctx, list.GetResourceVersion(), watcher{list})
 		g.Expect(err).NotTo(HaveOccurred())
 		a.wait.Go(func() {
@@ -195,7 +195,7 @@ func (a *agents) isAway(its *fleetv1.BundleDeployment) bool {
 	return slices.Contains(a.away, its.Labels[fleetv1.ClusterLabel])
 }
 
-// leave has the agents of these Clusters do nothing from now on, and all others come back.
+// leave makes the agents of these Clusters silent from now on, and all others come back.
 func (a *agents) leave(clusters []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -258,7 +258,7 @@ func (a *agents) step(its *fleetv1.BundleDeployment) {
 	}
 }
 
-// read returns the version of the chart, from the Content or from what the agent would ask the repository for, and the
+// read returns the version of the chart, from the Content or from the agent's request to the repository, and the
 // values in Fleet's copies.
 func (a *agents) read(its *fleetv1.BundleDeployment) (string, error) {
 	options := its.Spec.Options.Helm

@@ -1,5 +1,5 @@
-// Package many rolls charts out over many Clusters, with Fleet's own controller and agents that are played. Nothing of
-// Cluster API runs.
+// Package many rolls charts out over many Clusters, with Fleet's own controller and simulated agents. Cluster API
+// does not run.
 package many
 
 import (
@@ -27,7 +27,7 @@ import (
 
 const (
 	namespace = "many"
-	// clusters is how many Clusters there are, and few how many of them some HelmChartProxies select.
+	// clusters is the number of Clusters, and few is how many of them some HelmChartProxies select.
 	clusters, few = 200, 50
 	// patience is how long anything may take.
 	patience = 5 * time.Minute
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 
 func clusterName(i int) string { return fmt.Sprintf("c%03d", i) }
 
-// prepare makes the Clusters, and has them imported.
+// prepare creates the Clusters, and waits for their import.
 func prepare(s *stack.Stack) (err error) {
 	env = s
 	if admin, err = fixture.Client(s); err != nil {

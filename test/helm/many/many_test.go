@@ -85,7 +85,7 @@ func (d *deployed) test(t *testing.T) {
 	bad := d.stages[1].Clusters[0]
 	t.Run("a version and the values", func(t *testing.T) {
 		g, begin := NewWithT(t), time.Now()
-		// As many get it as may be unavailable, and no more, while no agent of their stage is there.
+		// While all agents of the stage are away, only as many Clusters get the change as may be unavailable.
 		d.a.leave(slices.Concat(d.stages[1].Clusters, d.stages[2].Clusters))
 		d.change(g, "1.1.0", "second", "")
 		for _, stage := range d.stages[1:] {
@@ -115,7 +115,7 @@ func (d *deployed) test(t *testing.T) {
 			g.Expect(d.a.have()["1.1.0 who: NAME-third"]).To(BeNumerically(">=", clusters-canaries-tenth))
 		}).WithTimeout(2 * soak).Should(Succeed())
 	})
-	t.Run("mended, it goes on", func(t *testing.T) {
+	t.Run("the rollout continues after a correction", func(t *testing.T) {
 		g := NewWithT(t)
 		until := d.change(g, "1.3.0", "fifth", "")
 		d.completes(g, "1.3.0", "fifth", clusters)
@@ -136,7 +136,7 @@ func (d *deployed) test(t *testing.T) {
 			t.Error(problem)
 		}
 	}
-	t.Run("a step asks no more than with fewer Clusters", func(t *testing.T) {
+	t.Run("a step costs no more requests than with fewer Clusters", func(t *testing.T) {
 		g := NewWithT(t)
 		others := &deployed{name: "few-" + strings.ToLower(d.download), download: d.download, a: play(t, "few-"+strings.ToLower(d.download)), stages: []gates.Stage{{}}}
 		for i := range few {
@@ -169,7 +169,7 @@ func (d *deployed) step(t *testing.T) int {
 	}
 	d.a.leave(all)
 	since := d.change(g, d.proxy(g).Spec.Version, "step", "")
-	g.Eventually(func(g Gomega) { // All but the first have noted that they wait.
+	g.Eventually(func(g Gomega) { // All but the first have recorded that they wait.
 		var releases addonsv1.HelmReleaseProxyList
 		g.Expect(admin.List(ctx, &releases, client.InNamespace(namespace))).To(Succeed())
 		its := d.proxy(g)
@@ -201,7 +201,7 @@ func (d *deployed) step(t *testing.T) int {
 		counts = append(counts, count)
 	}
 	t.Logf("%s: requests for one Cluster after the other: %v; in %d steps: %v", d.name, counts, steps, kinds)
-	d.a.leave(all) // It asks nothing more while another one is counted.
+	d.a.leave(all) // It sends no more requests while another one is counted.
 	slices.Sort(counts)
 	return counts[len(counts)/2]
 }

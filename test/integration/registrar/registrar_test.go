@@ -177,7 +177,7 @@ func TestMistaken(t *testing.T) {
 // A user with rights in one namespace gets nothing from another namespace. The registrar overwrites none of the
 // user's Secrets except those that claim to be a manifest.
 func TestForgeries(t *testing.T) {
-	t.Run("a Secret of the name stays what it is", func(t *testing.T) {
+	t.Run("another Secret of the name stays unchanged", func(t *testing.T) {
 		t.Parallel()
 		g := NewWithT(t)
 		s := emptySite(g, "forged")

@@ -99,7 +99,7 @@ func TestCAAPH(t *testing.T) {
 	}
 	releases = listed(g)
 	before = observe(g, releases)
-	t.Run("back: nothing is uninstalled, and CAAPH goes on", func(t *testing.T) {
+	t.Run("back: nothing is uninstalled, and CAAPH continues", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(env.Stop(ctx, "muster-helm")).To(Succeed()) // As a kubelet would.
 		steps.run(t, g, "back")
