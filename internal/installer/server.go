@@ -3,7 +3,7 @@
 //
 // Pure functions decide what the FleetAddonConfig requests (wanted.go), who owns the installed Fleet and which
 // step is next (decide.go), the version (version.go), the values of the chart and Fleet's ConfigMap (settings.go),
-// and the ConfigMap of Rancher (gates.go). The rest observes, takes one step, and observes again. The package does
+// and the ConfigMap of Rancher (feature_gates.go). The rest observes, takes one step, and observes again. The package does
 // not know Helm: internal/helm/repository reads repositories, internal/installer/releases installs releases, and
 // the program puts the three together.
 package installer

@@ -41,7 +41,7 @@ func (s *scope) strategy(targets []fleetv1.BundleTarget, content string) *fleetv
 }
 
 // keepContents keeps the Contents that BundleDeployments name. Fleet counts references only to the newest Content,
-// by a label on BundleDeployments, and deletes the others (promotion.md, trap 1). So for each Content, a
+// by a label on BundleDeployments, and deletes the others (seen on Fleet 0.16). So for each Content, a
 // BundleDeployment that deploys nothing, in a namespace that no agent reads, keeps it. It has to exist before the
 // Bundle changes.
 func (r *Reconciler) keepContents(ctx context.Context, s *scope, strategy *fleetv1.RolloutStrategy) error {

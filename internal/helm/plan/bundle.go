@@ -161,7 +161,7 @@ func helmOptions(proxy *addonsv1.HelmChartProxy, chart Chart) *fleetv1.HelmOptio
 		MaxHistory:        cmp.Or(options.Upgrade.MaxHistory, defaultHistory),
 		Atomic:            options.Atomic,
 	}
-	// Without a timeout Fleet gives hooks 30 s (charts-real.md, row 1), and with one it waits for all resources.
+	// Without a timeout Fleet gives hooks 30 s (seen on Fleet 0.16), and with one it waits for all resources.
 	if Waits(proxy) || chart.Hooks {
 		timeout := defaultTimeout
 		if options.Timeout != nil {
@@ -190,7 +190,7 @@ func HasValues(proxy *addonsv1.HelmChartProxy) bool {
 
 // StrategyFor returns the rollout strategy with which Fleet updates only some targets of a Bundle, and leaves the
 // BundleDeployments of all others as they are; nil if it may update all. Fleet updates the targets that a partition
-// lists, all in one pass, and also creates BundleDeployments only for those (promotion.md, rows A, E and F).
+// lists, all in one pass, and also creates BundleDeployments only for those (test/differential compares this).
 func StrategyFor(targets []fleetv1.BundleTarget, isHeld func(fleetCluster string) bool) *fleetv1.RolloutStrategy {
 	var listed []fleetv1.Partition
 	for _, target := range targets {

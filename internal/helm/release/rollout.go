@@ -18,7 +18,7 @@ import (
 
 // In a rollout, an installed release gets a change of its content or its values only when its HelmReleaseProxy has
 // the hash of exactly that change as GrantedAnnotation. Until then, it keeps its values: agents copy changed
-// values at once, whatever Fleet's rollout strategy says (promotion.md, trap 2).
+// values at once, whatever Fleet's rollout strategy says (seen on Fleet 0.16).
 
 // joinRollout begins the record of rollouts for a release, or ends it. Until a release is installed, it has what its
 // Bundle has.
