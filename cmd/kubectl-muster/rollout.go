@@ -14,9 +14,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -412,17 +415,44 @@ func (o *rolloutOptions) annotate(ctx context.Context, name string, decide func(
 	return nil
 }
 
-// patch writes a HelmChartProxy, unless it has changed since it was read.
+// patch writes a HelmChartProxy, unless a fact that the command acts on has changed since it was read. Muster's other
+// reports do not count: while a rollout is under way, there is one every moment.
 func patch(ctx context.Context, cluster client.Client, report *rolloutReport, before, after *addonsv1.HelmChartProxy, verbs string) error {
-	switch err := cluster.Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); {
+	changed := fmt.Errorf("%s has changed since it was read, so nothing was done: check it again with rollout status", report)
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		err := cluster.Patch(ctx, after.DeepCopy(), client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		live, failed := readProxy(ctx, cluster, client.ObjectKeyFromObject(before))
+		if failed != nil {
+			return failed
+		}
+		if !hasSameFacts(before, live) {
+			return changed
+		}
+		before.ResourceVersion, after.ResourceVersion = live.ResourceVersion, live.ResourceVersion
+		return err
+	})
+	switch {
+	case err == nil, errors.Is(err, changed):
+		return err
 	case apierrors.IsConflict(err):
-		return fmt.Errorf("%s has changed since it was read, so nothing was done: check it again with rollout status", report)
+		return changed
 	case apierrors.IsForbidden(err):
 		return program.Exit(2, fmt.Errorf("%w: ask for a Role with the verbs %s on resource helmchartproxies of addons.cluster.x-k8s.io", err, verbs))
-	case err != nil:
+	default:
 		return program.Exit(2, fmt.Errorf("writing %s: %w", report, err))
 	}
-	return nil
+}
+
+// hasSameFacts reports whether two states of a HelmChartProxy are the same for the commands that change a rollout.
+func hasSameFacts(one, other *addonsv1.HelmChartProxy) bool {
+	facts := func(its *addonsv1.HelmChartProxy) []any {
+		status := ptr.Deref(its.Status.Rollout, addonsv1.RolloutStatus{})
+		return []any{its.UID, its.Generation, its.Annotations, status.Approval, status.LastCompleted}
+	}
+	return equality.Semantic.DeepEqual(facts(one), facts(other))
 }
 
 func (o *rolloutOptions) abort(ctx context.Context, name string) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -188,6 +189,17 @@ func TestRolloutActs(t *testing.T) {
 		current.Status.Rollout.Approval = "another"
 		return c.Status().Update(context.Background(), current)
 	})
+	var once sync.Once
+	reported := patching(func(c client.WithWatch, object client.Object) (err error) { // Muster reports after it was read.
+		once.Do(func() {
+			current := &addonsv1.HelmChartProxy{}
+			if err = c.Get(context.Background(), client.ObjectKeyFromObject(object), current); err == nil {
+				current.Status.Rollout.Stages[0].Updated++
+				err = c.Status().Update(context.Background(), current)
+			}
+		})
+		return err
+	})
 	for name, test := range map[string]struct {
 		args   string
 		proxy  *addonsv1.HelmChartProxy
@@ -207,6 +219,7 @@ func TestRolloutActs(t *testing.T) {
 		"no rollout":         {args: "promote team-a/ingress", proxy: waitsForApproval(func(its *addonsv1.HelmChartProxy) { its.Spec.Rollout = nil }), code: 1, says: []string{"has no spec.rollout"}},
 		"not there":          {args: "promote team-a/typo", proxy: waitsForApproval(unchanged), code: 2, says: []string{`"typo" not found`}},
 		"overtaken":          {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: overtaken, code: 1, says: []string{"has changed since it was read, so nothing was done: check it again with rollout status"}},
+		"reported meanwhile": {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: reported, says: []string{"Approved: " + waiting}, approved: waiting},
 		"not allowed":        {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: patching(func(client.WithWatch, client.Object) error { return forbidden }), code: 2, says: []string{"'muster-helm-promote'", "ask for a Role with the verbs get, patch and promote on resource helmchartproxies"}},
 		"no answer":          {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: patching(func(client.WithWatch, client.Object) error { return errors.New("refused") }), code: 2, says: []string{"writing HelmChartProxy team-a/ingress: refused"}},
 		"retry":              {args: "retry team-a/ingress", proxy: halted(unchanged), says: []string{"no longer ready while its stage was soaking: team-a/one", "Regressions, and agents that went silent, before ", "A failed release is retried automatically"}, retried: "now"},
