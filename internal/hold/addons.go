@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// settle is how long a Bundle whose values may depend on the version must stay unchanged before Muster
-	// believes that Fleet has nothing to change. Fleet records nowhere which template values it has seen,
+	// settle is how long after Fleet was given the version a Bundle whose values may depend on it must be
+	// unchanged before Muster believes that Fleet has nothing to change. Fleet records nowhere which template values it has seen,
 	// and takes a second or two.
 	settle = 15 * time.Second
 	// renderTime is the same for a HelmChartProxy whose template reads the version.
@@ -21,8 +21,9 @@ const (
 // AddOn is a Bundle or a HelmChartProxy on a cluster.
 type AddOn struct {
 	Name string
-	// ID changes with what is to be deployed.
-	ID string
+	// ID changes with what is to be deployed, and Changed is when that, or an option of it, last changed.
+	ID      string
+	Changed time.Time
 	// Ready means that what is to be deployed is deployed and ready.
 	Ready bool
 	// Patience is how long an unchanged ID must last to prove that nothing changes; zero if the version
@@ -56,13 +57,11 @@ func PatienceForTemplate(template string) time.Duration {
 // Memory is what was seen of the add-ons since the hold began. It is lost with the program, and then
 // unchanged add-ons cost their patience again.
 type Memory struct {
-	// Of is the hold that the rest is about.
-	Of      string
+	// of is the hold that the rest is about.
+	of      string
 	first   map[string]string
-	last    map[string]string
 	handed  time.Time
 	changed map[string]bool
-	moved   time.Time
 }
 
 // Progress says how far the add-ons are.
@@ -98,62 +97,61 @@ func list(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:named], ", "), len(names)-named)
 }
 
-// See compares the add-ons with those that were seen first, notes them, and says how far they are.
+// IsHanded reports whether the new version was seen to be given to Fleet.
+func (m *Memory) IsHanded(of Hold) bool { return m.of == of.String() && !m.handed.IsZero() }
+
+// Unready returns the progress if one of these add-ons is not ready, and the others need no look; false if
+// all are, or if the hold is new: what is seen first is compared with later.
+func (m *Memory) Unready(of Hold, addOns []AddOn) (Progress, bool) {
+	progress := Progress{Handed: m.IsHanded(of)}
+	for _, addOn := range addOns {
+		if !addOn.Ready {
+			progress.Waiting = append(progress.Waiting, addOn.Name)
+		}
+	}
+	slices.Sort(progress.Waiting)
+	return progress, progress.Handed && len(progress.Waiting) > 0
+}
+
+// See compares the add-ons with those that were seen first, and says how far they are.
 func (m *Memory) See(of Hold, seen AddOns, now time.Time) Progress {
-	if m.Of != of.String() {
-		*m = Memory{Of: of.String(), first: map[string]string{}, last: map[string]string{}, changed: map[string]bool{}}
+	if m.of != of.String() {
+		*m = Memory{of: of.String(), first: map[string]string{}, changed: map[string]bool{}}
 		for _, addOn := range seen.All {
 			m.first[addOn.Name] = addOn.ID
 		}
-		m.moved = now
 	}
 	if seen.Handed && m.handed.IsZero() {
 		m.handed = now
 	}
-	m.note(seen, now)
-	progress := Progress{Handed: seen.Handed, Changed: len(m.changed) > 0}
-	quiet := now.Sub(latest(m.handed, m.moved))
+	progress := Progress{Handed: seen.Handed}
+	unproven := func(name string, patience time.Duration) {
+		left := patience
+		if !m.handed.IsZero() {
+			left -= now.Sub(m.handed)
+		}
+		if left > 0 {
+			progress.Unproven = append(progress.Unproven, name)
+			progress.Again = max(progress.Again, left)
+		}
+	}
 	for _, addOn := range seen.All {
-		patience := addOn.Patience
+		// A change within the second in which the hold began is known only by comparison.
+		if first, known := m.first[addOn.Name]; !known || first != addOn.ID || addOn.Changed.After(of.Since) {
+			m.changed[addOn.Name] = true
+		}
 		switch {
 		case !addOn.Ready:
 			progress.Waiting = append(progress.Waiting, addOn.Name)
-		case m.changed[addOn.Name] || quiet >= patience:
-		default:
-			progress.Unproven = append(progress.Unproven, addOn.Name)
-			progress.Again = max(progress.Again, patience-quiet)
+		case !m.changed[addOn.Name]:
+			unproven(addOn.Name, addOn.Patience)
 		}
 	}
-	if of.More && quiet < settle { // Fleet may select other Bundles.
-		progress.Unproven = append(progress.Unproven, "Bundles that other labels select")
-		progress.Again = max(progress.Again, settle-quiet)
+	if of.More { // Fleet may select other Bundles.
+		unproven("Bundles that other labels select", settle)
 	}
+	progress.Changed = len(m.changed) > 0
 	slices.Sort(progress.Waiting)
 	slices.Sort(progress.Unproven)
 	return progress
-}
-
-// note records which add-ons have changed, come or gone.
-func (m *Memory) note(seen AddOns, now time.Time) {
-	ids := make(map[string]string, len(seen.All))
-	for _, addOn := range seen.All {
-		ids[addOn.Name] = addOn.ID
-		if first, known := m.first[addOn.Name]; !known || first != addOn.ID {
-			m.changed[addOn.Name] = true
-		}
-		if m.last[addOn.Name] != addOn.ID {
-			m.moved = now
-		}
-	}
-	if len(m.last) != len(ids) && len(m.last) > 0 {
-		m.moved = now
-	}
-	m.last = ids
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

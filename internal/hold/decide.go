@@ -91,12 +91,12 @@ func Decide(s State) (Decision, error) {
 	case s.Version == held.From:
 		return s.release(Hold{From: s.Version}, reasonReverted, "the version was changed back"), nil
 	case bound == 0:
-		return s.optOut(), nil
+		return s.withdraw(reasonOptedOut), nil
 	case s.ControlPlane != "" && s.ControlPlane != held.From:
 		return s.release(held, reasonNotHeld, fmt.Sprintf(
 			"Cluster API upgrades the control plane to %s in spite of the hold: its feature gate RuntimeSDK is off", short(s.ControlPlane))), nil
 	case !s.InFleet:
-		return s.release(held, reasonGone, "the Cluster is no longer in Fleet"), nil
+		return s.withdraw(reasonGone), nil
 	}
 	return s.hold(held, bound)
 }
@@ -132,7 +132,7 @@ func (s State) withoutHold(bound time.Duration) Decision {
 	wasHeld := s.Told != nil && s.Told.Status == metav1.ConditionTrue
 	switch {
 	case bound == 0 && wasHeld:
-		return s.optOut()
+		return s.withdraw(reasonOptedOut)
 	case bound == 0, !s.InFleet, s.Version == "":
 		return Decision{}
 	case s.Told == nil:
@@ -156,9 +156,13 @@ func (s State) release(of Hold, reason, message string) Decision {
 	return Decision{Release: has, Tell: end, End: end}
 }
 
-// optOut ends a hold that nobody asks for any more. The Cluster keeps no condition.
-func (s State) optOut() Decision {
-	decision := s.release(Hold{From: s.Version}, reasonOptedOut, "the Cluster no longer asks for a hold with "+stamp.HoldAnnotation)
+// withdraw ends a hold of a Cluster that can have none, and therefore no condition.
+func (s State) withdraw(reason string) Decision {
+	message := "the Cluster no longer asks for a hold with " + stamp.HoldAnnotation
+	if reason == reasonGone {
+		message = "the Cluster is no longer in Fleet"
+	}
+	decision := s.release(Hold{From: s.Version}, reason, message)
 	decision.Tell = nil
 	return decision
 }

@@ -161,3 +161,26 @@ func others(annotations map[string]string) map[string]string {
 	})
 	return result
 }
+
+// overdue is how long after its bound a hold counts as left behind: the syncer ends it within moments.
+const overdue = 5 * time.Minute
+
+// Leftover says why nothing may end the hold of a Cluster with these annotations; empty if the syncer will,
+// or if there is none. It freezes the topology.
+func Leftover(annotations map[string]string, now time.Time) string {
+	value, has := annotations[stamp.HookAnnotation]
+	held, valid := Parse(value)
+	bound, _ := Bound(annotations)
+	switch {
+	case !has:
+		return ""
+	case !valid:
+		return "Muster did not write it"
+	case bound == 0:
+		return "the Cluster does not ask for it"
+	case held.isOver(bound+overdue, now):
+		return fmt.Sprintf("it began at %s and was to end after %s: the Cluster is paused, or the syncer does not run", held.Since.UTC().Format(time.RFC3339), bound)
+	default:
+		return ""
+	}
+}

@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -67,8 +68,10 @@ type holdReconciler struct {
 	held map[types.NamespacedName]*heldCluster
 }
 
+// heldCluster is used by one reconcile at a time.
 type heldCluster struct {
 	memory hold.Memory
+	// addOns is the number of its Bundles.
 	addOns int
 	// told is when a message alone was last written.
 	told time.Time
@@ -198,11 +201,14 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 	if decision.End != nil {
 		r.announce(cluster, decision.End)
 	}
+	if failed != nil && !kube.IsAbsent(failed) && !errors.Is(failed, errNotOwn) {
+		return ctrl.Result{}, failed
+	}
 	again := sooner(decision.Again, wait)
 	if isHeld && !decision.Release && !state.Paused {
 		again = sooner(again, r.interval(key))
 	}
-	return ctrl.Result{RequeueAfter: again}, failed
+	return ctrl.Result{RequeueAfter: again}, nil
 }
 
 // mark copies the wish of a ClusterClass to a Cluster: the conditions of the webhook see nothing but the
@@ -218,6 +224,9 @@ func (r *holdReconciler) mark(ctx context.Context, cluster *clusterv1.Cluster) (
 	wanted := ""
 	if class != nil {
 		wanted = class.Annotations[stamp.HoldAnnotation]
+	}
+	if _, err := hold.Bound(map[string]string{stamp.HoldAnnotation: wanted}); err != nil {
+		wanted = "" // It would only be repeated on every Cluster.
 	}
 	changes := stamp.Changes(cluster.Annotations, map[string]string{stamp.ClassHoldAnnotation: wanted})
 	if changes == nil {
@@ -237,21 +246,34 @@ func (r *holdReconciler) controlPlaneVersion(ctx context.Context, cluster *clust
 	return version
 }
 
-// progress reads how far the add-ons of a held Cluster are.
+// progress reads how far the add-ons of a held Cluster are. It reads no more than is needed to know that
+// one of them is not ready.
 func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (hold.Progress, error) {
-	seen, err := r.addOns.read(ctx, cluster, of)
+	its := r.enter(client.ObjectKeyFromObject(cluster))
+	seen := hold.AddOns{Handed: its.memory.IsHanded(of)}
+	if !seen.Handed {
+		var err error
+		if seen.Handed, err = r.addOns.isHanded(ctx, cluster, of); err != nil {
+			return hold.Progress{}, err
+		}
+	}
+	deployments, err := r.addOns.deployments(ctx, cluster)
 	if err != nil {
 		return hold.Progress{}, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	key := client.ObjectKeyFromObject(cluster)
-	if r.held[key] == nil {
-		r.held[key] = &heldCluster{}
-		metrics.UpgradesHeld(len(r.held))
+	for i := range deployments {
+		seen.All = append(seen.All, bundleOn(&deployments[i], cluster.Namespace))
 	}
-	r.held[key].addOns = len(seen.All)
-	return r.held[key].memory.See(of, seen, r.now()), nil
+	its.addOns = len(seen.All)
+	if progress, isUnready := its.memory.Unready(of, seen.All); isUnready {
+		return progress, nil
+	}
+	releases, err := r.addOns.releases(ctx, cluster, deployments)
+	if err != nil {
+		return hold.Progress{}, err
+	}
+	seen.All = append(seen.All, releases...)
+	return its.memory.See(of, seen, r.now()), nil
 }
 
 // tell gives the Cluster the wanted condition, unless it has it already. It returns the delay if only the
@@ -259,7 +281,7 @@ func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluste
 func (r *holdReconciler) tell(ctx context.Context, cluster *clusterv1.Cluster, told, wanted *metav1.Condition) (time.Duration, error) {
 	conditions := []metav1.Condition{}
 	switch {
-	case told == nil && wanted == nil:
+	case told == wanted: // None, or the same object of the cache, which must not be changed.
 		return 0, nil
 	case wanted == nil:
 	default:
@@ -332,6 +354,17 @@ func (r *holdReconciler) interval(key types.NamespacedName) time.Duration {
 		interval += time.Duration(its.addOns) * perAddOn
 	}
 	return min(interval, longestHoldInterval)
+}
+
+// enter returns what is known of a held Cluster.
+func (r *holdReconciler) enter(key types.NamespacedName) *heldCluster {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held[key] == nil {
+		r.held[key] = &heldCluster{}
+		metrics.UpgradesHeld(len(r.held))
+	}
+	return r.held[key]
 }
 
 func (r *holdReconciler) find(key types.NamespacedName) *heldCluster {

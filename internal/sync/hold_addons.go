@@ -2,12 +2,16 @@ package sync
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,58 +24,51 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// addOnReader reads the add-ons of a held Cluster from the API server: its BundleDeployments, and the
-// releases of HelmChartProxies.
+// mostReleaseNamespaces bounds how many namespaces are searched for the releases on one Cluster.
+const mostReleaseNamespaces = 20
+
+// addOnReader reads the add-ons of held Clusters from the API server.
 type addOnReader struct {
 	live     client.Reader
 	settings *settings.Reader
 	scopes   *scopeReader
 }
 
-func (r addOnReader) read(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (hold.AddOns, error) {
+// deployments returns the BundleDeployments of a Cluster, except that of Fleet's agent. Their namespace
+// follows from names: what a Fleet Cluster says of it, tenants can write.
+func (r addOnReader) deployments(ctx context.Context, cluster *clusterv1.Cluster) ([]fleetv1.BundleDeployment, error) {
 	name := stamp.PinOf(cluster.Annotations).ClusterName
-	isHanded, err := r.isHanded(ctx, cluster, name, of)
-	if err != nil {
-		return hold.AddOns{}, err
-	}
-	var deployments fleetv1.BundleDeploymentList
-	if err := r.live.List(ctx, &deployments, client.InNamespace(stamp.FleetNamespace(cluster.Namespace, name)), client.MatchingLabels{
+	var all fleetv1.BundleDeploymentList
+	if err := r.live.List(ctx, &all, client.InNamespace(stamp.FleetNamespace(cluster.Namespace, name)), client.MatchingLabels{
 		fleetv1.ClusterNamespaceLabel: cluster.Namespace, fleetv1.ClusterLabel: name,
 	}); err != nil {
-		return hold.AddOns{}, fmt.Errorf("listing the BundleDeployments of a held Cluster: %w", err)
+		return nil, fmt.Errorf("listing the BundleDeployments of a held Cluster: %w", err)
 	}
-	releases, isKnown, err := r.releases(ctx, cluster, deployments.Items)
-	if err != nil {
-		return hold.AddOns{}, err
-	}
-	all := releases
-	for i := range deployments.Items {
-		its := &deployments.Items[i]
-		bundle := its.Labels[fleetv1.BundleLabel]
-		switch {
-		case bundle == stamp.AgentBundle(name): // Fleet's own.
-		case isKnown && plan.MayBeOurs(bundle):
-			all = append(all, addOnOf(its, cluster.Namespace, false))
-		default:
-			all = append(all, addOnOf(its, cluster.Namespace, hasValues(its)))
+	var result []fleetv1.BundleDeployment
+	for i := range all.Items {
+		if all.Items[i].Labels[fleetv1.BundleLabel] != stamp.AgentBundle(name) {
+			result = append(result, all.Items[i])
 		}
 	}
-	return hold.AddOns{Handed: isHanded, All: all}, nil
+	return result, nil
 }
 
+// errNotOwn means that the Fleet Cluster of the Cluster's name is not its own.
+var errNotOwn = errors.New("the Fleet Cluster belongs to somebody else")
+
 // isHanded reports whether the Fleet Cluster has the new version, or will not get it.
-func (r addOnReader) isHanded(ctx context.Context, cluster *clusterv1.Cluster, name string, of hold.Hold) (bool, error) {
+func (r addOnReader) isHanded(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (bool, error) {
 	in, err := r.settings.Current(ctx)
 	if err != nil {
 		return false, err
 	}
 	fleet := &fleetv1.Cluster{}
-	key := types.NamespacedName{Namespace: cluster.Namespace, Name: name}
+	key := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
 	if err := r.live.Get(ctx, key, fleet); err != nil {
 		return false, fmt.Errorf("reading the Fleet Cluster of a held Cluster: %w", err)
 	}
 	if relation, _ := r.scopes.relationOf(ctx, fleet, cluster); relation != stamp.Own {
-		return false, fmt.Errorf("Fleet Cluster %s belongs to somebody else", key) //nolint:staticcheck // It begins with a kind.
+		return false, errNotOwn
 	}
 	if !in.Cluster.Enabled || !in.Cluster.PatchResource || fleet.Spec.TemplateValues == nil {
 		return true, nil
@@ -88,62 +85,91 @@ func hasValues(deployment *fleetv1.BundleDeployment) bool {
 		(deployment.Spec.ValuesHash != "" || helm != nil && (len(helm.TemplateValues) > 0 || helm.Values != nil && len(helm.Values.Data) > 0))
 }
 
-func addOnOf(deployment *fleetv1.BundleDeployment, namespace string, hasValues bool) hold.AddOn {
-	name := deployment.Labels[fleetv1.BundleLabel]
+// bundleOn returns the add-on of a BundleDeployment. The values of Bundles that Muster made for
+// HelmChartProxies are not Fleet's to render.
+func bundleOn(deployment *fleetv1.BundleDeployment, namespace string) hold.AddOn {
+	bundle := deployment.Labels[fleetv1.BundleLabel]
+	name := bundle
 	if of := deployment.Labels[fleetv1.BundleNamespaceLabel]; of != namespace {
 		name = of + "/" + name
 	}
 	spec, status := &deployment.Spec, &deployment.Status
 	return hold.AddOn{
-		Name: "Bundle " + name, ID: spec.StagedDeploymentID, Patience: hold.PatienceForBundle(hasValues),
-		Ready: spec.StagedDeploymentID == spec.DeploymentID && status.AppliedDeploymentID == spec.DeploymentID && status.Ready,
+		Name: "Bundle " + name, ID: spec.StagedDeploymentID, Changed: specTime(deployment),
+		Patience: hold.PatienceForBundle(hasValues(deployment) && !plan.MayBeOurs(bundle)),
+		Ready:    spec.StagedDeploymentID == spec.DeploymentID && status.AppliedDeploymentID == spec.DeploymentID && status.Ready,
 	}
 }
 
-// releases returns the releases of HelmChartProxies on a Cluster; isKnown is false if they cannot be read,
-// for example because the component is not installed.
-func (r addOnReader) releases(ctx context.Context, cluster *clusterv1.Cluster, deployments []fleetv1.BundleDeployment) (all []hold.AddOn, isKnown bool, err error) {
-	var releases addonsv1.HelmReleaseProxyList
+// specTime returns when the fields of an object, other than its status, were last changed.
+func specTime(object metav1.Object) time.Time {
+	var last time.Time
+	for _, entry := range object.GetManagedFields() {
+		if entry.Subresource == "" && entry.Time != nil && entry.Time.After(last) {
+			last = entry.Time.Time
+		}
+	}
+	return last
+}
+
+// releases returns the releases of HelmChartProxies on a Cluster; none if there are no such kinds.
+func (r addOnReader) releases(ctx context.Context, cluster *clusterv1.Cluster, deployments []fleetv1.BundleDeployment) ([]hold.AddOn, error) {
 	label, _ := stamp.LabelValue(cluster.Name)
-	err = r.live.List(ctx, &releases, client.MatchingLabels{clusterv1.ClusterNameLabel: label})
-	switch {
-	case kube.IsUnserved(err) || meta.IsNoMatchError(err) || apierrors.IsForbidden(err):
-		return nil, false, nil
-	case err != nil:
-		return nil, false, fmt.Errorf("listing the HelmReleaseProxies of a held Cluster: %w", err)
-	}
-	for i := range releases.Items {
-		release := &releases.Items[i]
-		if plan.ClusterOf(release) != client.ObjectKeyFromObject(cluster) || !release.DeletionTimestamp.IsZero() {
-			continue
+	var all []hold.AddOn
+	for namespace := range releaseNamespaces(cluster, deployments) {
+		var releases addonsv1.HelmReleaseProxyList
+		err := r.live.List(ctx, &releases, client.InNamespace(namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: label})
+		if kube.IsUnserved(err) || meta.IsNoMatchError(err) {
+			return nil, nil
 		}
-		addOn, err := r.release(ctx, release, deployments)
 		if err != nil {
-			return nil, false, err
+			return nil, fmt.Errorf("listing the HelmReleaseProxies of a held Cluster: %w", err)
 		}
-		all = append(all, addOn...)
+		for i := range releases.Items {
+			release := &releases.Items[i]
+			if plan.ClusterOf(release) != client.ObjectKeyFromObject(cluster) || !release.DeletionTimestamp.IsZero() {
+				continue
+			}
+			addOn, err := r.release(ctx, cluster, release, deployments)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, addOn...)
+		}
 	}
-	return all, true, nil
+	return all, nil
 }
 
-// release returns the add-on of a HelmReleaseProxy; none if its HelmChartProxy is gone.
-func (r addOnReader) release(ctx context.Context, release *addonsv1.HelmReleaseProxy, deployments []fleetv1.BundleDeployment) ([]hold.AddOn, error) {
-	proxy := &addonsv1.HelmChartProxy{}
-	for _, owner := range release.OwnerReferences {
-		if owner.Kind == "HelmChartProxy" {
-			proxy.Name = owner.Name
+// releaseNamespaces returns the namespaces whose HelmChartProxies reach the Cluster.
+func releaseNamespaces(cluster *clusterv1.Cluster, deployments []fleetv1.BundleDeployment) map[string]bool {
+	namespaces := map[string]bool{cluster.Namespace: true}
+	for i := range deployments {
+		its := deployments[i].Labels
+		if namespace := its[plan.ProxyNamespaceLabel]; namespace != "" && plan.MayBeOurs(its[fleetv1.BundleLabel]) && len(namespaces) < mostReleaseNamespaces {
+			namespaces[namespace] = true
 		}
 	}
-	err := r.live.Get(ctx, types.NamespacedName{Namespace: release.Namespace, Name: proxy.Name}, proxy)
-	if apierrors.IsNotFound(err) || proxy.Name == "" {
+	return namespaces
+}
+
+// release returns the add-on of a HelmReleaseProxy. There is none without a HelmChartProxy that selects the
+// Cluster: anyone who may write HelmReleaseProxies somewhere could hold the upgrade.
+func (r addOnReader) release(ctx context.Context, cluster *clusterv1.Cluster, release *addonsv1.HelmReleaseProxy, deployments []fleetv1.BundleDeployment) ([]hold.AddOn, error) {
+	owner := metav1.GetControllerOf(release)
+	if owner == nil {
 		return nil, nil
 	}
-	if err != nil {
+	proxy := &addonsv1.HelmChartProxy{}
+	err := r.live.Get(ctx, types.NamespacedName{Namespace: release.Namespace, Name: owner.Name}, proxy)
+	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading the HelmChartProxy of a held Cluster: %w", err)
+	}
+	if apierrors.IsNotFound(err) || proxy.UID != owner.UID || !r.selects(ctx, proxy, cluster) {
+		return nil, nil
 	}
 	record := plan.RecordOf(release)
 	addOn := hold.AddOn{Name: "HelmChartProxy " + proxy.Name, ID: fmt.Sprintf("%s %d", record.Digest, record.Revision)}
-	if proxy.Namespace != release.Spec.ClusterRef.Namespace {
+	if proxy.Namespace != cluster.Namespace {
 		addOn.Name = "HelmChartProxy " + proxy.Namespace + "/" + proxy.Name
 	}
 	if plan.IsInstallOnce(proxy) && record.Installed {
@@ -154,10 +180,28 @@ func (r addOnReader) release(ctx context.Context, release *addonsv1.HelmReleaseP
 	target, isTarget := plan.TargetOf(proxy, release)
 	for i := range deployments {
 		its := &deployments[i]
-		if isTarget && its.Name == release.Annotations[plan.BundleAnnotation] {
-			seen := plan.Observe(its, plan.Wanted{Content: its.Labels[plan.ContentLabel], Target: target})
-			addOn.Ready = seen.Ready && (record.Rollout == nil || record.Rollout.Pending == "")
+		if !isTarget || its.Name != release.Annotations[plan.BundleAnnotation] {
+			continue
 		}
+		addOn.Changed = specTime(its)
+		addOn.Ready = plan.Observe(its, plan.Wanted{Content: its.Labels[plan.ContentLabel], Target: target}).Ready &&
+			meta.IsStatusConditionTrue(release.Status.Conditions, addonsv1.ReadyCondition) && // A template may have failed.
+			(record.Rollout == nil || record.Rollout.Pending == "")
 	}
 	return []hold.AddOn{addOn}, nil
+}
+
+// selects reports whether a HelmChartProxy selects a Cluster.
+func (r addOnReader) selects(ctx context.Context, proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) bool {
+	selector, trouble := plan.NewSelector(proxy)
+	if trouble != nil || selector.Namespace() != "" && selector.Namespace() != cluster.Namespace {
+		return false
+	}
+	return selector.Matches(cluster, func(name string) labels.Set {
+		namespace := namespaceMetadata()
+		if r.scopes.Get(ctx, client.ObjectKey{Name: name}, namespace, client.UnsafeDisableDeepCopy) != nil {
+			return nil // The only error of a cache is NotFound.
+		}
+		return namespace.Labels
+	})
 }

@@ -26,7 +26,7 @@ const (
 var (
 	ctx    = context.Background()
 	env    *stack.Stack
-	admin  client.Client
+	admin  client.WithWatch
 	charts *repository.Repository
 )
 
