@@ -31,16 +31,16 @@ func addOn(name, version string) string {
 	return fmt.Sprintf(`
 apiVersion: addons.cluster.x-k8s.io/v1alpha1
 kind: HelmChartProxy
-metadata: {namespace: %s, name: %s}
+metadata: {namespace: %[1]s, name: %[2]s}
 spec:
   clusterSelector: {matchLabels: {addon: %[2]s}}
-  repoURL: %s
+  repoURL: %[3]s
   chartName: addon
   releaseName: %[2]s
   namespace: addons
   version: 1.0.0
   options: {wait: true, timeout: 2m, install: {createNamespace: true}}
-  valuesTemplate: 'version: {{ %s }}'
+  valuesTemplate: 'version: {{ %[4]s }}'
   credentials: {secret: {name: repository}, key: config.json}
   tlsConfig: {caSecret: {name: repository}}
 `, team, name, charts.URL, version)
