@@ -44,7 +44,7 @@ func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.R
 		return admission.Errored(http.StatusBadRequest, err)
 	}
 	var wanted stamp.Stamp
-	hook := cluster.Metadata.Annotations[stamp.HookAnnotation]
+	hook, isRestored := cluster.Metadata.Annotations[stamp.HookAnnotation], false
 	switch req.Operation {
 	case admissionv1.Create:
 		wanted = s.onCreate(ctx, req, cluster.subject(req.Namespace))
@@ -56,11 +56,15 @@ func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.R
 		bySyncer := s.Syncer != "" && req.UserInfo.Username == s.Syncer
 		wanted = stamp.OnUpdate(cluster.subject(req.Namespace), stamp.PinOf(old.Metadata.Annotations), bySyncer)
 		hook = hold.OnUpdate(old.held(), cluster.held(), bySyncer, time.Now())
+		isRestored = hook != "" && hook == old.Metadata.Annotations[stamp.HookAnnotation]
 	default:
 		return admission.Allowed("")
 	}
 
 	response := admission.Patched("", patches(cluster, wanted, hook)...)
+	if _, found := cluster.Metadata.Annotations[stamp.HookAnnotation]; isRestored && !found {
+		response.Warnings = append(response.Warnings, fmt.Sprintf("annotation %s stays: the upgrade waits for its add-ons; to end that, set %s to 0", stamp.HookAnnotation, stamp.HoldAnnotation))
+	}
 	if wanted.Shortened {
 		response.Warnings = append(response.Warnings, nameShortened(wanted))
 	}

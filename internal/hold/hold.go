@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -19,8 +20,9 @@ const (
 	// skew is how far the clocks of two programs may differ.
 	skew = time.Minute
 
-	// longestVersion is more than a version of Kubernetes has.
-	longestVersion = 64
+	// longestVersion is the limit of Cluster API, and longestValue what Muster shows of a wrong value.
+	longestVersion = 256
+	longestValue   = 64
 )
 
 // Hold is the value of stamp.HookAnnotation: from which version to which, and since when.
@@ -71,10 +73,7 @@ func Bound(annotations map[string]string) (time.Duration, error) {
 	}
 	bound, err := time.ParseDuration(strings.TrimSpace(value))
 	if err != nil || bound < 0 {
-		if len(value) > longestVersion {
-			value = value[:longestVersion]
-		}
-		return 0, fmt.Errorf("annotation %s: %q is no duration such as 30m or 1h30m, so no upgrade is held", key, value)
+		return 0, fmt.Errorf("annotation %s: %q is no duration such as 30m or 1h30m, so no upgrade is held", key, message.Short(value, longestValue))
 	}
 	return min(bound, Longest), nil
 }

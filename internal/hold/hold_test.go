@@ -126,7 +126,7 @@ func TestParse(t *testing.T) {
 		"{}":                      false,
 		"true":                    false,
 		`{"from":"v1","to":"v2"}`: false,
-		`{"from":"` + strings.Repeat("1", 65) + `","to":"v2","since":"2026-11-25T12:00:00Z"}`: false,
+		`{"from":"` + strings.Repeat("1", 257) + `","to":"v2","since":"2026-11-25T12:00:00Z"}`: false,
 	} {
 		if _, got := Parse(text); got != want {
 			t.Errorf("%q: %t", text, got)

@@ -7,9 +7,11 @@ import (
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -296,6 +298,7 @@ func TestHoldWithoutPrograms(t *testing.T) {
 		g.Expect(setVersion(g, cluster, nextVersion)).NotTo(BeEmpty())
 		willHold(g, cluster, "True WaitingForAddOns")
 		g.Expect(env.Kill(ctx, syncerProcess)).To(Succeed())
+		time.Sleep(1100 * time.Millisecond) // Times of changes have whole seconds.
 		deploy(g, its, "2")
 		reportsApplied(g, its, true)
 		g.Expect(current(g, cluster).Annotations).To(HaveKey(stamp.HookAnnotation))
@@ -321,5 +324,22 @@ func TestHoldWithoutPrograms(t *testing.T) {
 			isFree(g, foreign)
 		}).Should(Succeed())
 		willHold(g, foreign, "False InvalidHold")
+	})
+}
+
+// Without the webhook, the policy alone keeps the syncer's token from freezing topologies.
+func TestSyncerTokenBeginsNoHold(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	s.imported(g, "one")
+	cluster, held := target(capiVersion, "Cluster", s.namespace, "one"), s.cluster("held")
+	held.Annotations = map[string]string{stamp.HookAnnotation: "x"}
+	held.Spec.Paused = ptr.To(true)
+	create(g, held)
+	withoutWebhooks(t, g, named(&admissionregistrationv1.MutatingWebhookConfiguration{}, "", "muster-mutating-webhook"))
+	tryAll(t, thief(g), "ValidatingAdmissionPolicy 'muster-syncer-clusters'", []deed{
+		{"may not begin a hold", cluster, entry("annotations", stamp.HookAnnotation, `"x"`), "reserved domain to a Cluster: " + stamp.HookAnnotation},
+		{"may not change a hold", held, entry("annotations", stamp.HookAnnotation, `"y"`), "may not change or remove labels and annotations of a Cluster: " + stamp.HookAnnotation},
+		{"may end a hold", held, entry("annotations", stamp.HookAnnotation, "null"), ""},
 	})
 }
