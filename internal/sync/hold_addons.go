@@ -202,6 +202,6 @@ func (r addOnReader) selects(ctx context.Context, proxy *addonsv1.HelmChartProxy
 		if r.scopes.Get(ctx, client.ObjectKey{Name: name}, namespace, client.UnsafeDisableDeepCopy) != nil {
 			return nil // The only error of a cache is NotFound.
 		}
-		return namespace.Labels
+		return labels.Merge(nil, namespace.Labels) // Not nil: the Namespace exists.
 	})
 }
