@@ -108,8 +108,11 @@ func unknownRegistration(in settings.Settings, subject stamp.Subject) string {
 		stamp.RegistrationAnnotation, value, stamp.ByAgent, stamp.ByManager, stamp.RegistrationOf(in.Cluster, subject, nil))
 }
 
-// holdsNothing warns that the annotation by which a Cluster asks for holds has no effect; empty if it has.
-func holdsNothing(cluster hold.Cluster) string {
+// holdsNothing warns that the annotation by which a Cluster now asks for holds has no effect; empty if it has.
+func holdsNothing(before, cluster hold.Cluster) string {
+	if cluster.Annotations[stamp.HoldAnnotation] == before.Annotations[stamp.HoldAnnotation] {
+		return ""
+	}
 	bound, err := hold.Bound(cluster.Annotations)
 	switch {
 	case err != nil:

@@ -59,9 +59,13 @@ func TestHoldsNothing(t *testing.T) {
 		version string
 		warned  string
 	}{"30m": {"v1", ""}, "0": {"", ""}, "soon": {"v1", "is no duration"}, "1h": {"", "has no topology"}} {
-		got := holdsNothing(hold.Cluster{Annotations: map[string]string{stamp.HoldAnnotation: value}, Version: test.version})
+		cluster := hold.Cluster{Annotations: map[string]string{stamp.HoldAnnotation: value}, Version: test.version}
+		got := holdsNothing(hold.Cluster{}, cluster)
 		if (got == "") != (test.warned == "") || !strings.Contains(got, test.warned) {
 			t.Errorf("%s: %q", value, got)
+		}
+		if again := holdsNothing(cluster, cluster); again != "" {
+			t.Errorf("%s: it is said again: %q", value, again)
 		}
 	}
 }
