@@ -21,10 +21,10 @@ const (
 // AddOn is a Bundle or a HelmChartProxy on a cluster.
 type AddOn struct {
 	Name string
-	// ID changes with what is to be deployed, and Changed is when that, or an option of it, last changed.
+	// ID changes with the wanted deployment, and Changed is when the wanted deployment last changed.
 	ID      string
 	Changed time.Time
-	// Ready means that what is to be deployed is deployed and ready.
+	// Ready means that the wanted deployment is there, and ready.
 	Ready bool
 	// Patience is how long an unchanged ID must last to prove that nothing changes; zero if the version
 	// cannot matter.
@@ -54,8 +54,8 @@ func PatienceForTemplate(template string) time.Duration {
 	return 0
 }
 
-// Memory is what was seen of the add-ons since the hold began. It is lost with the program, and then
-// unchanged add-ons cost their patience again.
+// Memory notes the add-ons of a Cluster since its hold began. If the program restarts, the patience for
+// unchanged add-ons begins anew.
 type Memory struct {
 	// of is the hold that the rest is about.
 	of      string
@@ -78,15 +78,15 @@ type Progress struct {
 
 func (p Progress) isDone() bool { return p.Handed && len(p.Waiting) == 0 && len(p.Unproven) == 0 }
 
-// String describes what is waited for.
+// String says why the hold goes on.
 func (p Progress) String() string {
 	switch {
 	case !p.Handed:
 		return "Fleet has not been given the new version yet"
 	case len(p.Waiting) > 0:
-		return "waits for " + list(p.Waiting)
+		return "not ready: " + list(p.Waiting)
 	default:
-		return "waits for changes of " + list(p.Unproven)
+		return "may still change: " + list(p.Unproven)
 	}
 }
 
@@ -97,7 +97,7 @@ func list(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:named], ", "), len(names)-named)
 }
 
-// IsHanded reports whether the new version was seen to be given to Fleet.
+// IsHanded reports whether Fleet has been given the new version.
 func (m *Memory) IsHanded(of Hold) bool { return m.of == of.String() && !m.handed.IsZero() }
 
 // Unready returns the progress if one of these add-ons is not ready, and the others need no look; false if

@@ -31,7 +31,7 @@ const (
 	reasonGone = "NotInFleet"
 	// reasonInvalid says that Muster did not write the annotation.
 	reasonInvalid = "InvalidHold"
-	// reasonReleased says that the hold is gone, and nobody noted why.
+	// reasonReleased says that the hold is gone, for an unknown reason.
 	reasonReleased = "Released"
 	// reasonNotHeld says that Cluster API upgrades, or may do so, without a hold.
 	reasonNotHeld = "NotHeld"
@@ -115,13 +115,13 @@ func (s State) hold(held Hold, bound time.Duration) (Decision, error) {
 	case held.isOver(bound, s.Now) && err != nil:
 		return s.release(held, reasonBound, fmt.Sprintf("it was held for %s, and its add-ons could not be read: %v", bound, err)), nil
 	case held.isOver(bound, s.Now):
-		return s.release(held, reasonBound, fmt.Sprintf("it was held for %s, the longest it may be: %s", bound, progress)), nil
+		return s.release(held, reasonBound, fmt.Sprintf("it was held for %s, the longest it may be (%s)", bound, progress)), nil
 	case err != nil:
 		return Decision{Tell: s.Told, Again: left}, err
 	}
 	until := held.Since.Add(bound).UTC().Format(time.RFC3339)
 	return Decision{
-		Tell:  s.tell(held, metav1.ConditionTrue, reasonWaiting, fmt.Sprintf("the upgrade is held until %s at the latest; it %s", until, progress)),
+		Tell:  s.tell(held, metav1.ConditionTrue, reasonWaiting, fmt.Sprintf("the upgrade is held until %s at the latest (%s)", until, progress)),
 		Again: sooner(left, progress.Again),
 	}, nil
 }

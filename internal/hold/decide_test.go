@@ -197,7 +197,7 @@ func TestMemory(t *testing.T) {
 }
 
 func TestMessageNamesFew(t *testing.T) {
-	if got := (Progress{Handed: true, Waiting: []string{"a", "b", "c", "d", "e"}}).String(); got != "waits for a, b, c and 2 more" {
+	if got := (Progress{Handed: true, Waiting: []string{"a", "b", "c", "d", "e"}}).String(); got != "not ready: a, b, c and 2 more" {
 		t.Error(got)
 	}
 }

@@ -59,8 +59,8 @@ func (h Hold) isOver(bound time.Duration, now time.Time) bool {
 	return !now.Before(h.Since.Add(bound)) || h.Since.After(now.Add(skew))
 }
 
-// Bound returns how long an upgrade of a Cluster with these annotations may be held: zero if nobody asks
-// for a hold. The Cluster's own annotation takes precedence over its class. The error says what cannot be
+// Bound returns how long an upgrade of a Cluster with these annotations may be held; zero without such an
+// annotation. The Cluster's own annotation takes precedence over its class. The error says what cannot be
 // used.
 func Bound(annotations map[string]string) (time.Duration, error) {
 	key := stamp.HoldAnnotation
@@ -103,8 +103,9 @@ func (c Cluster) isUpgrading() bool {
 }
 
 // OnUpdate returns the value that stamp.HookAnnotation should have after an update; empty for none. A
-// hold begins in the request that changes the version, and ends in one that changes it back. Nobody but
-// the syncer ends it earlier, except by opting out: a PUT of an older copy of the Cluster lacks it. No
+// hold begins in the request that changes the version, and ends in one that changes it back. Before that,
+// only the syncer ends it, or a request that opts out: a PUT of an older copy of the Cluster lacks the
+// annotation, too. No
 // request brings a hold of its own.
 func OnUpdate(before, after Cluster, bySyncer bool, now time.Time) string {
 	has, wanted := before.Annotations[stamp.HookAnnotation], after.Annotations[stamp.HookAnnotation]

@@ -10,6 +10,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/hold"
@@ -96,6 +97,7 @@ func TestCases(t *testing.T) {
 		two.annotate(g, stamp.HoldAnnotation, `"0s"`)
 		g.Eventually(func(g Gomega) { g.Expect(two.controlPlane(g)).To(Equal("v1.35.3")) }).Should(Succeed())
 		g.Expect(two.live(g).Annotations).NotTo(HaveKey(stamp.HookAnnotation))
+		g.Eventually(func(g Gomega) { g.Expect(conditions.Get(two.live(g), hold.Condition)).To(BeNil()) }).Should(Succeed())
 	})
 	two.annotate(g, stamp.HoldAnnotation, `"10m"`)
 	g.Eventually(func(g Gomega) { two.says(g, "False NoUpgrade") }).Should(Succeed())

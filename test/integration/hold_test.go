@@ -101,7 +101,7 @@ func TestUpgradeWaitsForItsAddOn(t *testing.T) {
 	began, isHold := hold.Parse(setVersion(g, cluster, nextVersion))
 	g.Expect(isHold).To(BeTrue(), "the answer carries the hold")
 	g.Expect([]string{began.From, began.To}).To(Equal([]string{"v1.36.3", nextVersion}))
-	willHold(g, cluster, "True WaitingForAddOns", "v1.36.3 to v1.37.0: ", "waits for changes of Bundle cni")
+	willHold(g, cluster, "True WaitingForAddOns", "v1.36.3 to v1.37.0: ", "may still change: Bundle cni")
 	isAnnounced(g, cluster, "Normal", "WaitingForAddOns")
 	// Neither Fleet nor a template sees the hold.
 	g.Eventually(func(g Gomega) {
@@ -152,7 +152,7 @@ func TestBoundOfAHold(t *testing.T) {
 	cluster := s.holds(g, "one", "6s")
 	reportsApplied(g, addOn(g, cluster, "cni"), false)
 	g.Expect(setVersion(g, cluster, nextVersion)).NotTo(BeEmpty())
-	willHold(g, cluster, "True WaitingForAddOns", "waits for Bundle cni")
+	willHold(g, cluster, "True WaitingForAddOns", "not ready: Bundle cni")
 	willHold(g, cluster, "False BoundPassed", "6s", "Bundle cni")
 	isFree(g, cluster)
 	isAnnounced(g, cluster, "Warning", "BoundPassed")
