@@ -100,7 +100,9 @@ func TestUnreadableAddOns(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
-		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return errors.New("no") },
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return errors.New("no")
+		},
 	}).Build()
 	reader := addOnReader{live: broken, scopes: &scopeReader{Reader: broken}}
 	if _, err := reader.deployments(t.Context(), heldOne()); err == nil {
