@@ -90,18 +90,28 @@ func (r *holdReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("hold").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
 		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), holdNews)).
-		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, predicate.AnnotationChangedPredicate{})).
+		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(classHoldNews)).
 		Watches(&fleetv1.Cluster{}, enqueue(r.heldOf(c.events)), builder.WithPredicates(afterStart, fleetClusterNews(c.bundlesReady))).
 		Complete(r)
 }
 
-// holdNews passes Clusters that appear or disappear, and changes of those that ask for holds, or may begin
-// to by their class.
-var holdNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, after := e.ObjectOld.(*clusterv1.Cluster), e.ObjectNew.(*clusterv1.Cluster)
-	return (asksForHolds(before) || asksForHolds(after)) && kube.News.Update(e) ||
-		before.GetClassKey() != after.GetClassKey() || isImported(before) != isImported(after)
-}}
+// holdNews passes Clusters that ask for holds, and changes after which others may begin to, by their class.
+var holdNews = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return asksForHolds(e.Object.(*clusterv1.Cluster)) },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, after := e.ObjectOld.(*clusterv1.Cluster), e.ObjectNew.(*clusterv1.Cluster)
+		return (asksForHolds(before) || asksForHolds(after)) && kube.News.Update(e) ||
+			before.GetClassKey() != after.GetClassKey() || isImported(before) != isImported(after)
+	},
+}
+
+// classHoldNews passes ClusterClasses that ask for holds, at the start too, and changes of that.
+var classHoldNews = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return e.Object.GetAnnotations()[stamp.HoldAnnotation] != "" },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetAnnotations()[stamp.HoldAnnotation] != e.ObjectNew.GetAnnotations()[stamp.HoldAnnotation]
+	},
+}
 
 // asksForHolds reports whether a Cluster asks for holds, or has the traces of one.
 func asksForHolds(cluster *clusterv1.Cluster) bool {

@@ -145,6 +145,27 @@ func TestHoldNews(t *testing.T) {
 	}
 }
 
+// At a start, only Clusters and classes that ask for holds cause work.
+func TestHoldNewsAtTheStart(t *testing.T) {
+	for annotation, want := range map[string]bool{
+		"": false, "other": false, stamp.HoldAnnotation: true, stamp.ClassHoldAnnotation: true, stamp.HookAnnotation: true,
+	} {
+		cluster := heldOne()
+		cluster.Annotations[annotation] = "30m"
+		if got := holdNews.Create(event.CreateEvent{Object: cluster}); got != want {
+			t.Errorf("a Cluster with %q: %t", annotation, got)
+		}
+		class := newClass()
+		class.Annotations = map[string]string{annotation: "30m"}
+		if got, want := classHoldNews.Create(event.CreateEvent{Object: class}), annotation == stamp.HoldAnnotation; got != want {
+			t.Errorf("a class with %q: %t", annotation, got)
+		}
+		if got, want := classHoldNews.Update(event.UpdateEvent{ObjectOld: newClass(), ObjectNew: class}), annotation == stamp.HoldAnnotation; got != want {
+			t.Errorf("a class that gets %q: %t", annotation, got)
+		}
+	}
+}
+
 // Many holds at once do not load the API server: each is looked at less often.
 func TestHoldInterval(t *testing.T) {
 	r := &holdReconciler{held: map[types.NamespacedName]*heldCluster{}}
