@@ -306,6 +306,23 @@ func TestHoldWithoutPrograms(t *testing.T) {
 		willHold(g, cluster, "False AddOnsReady")
 		isFree(g, cluster)
 	})
+	t.Run("a class asks while the syncer is down", func(t *testing.T) {
+		g := NewWithT(t)
+		s := newScene(t, g)
+		cluster := s.imported(g, "one")
+		willReport(g, cluster, "True Imported")
+		restart := stop(t, g, syncerProcess)
+		patch(g, s.class, entry("annotations", stamp.HoldAnnotation, `"30m"`))
+		restart()
+		willHold(g, cluster, "False NoUpgrade", "30m")
+		restart = stop(t, g, syncerProcess)
+		patch(g, s.class, entry("annotations", stamp.HoldAnnotation, "null"))
+		restart()
+		g.Eventually(func(g Gomega) {
+			g.Expect(current(g, cluster).Annotations).NotTo(HaveKey(stamp.ClassHoldAnnotation))
+			g.Expect(conditions.Get(current(g, cluster), hold.Condition)).To(BeNil())
+		}).Should(Succeed())
+	})
 	t.Run("the webhook is down", func(t *testing.T) {
 		g := NewWithT(t)
 		cluster, held, foreign := s.holds(g, "down", "30m"), s.holds(g, "held", "30m"), s.holds(g, "foreign", "30m")
