@@ -5,13 +5,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// FleetAddonConfigName is the only name a FleetAddonConfig may have.
+// FleetAddonConfigName is the only allowed name of a FleetAddonConfig.
 const FleetAddonConfigName = "fleet-addon-config"
 
-// FleetAddonConfig specifies which Cluster API clusters are imported into Rancher
-// Fleet, and how. There is one, named "fleet-addon-config". Without it, and for
-// every section or field it leaves out, the documented defaults apply: a missing
-// section never means "off".
+// FleetAddonConfig specifies which Cluster API clusters are imported into Rancher Fleet, and how.
+// The only one is named "fleet-addon-config". Without it, and for every section or field that it
+// leaves out, the documented defaults apply: a missing section never means "off".
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -21,17 +20,17 @@ const FleetAddonConfigName = "fleet-addon-config"
 // +kubebuilder:printcolumn:name="Imported",type=integer,JSONPath=`.status.clusters.imported`
 // +kubebuilder:printcolumn:name="Fleet",type=string,JSONPath=`.status.installedVersion`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="self.metadata.name == 'fleet-addon-config'",reason=FieldValueInvalid,message="metadata.name: there is one FleetAddonConfig and its name is fleet-addon-config; rename this one"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name == 'fleet-addon-config'",reason=FieldValueInvalid,message="metadata.name: the only FleetAddonConfig is named fleet-addon-config; rename this one"
 type FleetAddonConfig struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what you want. Everything in it is optional.
+	// spec is the desired configuration. All fields are optional.
 	// +optional
 	// +kubebuilder:default={}
 	Spec FleetAddonConfigSpec `json:"spec,omitempty"`
-	// status is what Muster has seen and done.
+	// status is the observed state.
 	// +optional
 	Status FleetAddonConfigStatus `json:"status,omitempty"`
 }
@@ -45,10 +44,10 @@ type FleetAddonConfigList struct {
 	Items           []FleetAddonConfig `json:"items"`
 }
 
-// FleetAddonConfigSpec is what the user wants.
+// FleetAddonConfigSpec is the desired configuration.
 type FleetAddonConfigSpec struct {
-	// cluster specifies which CAPI Clusters are imported into Fleet, under which
-	// name, and how their Fleet agent is set up.
+	// cluster specifies which CAPI Clusters are imported into Fleet, under which names, and how
+	// their Fleet agents are configured.
 	// +optional
 	Cluster *ClusterConfig `json:"cluster,omitempty"`
 
@@ -69,36 +68,35 @@ type FleetAddonConfigSpec struct {
 	// +optional
 	Config *FleetConfig `json:"config,omitempty"`
 
-	// install asks for Fleet to be installed. If it is missing, Fleet is
-	// expected to be there already.
+	// install makes Muster install Fleet. If it is missing, Fleet must already be installed.
 	// +optional
 	Install *FleetInstall `json:"install,omitempty"`
 }
 
 // ClusterConfig specifies which CAPI Clusters are imported, and how.
 type ClusterConfig struct {
-	// enabled turns the import of CAPI Clusters on or off. Turned off, nothing
-	// new is imported and what was imported stays as it is.
+	// enabled turns the import of CAPI Clusters on or off. If it is false, no new Cluster is
+	// imported, and imported Clusters stay as they are.
 	// +optional
 	// +kubebuilder:default=true
 	Enabled *bool `json:"enabled,omitempty"`
 
-	// applyClassGroup makes a ClusterGroup "<class>.<class namespace>" and a
-	// BundleNamespaceMapping wherever a Cluster uses a ClusterClass of another
-	// namespace, so that bundles beside the class reach the Cluster.
+	// applyClassGroup creates a ClusterGroup "<class>.<class namespace>" and a
+	// BundleNamespaceMapping if a Cluster uses a ClusterClass of another namespace, so that the
+	// bundles in the namespace of the class reach the Cluster.
 	// +optional
 	// +kubebuilder:default=true
 	ApplyClassGroup *bool `json:"applyClassGroup,omitempty"`
 
-	// patchResource keeps the Fleet objects of Clusters as they should be. If
-	// false they are created, and created again when deleted, but never changed.
+	// patchResource keeps the Fleet objects of Clusters in the desired state. If it is false, they
+	// are created, and recreated when they are deleted, but never changed.
 	// +optional
 	// +kubebuilder:default=true
 	PatchResource *bool `json:"patchResource,omitempty"`
 
-	// setOwnerReferences makes the CAPI Cluster own its Fleet Cluster, so that
-	// deleting the first deletes the second. If false, the Fleet Cluster stays
-	// when its CAPI Cluster is deleted.
+	// setOwnerReferences makes the CAPI Cluster own its Fleet Cluster, so that the Fleet Cluster is
+	// deleted with its Cluster. If it is false, the Fleet Cluster stays when its CAPI Cluster is
+	// deleted.
 	// +optional
 	// +kubebuilder:default=true
 	SetOwnerReferences *bool `json:"setOwnerReferences,omitempty"`
@@ -116,8 +114,8 @@ type ClusterConfig struct {
 	// +kubebuilder:default=fleet-addon-agent
 	AgentNamespace *string `json:"agentNamespace,omitempty"`
 
-	// agentTolerations are the tolerations of the Fleet agent. If missing, the
-	// agent tolerates the NoSchedule taints of a node that is still being set up:
+	// agentTolerations are the tolerations of the Fleet agent. If they are missing, the agent
+	// tolerates the NoSchedule taints of a node that is still being set up:
 	// node.kubernetes.io/not-ready, node.cluster.x-k8s.io/uninitialized and
 	// node.cloudprovider.kubernetes.io/uninitialized=true. An empty list means none.
 	// +optional
@@ -131,8 +129,8 @@ type ClusterConfig struct {
 	// +kubebuilder:validation:MaxItems=128
 	AgentEnvVars []corev1.EnvVar `json:"agentEnvVars,omitempty"`
 
-	// naming forms the name of a Fleet Cluster: prefix, name of the CAPI Cluster,
-	// suffix. A change affects Clusters imported afterwards only.
+	// naming forms the name of a Fleet Cluster: prefix, name of the CAPI Cluster, suffix. A change
+	// affects only Clusters that are imported afterwards.
 	// +optional
 	Naming *NamingStrategy `json:"naming,omitempty"`
 
@@ -159,20 +157,18 @@ type ClusterConfig struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.map(e, has(e.values) ? size(e.values) : 0).sum() <= 1024",message="must have at most 1024 values in all; select by a label that the objects share",fieldPath=".matchExpressions"
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 
-	// onDeselect specifies what happens to an imported Cluster that the selectors no
-	// longer match: Keep leaves its Fleet Cluster as it is, Delete removes
-	// it and with it what Fleet deployed.
+	// onDeselect specifies what happens to an imported Cluster that the selectors no longer match.
+	// Keep leaves its Fleet Cluster as it is. Delete deletes the Fleet Cluster, and with it
+	// everything that Fleet has deployed to the cluster.
 	// +optional
 	// +kubebuilder:default=Keep
 	OnDeselect DeselectPolicy `json:"onDeselect,omitempty"`
 
-	// agentInitiated registers the selected clusters ahead, and leaves it to their
-	// Fleet agents to register themselves: for clusters that the management cluster cannot reach,
-	// behind NAT for example. What to apply to such a cluster is the manifest in
-	// Secret "<cluster>-fleet-agent", which the component "registrar" makes. If
-	// false, Fleet installs the agents. The annotation
-	// fleet.addons.cluster.x-k8s.io/registration (agent or manager) on a Cluster
-	// takes precedence.
+	// agentInitiated makes the Fleet agents of the selected clusters register themselves, for
+	// clusters that the management cluster cannot reach, for example behind NAT. The component
+	// "registrar" writes the manifest that you apply to such a cluster into the Secret
+	// "<cluster>-fleet-agent". If it is false, Fleet installs the agents. The annotation
+	// fleet.addons.cluster.x-k8s.io/registration (agent or manager) on a Cluster takes precedence.
 	// +optional
 	// +kubebuilder:default=false
 	AgentInitiated *bool `json:"agentInitiated,omitempty"`
@@ -188,8 +184,8 @@ type ClusterConfig struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.map(e, has(e.values) ? size(e.values) : 0).sum() <= 1024",message="must have at most 1024 values in all; select by a label that the objects share",fieldPath=".matchExpressions"
 	AgentInitiatedSelector *metav1.LabelSelector `json:"agentInitiatedSelector,omitempty"`
 
-	// templateValues specifies what of the Cluster's own objects Fleet may read in
-	// bundle values, under .ClusterValues.
+	// templateValues specifies which parts of a Cluster and the objects that it refers to are
+	// available to bundles in Fleet, as .ClusterValues.
 	// +optional
 	TemplateValues *TemplateValuesConfig `json:"templateValues,omitempty"`
 }
@@ -220,15 +216,14 @@ type NamingStrategy struct {
 	Suffix string `json:"suffix,omitempty"`
 }
 
-// TemplateValuesConfig specifies what reaches the template values.
+// TemplateValuesConfig specifies the contents of the template values.
 type TemplateValuesConfig struct {
-	// exclude lists JSON pointers (RFC 6901) into {Cluster, ControlPlane,
-	// InfrastructureCluster, Variables}. What they point to never reaches Fleet;
-	// "*" as a segment matches every list item or key. /Variables/x also removes
-	// variable x and its overrides from Cluster. If missing, the parts of
-	// known control planes that carry secrets are left out: inline files, users,
-	// commands and bootstrap tokens (docs/reference.md lists them). An explicit
-	// list, even an empty one, replaces that default.
+	// exclude lists JSON pointers (RFC 6901) to values in {Cluster, ControlPlane,
+	// InfrastructureCluster, Variables} that never reach Fleet. The segment "*" matches every list
+	// item or key. /Variables/x also removes variable x and its overrides from Cluster. If the list
+	// is missing, the parts of known control planes that carry secrets are left out: inline files,
+	// users, commands and bootstrap tokens (docs/reference.md lists them). An explicit list, even
+	// an empty one, replaces that default.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
@@ -239,20 +234,20 @@ type TemplateValuesConfig struct {
 
 // ClusterClassConfig specifies how ClusterClasses appear in Fleet.
 type ClusterClassConfig struct {
-	// enabled turns the ClusterGroups of ClusterClasses on or off. Turned off,
-	// nothing new is made and what was made stays as it is.
+	// enabled turns the ClusterGroups of ClusterClasses on or off. If it is false, no new group is
+	// created, and existing groups stay as they are.
 	// +optional
 	// +kubebuilder:default=true
 	Enabled *bool `json:"enabled,omitempty"`
 
-	// patchResource keeps the ClusterGroups as they should be. If false they are
-	// created, and created again when deleted, but never changed.
+	// patchResource keeps the ClusterGroups in the desired state. If it is false, they are created,
+	// and recreated when they are deleted, but never changed.
 	// +optional
 	// +kubebuilder:default=true
 	PatchResource *bool `json:"patchResource,omitempty"`
 
-	// setOwnerReferences makes the ClusterClass own its ClusterGroup, so that
-	// deleting the first deletes the second.
+	// setOwnerReferences makes the ClusterClass own its ClusterGroup, so that the ClusterGroup is
+	// deleted with its ClusterClass.
 	// +optional
 	// +kubebuilder:default=true
 	SetOwnerReferences *bool `json:"setOwnerReferences,omitempty"`
@@ -260,15 +255,42 @@ type ClusterClassConfig struct {
 
 // RancherConfig specifies what happens to the CAPI Clusters that Rancher manages.
 type RancherConfig struct {
-	// mode Auto leaves the Fleet Cluster and the agent of such a Cluster to Rancher, and
-	// puts class labels, copied labels and annotations, and template values onto
-	// Rancher's Fleet Cluster. Import makes a Fleet Cluster beside Rancher's, so that two
-	// agents run in the cluster. "Off" does the same without reading Rancher's objects
-	// (write it in quotes: YAML reads a bare Off as false). The annotation
-	// fleet.addons.cluster.x-k8s.io/rancher on a Cluster takes precedence.
+	// mode specifies how such a Cluster gets into Fleet. Auto leaves the Fleet Cluster and the
+	// agent to Rancher, and writes class labels, copied labels and annotations, and template values
+	// to Rancher's Fleet Cluster. Import creates another Fleet Cluster, so that two agents run in
+	// the cluster. "Off" does the same without reading Rancher's objects (write it in quotes: YAML
+	// reads a bare Off as false). The annotation fleet.addons.cluster.x-k8s.io/rancher on a Cluster
+	// takes precedence.
 	// +optional
 	// +kubebuilder:default=Auto
 	Mode RancherMode `json:"mode,omitempty"`
+
+	// bundleMappings opens namespaces, as a rule those of ClusterClasses, to workspaces of
+	// Rancher: every Fleet Cluster of such a workspace can receive the Bundles of the
+	// namespace, whomever it belongs to. Without an entry here, nothing is opened. The
+	// status says how many clusters an entry reaches.
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	// +listMapKey=workspace
+	// +kubebuilder:validation:MaxItems=64
+	BundleMappings []BundleMapping `json:"bundleMappings,omitempty"`
+}
+
+// BundleMapping opens a namespace to a workspace of Rancher.
+// +kubebuilder:validation:XValidation:rule="self.namespace != self.workspace",message="a workspace needs no mapping for its own Bundles"
+type BundleMapping struct {
+	// namespace holds the Bundles.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+
+	// workspace is the namespace of the Fleet Clusters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Workspace string `json:"workspace"`
 }
 
 // RancherMode specifies what happens to the CAPI Clusters that Rancher manages.
@@ -285,19 +307,18 @@ const (
 
 // PolicyConfig specifies what the admission webhooks refuse.
 type PolicyConfig struct {
-	// crossNamespaceClass specifies what happens when a user creates a Cluster of a
-	// ClusterClass in another namespace without the right to get that class
-	// (or to use it, see crossNamespaceClassVerb). Such a Cluster receives the
-	// bundles of the class's namespace. Enforce refuses it, Warn lets it through
-	// with a warning, "Off" does not ask (write it in quotes: YAML reads a bare
-	// Off as false).
+	// crossNamespaceClass specifies what happens when a user sets a ClusterClass of another
+	// namespace in a Cluster without the right to get that class (or to use it, see
+	// crossNamespaceClassVerb). Such a Cluster receives the bundles of the class's namespace.
+	// Enforce refuses the Cluster, Warn allows it with a warning, "Off" does not check the right
+	// (write it in quotes: YAML reads a bare Off as false).
 	// +optional
 	// +kubebuilder:default=Enforce
 	CrossNamespaceClass CrossNamespaceClassPolicy `json:"crossNamespaceClass,omitempty"`
 
-	// crossNamespaceClassVerb is the verb on clusterclasses.cluster.x-k8s.io that
-	// the author of such a Cluster needs: get, or use where all users may
-	// read the classes and only some may use them.
+	// crossNamespaceClassVerb is the verb on clusterclasses.cluster.x-k8s.io that the author of
+	// such a Cluster needs: get, or, if all users may read the classes but only some may use them,
+	// use.
 	// +optional
 	// +kubebuilder:default=get
 	CrossNamespaceClassVerb CrossNamespaceClassVerb `json:"crossNamespaceClassVerb,omitempty"`

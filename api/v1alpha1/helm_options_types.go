@@ -4,23 +4,22 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // HelmOptions are passed to Helm when it installs, upgrades and uninstalls.
 type HelmOptions struct {
-	// DisableHooks would keep hooks from running. It is refused: Fleet always runs them.
+	// DisableHooks is refused: Fleet always runs the hooks of a chart.
 	// +optional
 	DisableHooks bool `json:"disableHooks,omitempty"`
-	// Wait has Helm wait until everything is ready, for as long as Timeout says.
+	// Wait makes Helm wait until all resources are ready, for up to Timeout.
 	// +optional
 	Wait bool `json:"wait,omitempty"`
-	// WaitForJobs has Helm wait until all Jobs are complete, too. It needs Wait.
+	// WaitForJobs makes Helm also wait until all Jobs are complete. It needs Wait.
 	// +optional
 	WaitForJobs bool `json:"waitForJobs,omitempty"`
-	// DependencyUpdate has no effect: a chart in a repository holds its dependencies.
+	// DependencyUpdate has no effect: a chart in a repository contains its dependencies.
 	// +optional
 	DependencyUpdate bool `json:"dependencyUpdate,omitempty"`
 	// Timeout is how long Helm waits; 10m if not set. It has an effect only with Wait.
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
-	// SkipCRDs would keep the CRDs of the chart from being installed. It has no effect: Fleet
-	// always installs them.
+	// SkipCRDs has no effect: Fleet always installs the CRDs of a chart.
 	// +optional
 	SkipCRDs bool `json:"skipCRDs,omitempty"`
 	// SubNotes has no effect.
@@ -29,28 +28,28 @@ type HelmOptions struct {
 	// DisableOpenAPIValidation has no effect: Fleet always validates.
 	// +optional
 	DisableOpenAPIValidation bool `json:"disableOpenAPIValidation,omitempty"`
-	// Atomic rolls a failed upgrade back. It sets Wait.
+	// Atomic rolls back a failed upgrade. It sets Wait.
 	// +optional
 	Atomic bool `json:"atomic,omitempty"`
-	// Install is for the first installation.
+	// Install holds options for the first installation.
 	// +optional
 	Install HelmInstallOptions `json:"install,omitempty"`
-	// Upgrade is for upgrades.
+	// Upgrade holds options for upgrades.
 	// +optional
 	Upgrade HelmUpgradeOptions `json:"upgrade,omitempty"`
-	// Uninstall is for uninstalling.
+	// Uninstall holds options for the uninstallation.
 	// +optional
 	Uninstall *HelmUninstallOptions `json:"uninstall,omitempty"`
 	// EnableClientCache has no effect.
 	// +kubebuilder:default=false
 	// +optional
 	EnableClientCache bool `json:"enableClientCache,omitempty"`
-	// TakeOwnership takes over objects that exist already, whoever made them.
+	// TakeOwnership takes over existing objects, whoever created them.
 	// +optional
 	TakeOwnership bool `json:"takeOwnership,omitempty"`
 }
 
-// HelmInstallOptions are for the first installation.
+// HelmInstallOptions are options for the first installation.
 type HelmInstallOptions struct {
 	// CreateNamespace creates the namespace of the release. False has no effect: Fleet always
 	// creates it.
@@ -62,35 +61,35 @@ type HelmInstallOptions struct {
 	IncludeCRDs bool `json:"includeCRDs,omitempty"`
 }
 
-// HelmUpgradeOptions are for upgrades.
+// HelmUpgradeOptions are options for upgrades.
 type HelmUpgradeOptions struct {
-	// Force replaces what cannot be changed in place.
+	// Force replaces resources that cannot be changed in place.
 	// +optional
 	Force bool `json:"force,omitempty"`
-	// ResetValues has no effect: values are never taken over from the last release.
+	// ResetValues has no effect: Fleet always resets the values.
 	// +optional
 	ResetValues bool `json:"resetValues,omitempty"`
-	// ReuseValues would take over the values of the last release. It has no effect.
+	// ReuseValues has no effect: values are never taken over from the last release.
 	// +optional
 	ReuseValues bool `json:"reuseValues,omitempty"`
-	// ResetThenReuseValues would take over the values of the last release. It has no effect.
+	// ResetThenReuseValues has no effect: values are never taken over from the last release.
 	// +optional
 	ResetThenReuseValues bool `json:"resetThenReuseValues,omitempty"`
 	// Recreate has no effect.
 	// +optional
 	Recreate bool `json:"recreate,omitempty"`
-	// MaxHistory is how many revisions of the release are kept.
+	// MaxHistory is the number of revisions of the release that Helm keeps.
 	// +kubebuilder:default=10
 	// +optional
 	MaxHistory int `json:"maxHistory,omitempty"`
-	// CleanupOnFail would delete what a failed upgrade has created. It has no effect.
+	// CleanupOnFail has no effect: Fleet keeps the resources that a failed upgrade has created.
 	// +optional
 	CleanupOnFail bool `json:"cleanupOnFail,omitempty"`
 }
 
-// HelmUninstallOptions are for uninstalling.
+// HelmUninstallOptions are options for the uninstallation.
 type HelmUninstallOptions struct {
-	// KeepHistory would keep the history of an uninstalled release. It is refused.
+	// KeepHistory is refused: Fleet never keeps the history of an uninstalled release.
 	// +optional
 	KeepHistory bool `json:"keepHistory,omitempty"`
 	// Description has no effect.

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// HelmChartProxy installs a Helm chart on every Cluster that it selects, and keeps it as
-// described. It is the API of cluster-api-addon-provider-helm, carried out by Fleet.
+// HelmChartProxy installs a Helm chart on every Cluster that it selects, and keeps the release up
+// to date. It is the API of cluster-api-addon-provider-helm, implemented with Fleet.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -27,7 +27,7 @@ type HelmChartProxy struct {
 	// Spec names the chart, its values, and the Clusters to install it on.
 	// +optional
 	Spec HelmChartProxySpec `json:"spec,omitempty"`
-	// Status is what was seen last.
+	// Status is the observed state.
 	// +optional
 	Status HelmChartProxyStatus `json:"status,omitempty"`
 }
@@ -43,16 +43,16 @@ type HelmChartProxyList struct {
 
 // HelmChartProxySpec names the chart, its values, and the Clusters to install it on.
 type HelmChartProxySpec struct {
-	// ClusterSelector selects Clusters by their labels; {} selects all. The chart is installed
-	// on each of them. When a Cluster is no longer selected, the release is uninstalled there.
+	// ClusterSelector selects the Clusters on which the chart is installed, by their labels; {}
+	// selects all. When a Cluster is no longer selected, the release is uninstalled there.
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || size(self.matchLabels) <= 64",message="must have at most 64 labels; select by fewer",fieldPath=".matchLabels"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || size(self.matchExpressions) <= 64",message="must have at most 64 expressions; select by fewer",fieldPath=".matchExpressions"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.map(e, has(e.values) ? size(e.values) : 0).sum() <= 1024",message="must have at most 1024 values in all; select by a label that the objects share",fieldPath=".matchExpressions"
 	ClusterSelector metav1.LabelSelector `json:"clusterSelector"`
 
-	// NamespaceSelector selects Clusters of other namespaces, too, by the labels of these. The
-	// Clusters of the HelmChartProxy's own namespace are then selected only if it matches, like
-	// the others. If it is not set, only they are. Who sets it must be allowed to create
+	// NamespaceSelector selects the namespaces of the Clusters, by the labels of the namespaces. If
+	// it is not set, only Clusters of the HelmChartProxy's own namespace are selected; if it is
+	// set, that namespace must match, too. The user who sets it must be allowed to create
 	// HelmChartProxies in all namespaces.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || size(self.matchLabels) <= 64",message="must have at most 64 labels; select by fewer",fieldPath=".matchLabels"
@@ -65,12 +65,12 @@ type HelmChartProxySpec struct {
 	ChartName string `json:"chartName"`
 
 	// RepoURL is the URL of the repository, for example https://charts.example.com or
-	// oci://registry.example.com/charts. The chart lies below it.
+	// oci://registry.example.com/charts. The chart is below this URL.
 	// +kubebuilder:validation:MaxLength=2048
 	RepoURL string `json:"repoURL"`
 
-	// ReleaseName is the name of the release on each Cluster. If it is not set, a name is
-	// made of that of the HelmChartProxy.
+	// ReleaseName is the name of the release on each Cluster. If it is not set, the name is derived
+	// from the name of the HelmChartProxy.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	ReleaseName string `json:"releaseName,omitempty"`
@@ -80,30 +80,30 @@ type HelmChartProxySpec struct {
 	// +optional
 	ReleaseNamespace string `json:"namespace,omitempty"`
 
-	// Version is the version of the chart, or a range of versions such as 1.2.x. If it is not
-	// set, the latest version is installed. What a range or no version stands for is looked up
-	// again every few minutes.
+	// Version is the version of the chart, or a range of versions such as 1.2.x. If it is not set,
+	// the latest version is installed. With a range, or without a version, Muster looks for a newer
+	// version every few minutes.
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	Version string `json:"version,omitempty"`
 
-	// ValuesTemplate is the values of the chart as YAML. It may hold Go templates with the
-	// functions of sprig (without env, expandenv and getHostByName) over .Cluster,
-	// .ControlPlane, .InfraCluster and .Variables, and is rendered for each Cluster.
+	// ValuesTemplate holds the values of the chart as YAML. It is a Go template with the functions
+	// of sprig (without env, expandenv and getHostByName) over .Cluster, .ControlPlane,
+	// .InfraCluster and .Variables, and is rendered for each Cluster.
 	// +kubebuilder:validation:MaxLength=131072
 	// +optional
 	ValuesTemplate string `json:"valuesTemplate,omitempty"`
 
-	// ValuesFrom are values in ConfigMaps and Secrets of the HelmChartProxy's namespace. They
-	// are merged in this order; those of the template take precedence. Who names one must be
-	// allowed to get it.
+	// ValuesFrom names ConfigMaps and Secrets with values, in the HelmChartProxy's namespace. They
+	// are merged in this order; values from the template take precedence. The user who names one
+	// must be allowed to get it.
 	// +kubebuilder:validation:MaxItems=16
 	// +optional
 	ValuesFrom []ValuesReference `json:"valuesFrom,omitempty"`
 
 	// ReconcileStrategy specifies what happens after the first installation. With Continuous, which
-	// is the default, the release follows the HelmChartProxy and the selection. With InstallOnce
-	// it is never changed or uninstalled again. It cannot be changed.
+	// is the default, the release follows the HelmChartProxy and the selection. With InstallOnce,
+	// the release is never changed or uninstalled again. This field cannot be changed.
 	// +kubebuilder:validation:Enum="";InstallOnce;Continuous;
 	// +optional
 	ReconcileStrategy string `json:"reconcileStrategy,omitempty"`
@@ -112,7 +112,7 @@ type HelmChartProxySpec struct {
 	// +optional
 	Options HelmOptions `json:"options,omitempty"`
 
-	// Credentials are those of the repository.
+	// Credentials name the credentials of the repository.
 	// +optional
 	Credentials *Credentials `json:"credentials,omitempty"`
 
@@ -120,11 +120,10 @@ type HelmChartProxySpec struct {
 	// +optional
 	TLSConfig *TLSConfig `json:"tlsConfig,omitempty"`
 
-	// Download specifies who downloads the chart. With Manager it is downloaded once on the
-	// management side, and Fleet carries it to the Clusters, which then need neither the
-	// repository nor its credentials. With Agent, Fleet's agent on each Cluster downloads it, with
-	// the credentials, and Fleet itself asks the repository which versions there are. If it is not
-	// set, it is Manager, and without credentials Agent where a chart is too large to be carried.
+	// Download specifies who downloads the chart. With Manager, Muster downloads it once, and Fleet
+	// passes it on to the Clusters, which then need neither the repository nor its credentials.
+	// With Agent, Fleet's agent on each Cluster downloads the chart, with the credentials. The
+	// default is Manager, or, if the chart is too large for that and needs no credentials, Agent.
 	// +kubebuilder:validation:Enum=Manager;Agent
 	// +optional
 	Download DownloadMode `json:"download,omitempty"`
@@ -133,8 +132,8 @@ type HelmChartProxySpec struct {
 	// +optional
 	CorrectDrift *bool `json:"correctDrift,omitempty"`
 
-	// Rollout specifies in which order Clusters get a change, and when. If it is not set, all get it
-	// at once.
+	// Rollout specifies in which order Clusters get a change, and when. If it is not set, all
+	// Clusters get a change at once.
 	// +optional
 	Rollout *RolloutStrategy `json:"rollout,omitempty"`
 }
@@ -159,7 +158,7 @@ type ValuesReference struct {
 	// Kind is ConfigMap or Secret.
 	// +kubebuilder:validation:Enum=ConfigMap;Secret
 	Kind string `json:"kind"`
-	// Name is its name.
+	// Name is the name of the ConfigMap or Secret.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
@@ -167,7 +166,7 @@ type ValuesReference struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Key string `json:"key,omitempty"`
-	// Optional means that it may be missing.
+	// Optional means that the ConfigMap or Secret, or its key, may be missing.
 	// +optional
 	Optional bool `json:"optional,omitempty"`
 }
@@ -176,20 +175,21 @@ type ValuesReference struct {
 // out. It does not concern the first installation on a Cluster.
 type RolloutStrategy struct {
 	// MaxUnavailable is how many Clusters of a stage, as a number or a percentage, may be without a
-	// working release while a change is rolled out. A percentage is rounded up. If it is not set, all.
+	// working release while a change is rolled out. A percentage is rounded up. If it is not set,
+	// all Clusters may.
 	// +kubebuilder:validation:XIntOrString
 	// +optional
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
-	// Stages get a change one after another: a stage gets it once every Cluster of the stages before
-	// has it, ready for their soak time. Clusters that no stage selects get it last.
+	// Stages get a change one after another: a stage gets it once every Cluster of the earlier
+	// stages has been ready with it for the soak time. Clusters that no stage selects get it last.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=name
 	// +optional
 	Stages []RolloutStage `json:"stages,omitempty"`
-	// OfflineAfter is how long Fleet's agent on a Cluster may be silent, before a rollout goes on
-	// without that Cluster. It must be longer than the interval at which agents check in, which is 15
-	// minutes unless Fleet is configured otherwise. The default is 30 minutes.
+	// OfflineAfter is how long Fleet's agent on a Cluster may be silent before a rollout continues
+	// without that Cluster. It must be longer than the interval at which agents check in, which is
+	// 15 minutes unless Fleet is configured otherwise. The default is 30 minutes.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 	// +optional
@@ -203,15 +203,15 @@ type RolloutStage struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// ClusterSelector selects the Clusters of the stage by their labels, among the Clusters that no
-	// stage before has.
+	// ClusterSelector selects the Clusters of the stage by their labels, from those that are in no
+	// earlier stage.
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || size(self.matchLabels) <= 64",message="must have at most 64 labels; select by fewer",fieldPath=".matchLabels"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || size(self.matchExpressions) <= 64",message="must have at most 64 expressions; select by fewer",fieldPath=".matchExpressions"
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 	// Percent is the size of the stage, as a percentage of all selected Clusters, rounded up. The
-	// Clusters are chosen by a hash of their names, among those that no stage before has. Set
-	// either this or clusterSelector.
+	// Clusters are chosen by a hash of their names, from those that are in no earlier stage. Set
+	// either this field or clusterSelector.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +optional
@@ -220,19 +220,19 @@ type RolloutStage struct {
 	// +kubebuilder:validation:XIntOrString
 	// +optional
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
-	// Soak is how long every Cluster of the stage must have been ready with the change, before the
+	// Soak is how long every Cluster of the stage must have been ready with the change before the
 	// next stage gets it.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 	// +optional
 	Soak *metav1.Duration `json:"soak,omitempty"`
-	// Approval specifies whether the stage begins by itself, which is the default, or waits until
-	// a user with the verb promote on the HelmChartProxy approves exactly this change.
+	// Approval specifies whether the stage begins automatically, which is the default, or waits
+	// until a user with the verb promote on the HelmChartProxy approves exactly this change.
 	// +kubebuilder:validation:Enum=Automatic;Manual
 	// +optional
 	Approval RolloutApproval `json:"approval,omitempty"`
-	// MaxFailing is on how many Clusters of the stage the change may fail. If it fails on more, the
-	// rollout is halted. The default is 0.
+	// MaxFailing is the number of Clusters of the stage on which the change may fail. If it fails
+	// on more, the rollout is halted. The default is 0.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	MaxFailing *int32 `json:"maxFailing,omitempty"`
@@ -263,53 +263,53 @@ type TLSConfig struct {
 	// CASecretRef names a Secret with the certificate authority in its key ca.crt.
 	// +optional
 	CASecretRef *corev1.SecretReference `json:"caSecret,omitempty"`
-	// InsecureSkipTLSVerify has no certificate checked.
+	// InsecureSkipTLSVerify disables certificate verification.
 	// +optional
 	InsecureSkipTLSVerify bool `json:"insecureSkipTLSVerify,omitempty"`
 }
 
-// HelmChartProxyStatus is what was seen last.
+// HelmChartProxyStatus is the observed state.
 type HelmChartProxyStatus struct {
-	// Conditions say how the HelmChartProxy fares.
+	// Conditions are the conditions of the HelmChartProxy.
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// MatchingClusters are the Clusters that are selected.
+	// MatchingClusters are the selected Clusters.
 	// +optional
 	MatchingClusters []corev1.ObjectReference `json:"matchingClusters"`
-	// ObservedGeneration is the generation that the rest of the status is of.
+	// ObservedGeneration is the generation that the status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Rollout is the state of the rollout; not set without spec.rollout.
+	// Rollout is the state of the rollout. It is not set without spec.rollout.
 	// +optional
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
 }
 
 // RolloutStatus is the state of a rollout.
 type RolloutStatus struct {
-	// Stage is the stage that the rollout waits for; empty for the Clusters that no stage selects, and
-	// once the rollout is complete.
+	// Stage is the stage that the rollout waits for. It is empty if the rollout waits for the
+	// Clusters that no stage selects, and when the rollout is complete.
 	// +optional
 	Stage string `json:"stage,omitempty"`
-	// Stages are the stages, and last the Clusters that no stage selects, if there are any.
+	// Stages are the stages. If there are Clusters that no stage selects, they are the last entry.
 	// +optional
 	Stages []RolloutStageStatus `json:"stages,omitempty"`
-	// Approval is the hash of the changes that a stage waits to have approved; empty if none does.
+	// Approval is the hash of the changes that wait for approval; empty if none do.
 	// +optional
 	Approval string `json:"approval,omitempty"`
-	// LastCompleted is what the HelmChartProxy asked for when the rollout was last completed.
+	// LastCompleted is the state of the HelmChartProxy when its rollout was last completed.
 	// +optional
 	LastCompleted *CompletedRollout `json:"lastCompleted,omitempty"`
 }
 
-// CompletedRollout is what a completed rollout has brought to all Clusters.
+// CompletedRollout describes a completed rollout.
 type CompletedRollout struct {
 	// Time is when the rollout was completed.
 	Time metav1.Time `json:"time"`
 	// Version is the exact version of the chart.
 	// +optional
 	Version string `json:"version,omitempty"`
-	// Spec is the spec of the HelmChartProxy without what selects Clusters and without the rollout. It is
-	// empty if it is larger than 256 KiB.
+	// Spec is the spec of the HelmChartProxy without its selectors and without rollout. It is empty
+	// if it is larger than 256 KiB.
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
 	// +optional
@@ -323,34 +323,37 @@ type RolloutStageStatus struct {
 	Name string `json:"name,omitempty"`
 	// Clusters is the number of Clusters in the stage.
 	Clusters int `json:"clusters"`
-	// Updated is how many of them have been ready with the wanted state.
+	// Updated is the number of Clusters that have been ready with the desired state.
 	Updated int `json:"updated"`
-	// Held is how many of them wait for their turn.
+	// Held is the number of Clusters that wait for their turn.
 	// +optional
 	Held int `json:"held,omitempty"`
-	// Failing is on how many of them the change fails.
+	// Failing is the number of Clusters on which the change fails.
 	// +optional
 	Failing int `json:"failing,omitempty"`
-	// Offline is how many of them the rollout goes on without, since their agents are silent.
+	// Offline is the number of Clusters without which the rollout continues, because their agents
+	// are silent.
 	// +optional
 	Offline int `json:"offline,omitempty"`
 }
 
-// Keys of annotations on HelmChartProxies by which people act on a rollout. Setting them needs the verb
-// promote on the HelmChartProxy.
+// Keys of the annotations on HelmChartProxies with which people act on a rollout. To set them, a
+// user needs the verb promote on the HelmChartProxy.
 const (
-	// RolloutApprovedAnnotation approves the changes whose hash is its value: see status.rollout.approval.
+	// RolloutApprovedAnnotation approves the changes with the hash that is its value: see
+	// status.rollout.approval.
 	RolloutApprovedAnnotation = "fleet.addons.cluster.x-k8s.io/rollout-approved"
-	// RolloutRetryAnnotation lets a halted rollout go on: regressions before this time, in RFC 3339, no
-	// longer count.
+	// RolloutRetryAnnotation continues a halted rollout: regressions before this time, in RFC 3339,
+	// no longer count.
 	RolloutRetryAnnotation = "fleet.addons.cluster.x-k8s.io/rollout-retry"
 )
 
 // The condition of rollouts, and its reasons.
 const (
-	// RolloutCompletedCondition reports whether every Cluster has what the HelmChartProxy asks for.
+	// RolloutCompletedCondition reports whether every Cluster runs what the HelmChartProxy
+	// specifies.
 	RolloutCompletedCondition = "RolloutCompleted"
-	// RolloutCompletedReason means that every Cluster has it.
+	// RolloutCompletedReason means that every Cluster does.
 	RolloutCompletedReason = "Completed"
 	// RolloutProgressingReason means that a stage is getting a change.
 	RolloutProgressingReason = "Progressing"
@@ -358,30 +361,32 @@ const (
 	RolloutSoakingReason = "Soaking"
 	// RolloutWaitingForApprovalReason means that a stage waits for approval.
 	RolloutWaitingForApprovalReason = "WaitingForApproval"
-	// RolloutHaltedReason means that a change has failed, and that no more Clusters get it.
+	// RolloutHaltedReason means that a change has failed, and no more Clusters get it.
 	RolloutHaltedReason = "Halted"
 )
 
 // Conditions and reasons of HelmChartProxies.
 const (
-	// HelmReleaseProxySpecsUpToDateCondition means that everything is handed to Fleet as the
-	// HelmChartProxy has it.
+	// HelmReleaseProxySpecsUpToDateCondition means that everything that the HelmChartProxy
+	// specifies has been passed to Fleet.
 	HelmReleaseProxySpecsUpToDateCondition = "HelmReleaseProxySpecsUpToDate"
 	// HelmReleaseProxiesReadyCondition means that the release is ready on all Clusters.
 	HelmReleaseProxiesReadyCondition = "HelmReleaseProxiesReady"
-	// ReadyCondition says both.
+	// ReadyCondition means that both of the above are True.
 	ReadyCondition = "Ready"
 
-	// NotManagedCondition means that Muster does not carry the HelmChartProxy out, because the kind
-	// belongs to another controller. The condition is absent otherwise.
+	// NotManagedCondition means that Muster does not reconcile the HelmChartProxy, because the kind
+	// belongs to another controller. Otherwise the condition is absent.
 	NotManagedCondition = "NotManaged"
 
-	// HelmReleaseProxySpecsUpdatingReason means that something is being written.
+	// HelmReleaseProxySpecsUpdatingReason means that the objects of the HelmChartProxy are being
+	// written.
 	HelmReleaseProxySpecsUpdatingReason = "HelmReleaseProxySpecsUpdating"
-	// HelmReleaseProxyCreationFailedReason means that something could not be written.
+	// HelmReleaseProxyCreationFailedReason means that there is no chart, or an object could not be
+	// written.
 	HelmReleaseProxyCreationFailedReason = "HelmReleaseProxyCreationFailed"
-	// HelmReleaseProxyReinstallingReason means that the release is uninstalled, to be installed
-	// under another name or in another namespace.
+	// HelmReleaseProxyReinstallingReason means that the release is being uninstalled, and will be
+	// installed under another name or in another namespace.
 	HelmReleaseProxyReinstallingReason = "HelmReleaseProxyReinstalling"
 	// ValueParsingFailedReason means that the values of a Cluster could not be rendered.
 	ValueParsingFailedReason = "ValueParsingFailed"

@@ -5,8 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// HelmReleaseProxy shows how the release of a HelmChartProxy fares on one Cluster. It is
-// written by Muster for people to read: to change it changes nothing.
+// HelmReleaseProxy shows the state of the release of a HelmChartProxy on one Cluster. Muster writes
+// it for people to read, and reverts changes.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -24,10 +24,10 @@ type HelmReleaseProxy struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec specifies what is installed where.
+	// Spec specifies the release and its Cluster.
 	// +optional
 	Spec HelmReleaseProxySpec `json:"spec,omitempty"`
-	// Status is what was seen last.
+	// Status is the observed state.
 	// +optional
 	Status HelmReleaseProxyStatus `json:"status,omitempty"`
 }
@@ -41,9 +41,9 @@ type HelmReleaseProxyList struct {
 	Items           []HelmReleaseProxy `json:"items"`
 }
 
-// HelmReleaseProxySpec specifies what is installed where.
+// HelmReleaseProxySpec specifies the release and its Cluster.
 type HelmReleaseProxySpec struct {
-	// ClusterRef is the Cluster.
+	// ClusterRef refers to the Cluster.
 	ClusterRef corev1.ObjectReference `json:"clusterRef"`
 	// ChartName is the name of the chart in the repository.
 	ChartName string `json:"chartName"`
@@ -58,36 +58,36 @@ type HelmReleaseProxySpec struct {
 	// Version is the version of the chart.
 	// +optional
 	Version string `json:"version,omitempty"`
-	// Values is left empty: values may hold secrets.
+	// Values is always empty, because values may hold secrets.
 	// +optional
 	Values string `json:"values,omitempty"`
-	// ReconcileStrategy is that of the HelmChartProxy.
+	// ReconcileStrategy is the reconcileStrategy of the HelmChartProxy.
 	// +kubebuilder:validation:Enum="";InstallOnce;Continuous;
 	// +optional
 	ReconcileStrategy string `json:"reconcileStrategy,omitempty"`
-	// Options are those of the HelmChartProxy.
+	// Options are the options of the HelmChartProxy.
 	// +optional
 	Options HelmOptions `json:"options,omitempty"`
-	// Credentials are those of the HelmChartProxy.
+	// Credentials are the credentials of the HelmChartProxy.
 	// +optional
 	Credentials *Credentials `json:"credentials,omitempty"`
-	// TLSConfig is that of the HelmChartProxy.
+	// TLSConfig is the tlsConfig of the HelmChartProxy.
 	// +optional
 	TLSConfig *TLSConfig `json:"tlsConfig,omitempty"`
 }
 
-// HelmReleaseProxyStatus is what was seen last.
+// HelmReleaseProxyStatus is the observed state.
 type HelmReleaseProxyStatus struct {
-	// Conditions say how the release fares.
+	// Conditions are the conditions of the release.
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// Status is the status of the release as Helm names it, for example deployed.
+	// Status is Helm's name for the status of the release, for example deployed.
 	// +optional
 	Status string `json:"status,omitempty"`
-	// Revision is that of the release.
+	// Revision is the revision of the release.
 	// +optional
 	Revision int `json:"revision,omitempty"`
-	// ObservedGeneration is the generation that the rest of the status is of.
+	// ObservedGeneration is the generation that the status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 }
@@ -96,15 +96,15 @@ const (
 	// HelmChartProxyLabel on a HelmReleaseProxy names its HelmChartProxy.
 	HelmChartProxyLabel = "helmreleaseproxy.addons.cluster.x-k8s.io/helmchartproxy-name"
 
-	// ReleaseNameGeneratedAnnotation on a HelmReleaseProxy says that the name of the release was
-	// made, and not given.
+	// ReleaseNameGeneratedAnnotation on a HelmReleaseProxy means that the name of the release was
+	// generated.
 	ReleaseNameGeneratedAnnotation = "helmreleaseproxy.addons.cluster.x-k8s.io/is-release-name-generated"
-	// ReleaseInstalledAnnotation on a HelmReleaseProxy says that the release has been ready.
+	// ReleaseInstalledAnnotation on a HelmReleaseProxy means that the release has been ready.
 	ReleaseInstalledAnnotation = "helmreleaseproxy.addons.cluster.x-k8s.io/release-successfully-installed"
 
 	// HelmReleaseReadyCondition reports whether the release is ready.
 	HelmReleaseReadyCondition = "HelmReleaseReady"
-	// ClusterAvailableCondition reports whether the Cluster can be deployed to.
+	// ClusterAvailableCondition reports whether Fleet can deploy to the Cluster.
 	ClusterAvailableCondition = "ClusterAvailable"
 
 	// PreparingToHelmInstallReason means that the release is not installed yet.

@@ -1,5 +1,5 @@
-// Command installer keeps Fleet itself as the FleetAddonConfig says: it installs and upgrades
-// Fleet's charts, and sets Fleet up.
+// Command installer manages Fleet itself as the FleetAddonConfig specifies: it installs and upgrades Fleet's
+// charts, and configures Fleet.
 package main
 
 import (
@@ -31,7 +31,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	namespace := os.Getenv("POD_NAMESPACE")
 	if namespace == "" {
-		return errors.New("the environment variable POD_NAMESPACE does not say where the installer runs")
+		return errors.New("the environment variable POD_NAMESPACE must name the namespace of the installer")
 	}
 	mgr, err := program.NewManager(&o.Flags, &o.Election, stamp.InstallerLease, cache.Options{DefaultTransform: cache.TransformStripManagedFields()})
 	if err != nil {

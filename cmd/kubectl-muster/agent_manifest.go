@@ -12,14 +12,14 @@ import (
 func newAgentManifest(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "agent-manifest CLUSTER",
-		Short: "Print what to apply to a cluster whose Fleet agent registers itself",
+		Short: "Print the manifest for a cluster whose Fleet agent registers itself",
 		Long: `Print the manifest with which the Fleet agent of a cluster registers itself.
 
 A Cluster is NAME, in the namespace of -n or of the kubeconfig, or NAMESPACE/NAME. The
-manifest holds a credential of that cluster: you must be allowed to get its Secret. Nothing
-is printed but what Muster has made for this Cluster.
+manifest holds a credential of that cluster: you must be allowed to get its Secret. The
+command prints only a manifest that Muster has issued for this Cluster.
 
-Exit codes: 0 it was printed; 1 there is none, and why; 2 wrong arguments.`,
+Exit codes: 0 printed; 1 there is no manifest, and the error says why; 2 wrong arguments.`,
 		Example:           "  kubectl muster agent-manifest team-a/edge | kubectl --context=edge apply -f -",
 		Args:              withUsage(cobra.ExactArgs(1)),
 		ValidArgsFunction: o.completeClusters,

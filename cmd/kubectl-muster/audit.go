@@ -19,12 +19,12 @@ func newAudit(common *options) *cobra.Command {
 	o := &auditOptions{options: common, output: newOutput(common, "table")}
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "List what is open between namespaces without a rightful user",
-		Long: `List what nobody has authorized: BundleNamespaceMappings without a rightful user, Clusters
-that use a class of another namespace, and Fleet Clusters that a move has left over. All
-namespaces are looked at. What you may not read is noted, with what is unknown without it.
+		Short: "List access between namespaces that no longer has a rightful user",
+		Long: `List BundleNamespaceMappings without a rightful user, Clusters that use a class of another
+namespace, and Fleet Clusters that a move has left behind, in all namespaces. If you may
+not read some objects, a note says which, and what is unknown without them.
 
-Exit codes: 0 no mapping without a rightful user; 1 there is one; 2 it cannot be said.`,
+Exit codes: 0 every mapping has a rightful user; 1 some have none; 2 this is unknown.`,
 		Example: "  kubectl muster audit --context=prod -o json",
 		Args:    withUsage(cobra.NoArgs),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },

@@ -28,16 +28,16 @@ func newCheck(common *options) *cobra.Command {
 	o := &checkOptions{treeOptions: treeOptions{options: common, output: newOutput(common, "tree", "wide"), problems: true, fold: true}}
 	cmd := &cobra.Command{
 		Use:   "check [CLASS|CLUSTER]",
-		Short: "Exit with 0 only if all clusters are as they should be",
-		Long: `Exit with 0 only if all clusters, or those of a class, or one, are as they should be.
+		Short: "Exit with 0 only if all clusters are healthy",
+		Long: `Exit with 0 only if all clusters, or those of a class, or one cluster, are healthy.
 
-Exit codes: 0 all are, or are kept as they are because somebody wants it so; 1 some
-are not, and are shown; 2 it cannot be said: wrong arguments, nothing of that name, no
-answer, or rights that are missing.
+Exit codes: 0 all are healthy, or deliberately left as they are; 1 some are not, and are
+printed; 2 unknown: wrong arguments, no such class or Cluster, no answer, or missing
+rights.
 
-Without a name, it also warns of Bundles whose rolloutStrategy has partitions that do not
-gate: Fleet does not wait for one, never updates it, or leaves Clusters out. A warning says
-what to write instead, and does not change the exit code.`,
+Without a name, the command also warns about Bundles whose rolloutStrategy has partitions
+that do not gate: Fleet does not wait for one, never updates it, or leaves Clusters out. A
+warning says what to write instead, and does not change the exit code.`,
 		Example: `  kubectl muster check
   kubectl muster check team-a/prod --wait --timeout=15m`,
 		Args:              withUsage(cobra.MaximumNArgs(1)),
@@ -52,14 +52,14 @@ what to write instead, and does not change the exit code.`,
 	o.addPictureTo(cmd)
 	o.output.addTo(cmd)
 	fs := cmd.Flags()
-	fs.BoolVar(&o.wait, "wait", false, "Wait until all are as they should be.")
+	fs.BoolVar(&o.wait, "wait", false, "Wait until all clusters are healthy.")
 	fs.DurationVar(&o.timeout, "timeout", 10*time.Minute, "How long --wait waits.")
 	fs.BoolVarP(&o.quiet, "quiet", "q", false, "Print nothing.")
 	addStaleAfter(cmd, &o.staleAfter)
 	return cmd
 }
 
-// essential is what must be read for an answer.
+// essential are the kinds without which the command has no answer.
 var essential = []view.Kind{view.Cluster, view.FleetCluster}
 
 func (o *checkOptions) run(ctx context.Context) error {
@@ -101,7 +101,7 @@ func (o *checkOptions) observe(ctx context.Context, reader client.Reader) (graph
 	objects.StaleAfter = o.staleAfter
 	for _, kind := range essential {
 		if why := objects.Unread[kind]; why != "" {
-			unread = errors.Join(unread, fmt.Errorf("it cannot be said: %s: %s", kind.Plural(), why))
+			unread = errors.Join(unread, fmt.Errorf("the state is unknown: %s: %s", kind.Plural(), why))
 		}
 	}
 	graph, err = view.Build(objects).Choose(view.Choice{Name: o.name, Fold: o.fold, Problems: true})
@@ -129,7 +129,7 @@ func troubles(graph *view.Graph) string {
 	return strings.Join(parts, ", ")
 }
 
-// warn adds the warnings about Bundles. If the user names a class or a Cluster, only that matters.
+// warn adds the warnings about Bundles, unless the user names a class or a Cluster.
 func (o *checkOptions) warn(ctx context.Context, reader client.Reader, graph *view.Graph) error {
 	if o.name != "" {
 		return nil
@@ -143,7 +143,7 @@ func (o *checkOptions) warn(ctx context.Context, reader client.Reader, graph *vi
 	return nil
 }
 
-// report prints the graph, with the warnings, which are not looked for while it waits.
+// report prints the graph and the warnings. While the command waits, it does not look for warnings.
 func (o *checkOptions) report(ctx context.Context, reader client.Reader, graph *view.Graph, unread error) error {
 	if !o.quiet {
 		if err := o.warn(ctx, reader, graph); err != nil {
@@ -159,6 +159,6 @@ func (o *checkOptions) report(ctx context.Context, reader client.Reader, graph *
 	case isFine(graph):
 		return nil
 	default:
-		return program.Exit(1, fmt.Errorf("not as it should be: %s", troubles(graph)))
+		return program.Exit(1, fmt.Errorf("not healthy: %s", troubles(graph)))
 	}
 }

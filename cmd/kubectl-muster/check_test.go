@@ -51,14 +51,14 @@ func TestCheckExitCodes(t *testing.T) {
 	}
 }
 
-// TestProblemsOfNobody asks for the problems of a Cluster that does not exist.
+// TestProblemsOfNobody runs tree --problems for a Cluster that does not exist.
 func TestProblemsOfNobody(t *testing.T) {
 	if out, err := muster(t, "tree", "--problems", "team-a/typo", "-f", stateFile(t, "healthy")); err == nil {
 		t.Errorf("no error, and this was printed:\n%s", out)
 	}
 }
 
-// arriving is a cluster in which a Cluster is made after a while.
+// arriving is a management cluster in which a Cluster is created after a while.
 type arriving struct {
 	client.Reader
 	looks *int
@@ -91,7 +91,7 @@ func TestCheckWaitsForACluster(t *testing.T) {
 	}
 }
 
-// partitioned adds Bundles with partitions, a row of the documentation each, for dev, prod and edge.
+// partitioned adds Bundles with partitions for dev, prod and edge, one for each row of the documentation.
 func partitioned(w *world) {
 	for _, name := range []string{"prod", "edge"} {
 		w.cluster("team-a", name, standard)
@@ -159,7 +159,7 @@ func TestCheckPartitions(t *testing.T) {
 	a.golden(t, "check-partitions")
 }
 
-// TestCheckReadsNoMore reads the Clusters that Bundles are for only if a Bundle has partitions.
+// TestCheckReadsNoMore checks that the Clusters that Bundles target are read only if a Bundle has partitions.
 func TestCheckReadsNoMore(t *testing.T) {
 	count := func(file string, args ...string) (lists int) {
 		through(t, func(reader client.Reader) client.Reader {

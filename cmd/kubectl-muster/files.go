@@ -29,7 +29,7 @@ func (f *files) addFilesTo(cmd *cobra.Command, text string) {
 // given reports whether the person named files.
 func (f *files) given() bool { return len(f.filenames) > 0 }
 
-// paths returns the files, those in folders included.
+// paths returns the files, including those in folders.
 func (f *files) paths() ([]string, error) {
 	paths, err := manifests.Find(f.filenames, f.recursive)
 	if err != nil {
@@ -38,7 +38,7 @@ func (f *files) paths() ([]string, error) {
 	return paths, nil
 }
 
-// read reads manifests. The error is one of usage.
+// read reads manifests. An error means that the command was used wrongly.
 func (f *files) read(stdin io.Reader) ([]manifests.Object, []*manifests.Problem, error) {
 	if !f.given() {
 		return nil, nil, program.Exit(2, errors.New("name at least one file with -f"))

@@ -48,7 +48,7 @@ func recorded(t *testing.T, objects []client.Object) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// JSON may hold this character as it is, and YAML, as which it is read here, may not.
+	// JSON may contain this character unescaped. YAML, as which the file is read here, may not.
 	text, err := yaml.JSONToYAML(bytes.ReplaceAll(list, []byte("\u009b"), []byte(`\u009b`)))
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func (a *archive) golden(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), a.text.String()); diff != "" {
-		t.Errorf("%s (-want +got; written anew by go test -update):\n%s", path, diff)
+		t.Errorf("%s (-want +got; go test -update rewrites it):\n%s", path, diff)
 	}
 }
 
@@ -125,15 +125,15 @@ func must(t *testing.T, args ...string) string {
 	return out
 }
 
-// formats are the outputs that the archive of each state has; thorough are the states whose
-// archives have the others, too.
+// formats are the outputs in the archive of every state. The archives of the states in thorough also have the
+// other outputs.
 var (
 	formats  = []string{"tree", "json"}
 	others   = []string{"wide", "yaml", "mermaid"}
 	thorough = []string{"bundle-failing", "deselected", "hostile"}
 )
 
-// addOutputs adds what tree and trace print in these formats.
+// addOutputs adds the outputs of tree and trace in these formats.
 func (a *archive) addOutputs(run func(args ...string) string, traced [2]string, formats []string) {
 	for _, format := range formats {
 		tree := []string{"tree", "-o", format}
@@ -194,7 +194,7 @@ func TestSurvey(t *testing.T) {
 	a.golden(t, "survey")
 }
 
-// isShowable fails for text that a terminal would take for more than text.
+// isShowable fails for text with characters that control a terminal.
 func isShowable(t *testing.T, text string) {
 	t.Helper()
 	for _, r := range text {

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// usage is cobra's own template without the flags that all commands share: kubectl has many.
+// usage is cobra's own template, but without the flags that all commands share, of which kubectl has many.
 const usage = `Usage:
   {{if .HasParent}}{{.UseLine}}{{else}}{{.CommandPath}} COMMAND [flags]{{end}}
 {{- if .HasExample}}
@@ -56,7 +56,7 @@ func fold(root *cobra.Command) {
 	own := root.CommandPath()
 	for _, cmd := range root.Commands() {
 		for _, its := range append(cmd.Commands(), cmd) {
-			// They are written for the plugin.
+			// The examples call the program by its name as a plugin.
 			its.Example = strings.ReplaceAll(its.Example, "kubectl muster", own)
 		}
 	}

@@ -20,16 +20,16 @@ func newLint(common *options) *cobra.Command {
 	o := &lintOptions{options: common, output: newOutput(common, "text")}
 	cmd := &cobra.Command{
 		Use:   "lint -f FILE",
-		Short: "Say what a cluster would refuse or warn of, without one",
-		Long: `Say what a cluster would refuse or warn of if manifests were applied to it, by the rules
-of the CRDs and the webhooks. No cluster is needed.
+		Short: "Check manifests with the rules of the CRDs and webhooks, without a cluster",
+		Long: `Say what Muster's CRDs and webhooks would refuse or warn about if you applied these
+manifests. You need no cluster.
 
 Clusters are checked against the FleetAddonConfig, Namespaces, ClusterClasses, Fleet
-Clusters and earlier Clusters among the manifests. What needs a cluster is not checked:
-who may use a class of another namespace, or a CA that a FleetAddonConfig names.
+Clusters and earlier Clusters in the manifests. Not checked, because that needs a cluster:
+who may use a class of another namespace, and the CA that a FleetAddonConfig names.
 
-Exit codes: 0 nothing would be refused; 1 something would be, or cannot be read; 2 wrong
-arguments.`,
+Exit codes: 0 nothing would be refused; 1 an object would be refused, or cannot be read; 2
+wrong arguments.`,
 		Example: `  kubectl muster lint -f clusters/ -R
   kustomize build . | kubectl muster lint -f - -o json`,
 		Args: withUsage(onlyFiles),

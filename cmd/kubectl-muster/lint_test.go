@@ -58,7 +58,7 @@ func TestLint(t *testing.T) {
 		"Namespace":        {stdin: cluster("a") + "\napiVersion: v1\nkind: Namespace\nmetadata: {name: team, labels: {team: a}}\n---" + config + `{cluster: {namespaceSelector: {matchLabels: {team: a}}}}`},
 		"Namespace absent": {stdin: cluster("a") + config + `{cluster: {namespaceSelector: {matchLabels: {team: a}}}}`, want: []string{`warning: -: Cluster team/a: metadata.labels: this Cluster is not imported into Fleet: the labels of its Namespace do not match spec.cluster.namespaceSelector of the FleetAddonConfig (team=a); its Namespace is not among the manifests`}},
 		"one of two selectors": {stdin: strings.Replace(cluster("a"), "name: a", "name: a, labels: {env: prod}", 1) + cluster("b") + "\napiVersion: v1\nkind: Namespace\nmetadata: {name: other, labels: {team: a}}\n---" + strings.Replace(cluster("c"), "namespace: team", "namespace: other", 1) + config + `{cluster: {selector: {matchLabels: {env: prod}}, namespaceSelector: {matchLabels: {team: a}}}}`, want: []string{
-			`warning: -: FleetAddonConfig fleet-addon-config: spec.cluster.selector and spec.cluster.namespaceSelector: 2 Clusters match only one of the two and are not imported, as both must match: other/c, team/a; for CAAPF either was enough, and those that it imported stay in Fleet as they are now, frozen like deselected ones`,
+			`warning: -: FleetAddonConfig fleet-addon-config: spec.cluster.selector and spec.cluster.namespaceSelector: 2 Clusters match only one of the two and are not imported, because both must match: other/c, team/a; for CAAPF one was enough, and Clusters that CAAPF imported stay in Fleet as they are now, frozen like deselected ones`,
 			`warning: -: Cluster team/a: metadata.labels: this Cluster is not imported into Fleet: the labels of its Namespace do not match spec.cluster.namespaceSelector of the FleetAddonConfig (team=a); its Namespace is not among the manifests`,
 			`warning: -: Cluster team/b: metadata.labels: this Cluster is not imported into Fleet: its labels do not match spec.cluster.selector of the FleetAddonConfig (env=prod); its Namespace is not among the manifests`,
 			`warning: -: Cluster other/c: metadata.labels: this Cluster is not imported into Fleet: its labels do not match spec.cluster.selector of the FleetAddonConfig (env=prod)`}},
@@ -71,7 +71,7 @@ func TestLint(t *testing.T) {
 		"config: a second":      {failed: true, stdin: config + `{}` + "\n---" + config + `{}`, want: []string{`-: FleetAddonConfig fleet-addon-config: is a second FleetAddonConfig, after the one in -; there may be only one`}},
 		"two of one name":       {failed: true, stdin: cluster("p") + cluster("p-p") + config + `{cluster: {naming: {prefix: p-}}}` + "\n---" + strings.Replace(cluster("x"), "namespace: team", `namespace: team, annotations: {fleet.addons.cluster.x-k8s.io/cluster-name: p-p}`, 1), want: []string{`-: Cluster team/x: metadata.name: Cluster "p" of this namespace has the Fleet Cluster "p-p", which would be this Cluster's as well; name this Cluster differently, or remove its annotation fleet.addons.cluster.x-k8s.io/cluster-name`}},
 		"a Fleet Cluster":       {failed: true, stdin: cluster("prod") + "\napiVersion: fleet.cattle.io/v1alpha1\nkind: Cluster\nmetadata: {name: prod, namespace: team, annotations: {fleet.addons.cluster.x-k8s.io/imported-from: pr.od}}", want: []string{`-: Cluster team/prod: metadata.name: Fleet Cluster "prod" ` + taken}},
-		"config: another name":  {failed: true, stdin: strings.Replace(config, "name: fleet-addon-config", "name: mine", 1) + `{}`, want: []string{`-: FleetAddonConfig mine: metadata.name: Invalid value: "mine": there is one FleetAddonConfig and its name is fleet-addon-config; rename this one`}},
+		"config: another name":  {failed: true, stdin: strings.Replace(config, "name: fleet-addon-config", "name: mine", 1) + `{}`, want: []string{`-: FleetAddonConfig mine: metadata.name: Invalid value: "mine": the only FleetAddonConfig is named fleet-addon-config; rename this one`}},
 		"config: two of one":    {failed: true, stdin: config + `{install: {version: 0.16.0, followLatest: true}}`, want: []string{`-: FleetAddonConfig fleet-addon-config: spec.install: Invalid value: "": set exactly one of followLatest and version: followLatest installs the newest release, version the one you name`}},
 		"chart: all is well":    {stdin: chart(`clusterSelector: {}, reconcileStrategy: Continuous`)},
 		"chart: no selector":    {failed: true, stdin: chart(``), want: []string{`-: HelmChartProxy team/web: spec.clusterSelector: Required value`}},
@@ -114,7 +114,7 @@ func TestLintFiles(t *testing.T) {
 	if len(findings) != 1 || findings[0].File != second || findings[0].Severity != admission.SeverityError || findings[0].Path != "spec.cluster.agentNamespace" {
 		t.Errorf("findings: %+v", findings)
 	}
-	// A folder is its files.
+	// A folder means the same as its files.
 	if folder, _, _ := fed(t, "", "lint", "-f", dir, "-o", "json"); folder != out {
 		t.Errorf("the folder has %s", folder)
 	}

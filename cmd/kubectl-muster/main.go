@@ -1,6 +1,6 @@
-// Command kubectl-muster is everything that people do with Muster: as `kubectl muster`, and as
-// `muster` under that name. It looks at a management cluster with the rights of the person who
-// runs it, and at manifests without a cluster. Only rollout promote, retry and abort change something.
+// Command kubectl-muster is the command line of Muster, as `kubectl muster`, or as `muster` if the file has that
+// name. It reads a management cluster with the rights of its user, or manifests without a cluster. Only rollout
+// promote, retry and abort change something.
 package main
 
 import (
@@ -31,7 +31,7 @@ func execute(ctx context.Context, args []string, streams genericiooptions.IOStre
 // plugin is the name of the program's file as a plugin of kubectl.
 const plugin = "kubectl-muster"
 
-// calledAs returns the name that the program was called by. Any but "muster" is kubectl's doing.
+// calledAs returns the name by which the program was called. Any name but "muster" means that kubectl called it.
 func calledAs() string {
 	if strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe") == "muster" {
 		return "muster"
@@ -67,7 +67,7 @@ you apply them. It has your own rights; only rollout promote, retry and abort ch
 	return root
 }
 
-// withUsage has a command whose arguments are wrong exit as one whose flags are.
+// withUsage gives wrong arguments the same exit code as wrong flags.
 func withUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {

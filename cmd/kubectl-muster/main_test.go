@@ -9,7 +9,7 @@ import (
 	"github.com/muster-fleet/muster/internal/version"
 )
 
-// TestHelp holds that the help is short, and names the program as it was called.
+// TestHelp checks that the help is short, and names the program as it was called.
 func TestHelp(t *testing.T) {
 	called := os.Args[0]
 	t.Cleanup(func() { os.Args[0] = called })

@@ -35,11 +35,11 @@ type options struct {
 	data   *genericclioptions.JSONYamlPrintFlags
 	script *genericclioptions.KubeTemplatePrintFlags
 	files
-	// everywhere says so against a namespace of the kubeconfig; it is the default of commands
-	// that look at many Clusters.
+	// everywhere overrides the namespace of the kubeconfig. It is the default of commands that look at many
+	// Clusters.
 	everywhere bool
 	color      string
-	// through, if not nil, stands between a file and who reads it.
+	// through, if not nil, wraps the reader of a file.
 	through func(client.Reader) client.Reader
 	// standIn, if not nil, is used instead of a cluster.
 	standIn client.WithWatch
@@ -61,17 +61,17 @@ func newOptions(streams genericiooptions.IOStreams) *options {
 // addTo adds the flags of all commands.
 func (o *options) addTo(fs *pflag.FlagSet) {
 	o.flags.AddFlags(fs)
-	printing := &cobra.Command{} // Takes what kubectl would add to each command.
+	printing := &cobra.Command{} // It collects the flags that kubectl would add to each command.
 	o.data.AddFlags(printing)
 	o.script.AddFlags(printing)
 	fs.AddFlagSet(printing.Flags())
-	fs.StringVar(&o.color, "color", "auto", "When to color signs: auto (on a terminal, unless NO_COLOR is set), always or never. Color only adds to the signs.")
+	fs.StringVar(&o.color, "color", "auto", "When to color the signs: auto (on a terminal, unless NO_COLOR is set), always or never. Without color, the signs have the same information.")
 }
 
 // addPictureTo adds the flags of commands that show a cluster, or files from one.
 func (o *options) addPictureTo(cmd *cobra.Command) {
-	o.addFilesTo(cmd, "Read this instead of a cluster: what kubectl get -o yaml writes.")
-	cmd.Flags().BoolVarP(&o.everywhere, "all-namespaces", "A", false, "Look at all namespaces, which is the default unless -n is given.")
+	o.addFilesTo(cmd, "Read this output of kubectl get -o yaml instead of a cluster.")
+	cmd.Flags().BoolVarP(&o.everywhere, "all-namespaces", "A", false, "Look at all namespaces. This is the default unless -n is given.")
 }
 
 // scope returns the selection of Clusters.
@@ -89,7 +89,7 @@ func (o *options) namespace() string {
 	}
 	namespace, _, err := o.flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
-		return "" // Reading says what is wrong with the kubeconfig.
+		return "" // A later read reports what is wrong with the kubeconfig.
 	}
 	return namespace
 }
@@ -106,7 +106,7 @@ func (o *options) key(argument, what string) (client.ObjectKey, error) {
 	return key, nil
 }
 
-// reader returns where things are read from.
+// reader returns a reader of the files or of the cluster.
 func (o *options) reader() (client.Reader, error) {
 	if !o.given() {
 		return o.client()
@@ -158,7 +158,7 @@ func (o *options) client() (client.WithWatch, error) {
 	return result, nil
 }
 
-// style returns how trees are written to where the output goes.
+// style returns how trees are drawn on this output.
 func (o *options) style() (draw.Style, error) {
 	file, isPerson := isTerminal(o.Out)
 	result := draw.Style{}
@@ -185,13 +185,13 @@ func isTerminalFile(file *os.File) bool {
 	return term.IsTerminal(int(file.Fd()))
 }
 
-// isTerminal reports whether text goes to a person.
+// isTerminal reports whether text is written to a terminal.
 func isTerminal(to io.Writer) (file *os.File, ok bool) {
 	file, ok = to.(*os.File)
 	return file, ok && isTerminalFile(file)
 }
 
-// again writes a text that has changed: on a terminal in place of the last one, else below it.
+// again writes a changed text: on a terminal in place of the last one, otherwise below it.
 func (o *options) again(text string) {
 	if _, isPerson := isTerminal(o.Out); isPerson {
 		fmt.Fprint(o.Out, "\x1b[H\x1b[2J\x1b[3J", text)

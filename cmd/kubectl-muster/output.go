@@ -15,11 +15,11 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// output is the flag that says how something is written.
+// output is the flag for the output format.
 type output struct {
 	*options
 	format string
-	// own are the formats that kubectl does not have.
+	// own are the formats of this command, which kubectl does not have.
 	own []string
 }
 
@@ -57,7 +57,7 @@ func (o *output) printer() (printers.ResourcePrinter, error) {
 	return printer, nil
 }
 
-// print writes something by one of cli-runtime's printers.
+// print writes an object with one of cli-runtime's printers.
 func (o *output) print(kind string, what any, to io.Writer) error {
 	printer, err := o.printer()
 	if err != nil {

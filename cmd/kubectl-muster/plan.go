@@ -33,7 +33,7 @@ the fields) or removed (-). It downloads the charts, and changes nothing.`,
 		Args:    withUsage(onlyFiles),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
-	o.addFilesTo(cmd, "A FleetAddonConfig to look at instead of the one on the cluster.")
+	o.addFilesTo(cmd, "Use this FleetAddonConfig instead of the one on the cluster.")
 	o.output.addTo(cmd)
 	return cmd
 }

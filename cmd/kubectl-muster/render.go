@@ -21,10 +21,10 @@ func newRender(common *options) *cobra.Command {
 		Use:   "render -f FILE",
 		Short: "Print the Fleet objects that manifests lead to, without a cluster",
 		Long: `Print the Fleet objects that manifests lead to once every control plane is initialized.
-No cluster is needed. Notes on standard error say what a reader would otherwise miss.
+You need no cluster. Notes on standard error point out what the objects do not show.
 
-It fails on manifests that cannot be used, and on two Clusters that would share a Fleet
-Cluster.`,
+The command fails for manifests that cannot be used, and for two Clusters that would share
+a Fleet Cluster.`,
 		Example: `  kubectl muster render -f clusters.yaml -f fleetaddonconfig.yaml`,
 		Args:    withUsage(onlyFiles),
 		RunE:    func(*cobra.Command, []string) error { return o.run() },

@@ -22,8 +22,8 @@ import (
 	"github.com/muster-fleet/muster/internal/view/source"
 )
 
-// forbidding is an API server for a user with rights in one namespace only, and none to read how Fleet is set
-// up.
+// forbidding is an API server for a user who has rights only in one namespace, and may not read Fleet's
+// configuration.
 type forbidding struct {
 	client.Reader
 	hidden func(list client.ObjectList) bool
@@ -39,8 +39,7 @@ func (f forbidding) List(ctx context.Context, list client.ObjectList, options ..
 // still has the clock of the file.
 func (f forbidding) Now() time.Time { return noon }
 
-// through runs a command with a reader between it and its file, and returns the output and the error in one
-// text.
+// through runs a command whose file reader is wrapped, and returns the output and the error as one text.
 func through(t *testing.T, between func(client.Reader) client.Reader, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -54,8 +53,8 @@ func through(t *testing.T, between func(client.Reader) client.Reader, args ...st
 	return out.String()
 }
 
-// TestRightsMissing compares the output for a user who may not read all objects: the objects that the user may
-// read, and a line for each kind that the user may not read.
+// TestRightsMissing compares the output for a user who may not read all objects. It shows the objects that the
+// user may read, and a line for each other kind.
 func TestRightsMissing(t *testing.T) {
 	file := stateFile(t, "cross-namespace")
 	for name, hidden := range map[string]func(client.ObjectList) bool{
@@ -111,7 +110,7 @@ func TestTenThousand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	once, err := source.Open(scheme, []string{file}, nil) // To read that much YAML takes seconds.
+	once, err := source.Open(scheme, []string{file}, nil) // Reading that much YAML takes seconds, so it is done once.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +124,7 @@ func TestTenThousand(t *testing.T) {
 	a.add("tree.mermaid", run("tree", "-o", "mermaid"))
 	a.add("trace.tree", run("trace", "cni", "c4711"))
 	a.golden(t, "ten-thousand")
-	// Megabytes: nothing is folded for programs.
+	// The output for programs has megabytes, because nothing is folded.
 	if got := strings.Count(run("tree", "-o", "json"), `"kind": "Cluster"`); got != 10_000 {
 		t.Errorf("JSON has %d Clusters", got)
 	}

@@ -37,7 +37,7 @@ func newRollout(common *options) *cobra.Command {
 		Use:   "rollout COMMAND",
 		Short: "Show the rollout of a HelmChartProxy, approve a change, retry or abort it",
 		Long: `Show how far a change of a HelmChartProxy with spec.rollout has come, approve it for the
-next stage, let a halted rollout go on, or go back to what was last completed.`,
+next stage, continue a halted rollout, or return to the spec of the last completed one.`,
 		Args:                  withUsage(cobra.NoArgs),
 		RunE:                  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		DisableFlagsInUseLine: true,
@@ -54,9 +54,9 @@ func newRolloutStatus(common *options) *cobra.Command {
 		Long: `Show the stages of a rollout, and what it waits for. The HelmChartProxy is NAME, in the
 namespace of -n or of the kubeconfig, or NAMESPACE/NAME.
 
-Exit codes: 0 every Cluster has what the HelmChartProxy asks for; 1 the rollout is halted;
-2 it cannot be said: wrong arguments, no such HelmChartProxy, no spec.rollout, a status
-that is not current, no answer, or rights that are missing; 3 the rollout is under way.`,
+Exit codes: 0 every Cluster runs what the HelmChartProxy specifies; 1 the rollout is
+halted; 2 unknown: wrong arguments, no such HelmChartProxy, no spec.rollout, a status that
+is not current, no answer, or missing rights; 3 the rollout is in progress.`,
 		Example: `  kubectl muster rollout status ingress
   kubectl muster rollout status team-a/ingress --watch`,
 		Args:              withUsage(cobra.ExactArgs(1)),
@@ -73,18 +73,18 @@ func newRolloutPromote(common *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "promote NAME",
 		Short: "Approve the change that a stage waits for",
-		Long: `Approve the change that a stage waits for, and no other: if it changes meanwhile, nothing
-is approved. You need the verbs get, patch and promote on the HelmChartProxy, which is
+		Long: `Approve the change that a stage waits for, and no other: if the change is replaced
+meanwhile, nothing is approved. You need the verbs get, patch and promote on the HelmChartProxy, which is
 NAME, in the namespace of -n or of the kubeconfig, or NAMESPACE/NAME.
 
-Exit codes: 0 it is approved; 1 nothing waits for approval, or another change does; 2 wrong
-arguments, no such HelmChartProxy, no answer, or rights that are missing.`,
+Exit codes: 0 approved; 1 no change waits for approval, or a different one; 2 wrong
+arguments, no such HelmChartProxy, no answer, or missing rights.`,
 		Example: `  kubectl muster rollout promote ingress
   kubectl muster rollout promote team-a/ingress --approval=2dbd9126ac23ea7d17103edb4b1aa5b6`,
 		Args:              withUsage(cobra.ExactArgs(1)),
 		ValidArgsFunction: o.completeCharts,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.Flags().Changed("approval") && o.approval == "" { // A script's variable that is not set.
+			if cmd.Flags().Changed("approval") && o.approval == "" { // Probably an unset variable in a script.
 				return program.Exit(2, errors.New("--approval: must not be empty; name the hash that rollout status shows, or leave the flag out"))
 			}
 			return o.annotate(cmd.Context(), args[0], o.promotion)
@@ -98,16 +98,16 @@ func newRolloutRetry(common *options) *cobra.Command {
 	o := &rolloutOptions{options: common}
 	return &cobra.Command{
 		Use:   "retry NAME",
-		Short: "Let a halted rollout go on, if the change was not why it halted",
-		Long: `Let a halted rollout go on: releases that ceased to be ready, and agents that went silent,
-before now no longer halt it. A release that has failed is retried by itself, and halts the
+		Short: "Continue a halted rollout, if the change was not the cause",
+		Long: `Continue a halted rollout: releases that ceased to be ready, and agents that went silent,
+before now no longer halt it. A failed release is retried automatically, and halts the
 rollout until it succeeds.
 
 You need the verbs get, patch and promote on the HelmChartProxy, which is NAME, in the
 namespace of -n or of the kubeconfig, or NAMESPACE/NAME.
 
-Exit codes: 0 it is noted; 1 the rollout is not halted; 2 wrong arguments, no such
-HelmChartProxy, no answer, or rights that are missing.`,
+Exit codes: 0 done; 1 the rollout is not halted; 2 wrong arguments, no such
+HelmChartProxy, no answer, or missing rights.`,
 		Example:           "  kubectl muster rollout retry team-a/ingress",
 		Args:              withUsage(cobra.ExactArgs(1)),
 		ValidArgsFunction: o.completeCharts,
@@ -119,20 +119,20 @@ func newRolloutAbort(common *options) *cobra.Command {
 	o := &rolloutOptions{options: common}
 	return &cobra.Command{
 		Use:   "abort NAME",
-		Short: "Go back to what was last completed",
-		Long: `Give the HelmChartProxy the spec that it had when its rollout was last completed; its
-stages, and which Clusters it selects, stay as they are. Clusters that have the change go
-back at once, within maxUnavailable: they wait for no stage and no approval. Values from
-ConfigMaps, Secrets and the Clusters themselves are those of now.
+		Short: "Return to the spec of the last completed rollout",
+		Long: `Reset the HelmChartProxy to the spec that it had when its rollout was last completed,
+except for its stages and its selectors. Clusters that have the change go back at once,
+within maxUnavailable: they wait for no stage and no approval. Values from ConfigMaps,
+Secrets and the Clusters themselves are the current ones.
 
-If Git applies the HelmChartProxy, revert the change there, too.
+If the HelmChartProxy comes from Git, revert the change there, too.
 
 You need the verbs get and patch on the HelmChartProxy, which is NAME, in the namespace of
 -n or of the kubeconfig, or NAMESPACE/NAME.
 
-Exit codes: 0 it has that spec now; 1 it had that spec before, or has changed meanwhile, or
-no completed rollout is known; 2 wrong arguments, no such HelmChartProxy, no spec.rollout,
-no answer, or rights that are missing.`,
+Exit codes: 0 reset; 1 it already had that spec, or was changed meanwhile, or no completed
+rollout is known; 2 wrong arguments, no such HelmChartProxy, no spec.rollout, no answer, or
+missing rights.`,
 		Example:           "  kubectl muster rollout abort team-a/ingress",
 		Args:              withUsage(cobra.ExactArgs(1)),
 		ValidArgsFunction: o.completeCharts,
@@ -163,7 +163,7 @@ func reportOf(proxy *addonsv1.HelmChartProxy) (*rolloutReport, error) {
 	completed, ready := meta.FindStatusCondition(conditions, addonsv1.RolloutCompletedCondition), meta.FindStatusCondition(conditions, addonsv1.ReadyCondition)
 	switch {
 	case proxy.Spec.Rollout == nil:
-		return nil, fmt.Errorf("%s has no spec.rollout, so every Cluster gets a change at once; its condition Ready says how it fares", r)
+		return nil, fmt.Errorf("%s has no spec.rollout, so every Cluster gets a change at once; see its condition Ready", r)
 	case !plan.IsStaged(proxy):
 		return nil, fmt.Errorf("%s has reconcileStrategy InstallOnce, so no Cluster gets a change, and spec.rollout has no effect", r)
 	case other != nil && other.Status == metav1.ConditionTrue:
@@ -172,9 +172,10 @@ func reportOf(proxy *addonsv1.HelmChartProxy) (*rolloutReport, error) {
 		r.Note = "Muster has not reported its rollout yet"
 	default:
 		r.Reason, r.Message, r.Since, r.RolloutStatus = completed.Reason, completed.Message, &completed.LastTransitionTime, *proxy.Status.Rollout
-		// status.observedGeneration says less: it goes on while the inputs are unusable, and the rollout does not.
+		// status.observedGeneration is no substitute: it advances even while the inputs are unusable, and the
+		// rollout stands still.
 		if r.Current = completed.ObservedGeneration == proxy.Generation; !r.Current {
-			r.Note = fmt.Sprintf("the status of its rollout is not current: it is of generation %d, and the HelmChartProxy of %d", completed.ObservedGeneration, proxy.Generation)
+			r.Note = fmt.Sprintf("the status of its rollout is not current: it describes generation %d, but the HelmChartProxy is at generation %d", completed.ObservedGeneration, proxy.Generation)
 		}
 	}
 	if !r.Current && ready != nil && ready.Status != metav1.ConditionTrue && ready.ObservedGeneration == proxy.Generation {
@@ -199,7 +200,7 @@ func (r *rolloutReport) says() string {
 func (r *rolloutReport) verdict() error {
 	switch {
 	case !r.Current:
-		return program.Exit(2, fmt.Errorf("it cannot be said: %s", view.Text(r.Note)))
+		return program.Exit(2, fmt.Errorf("the state is unknown: %s", view.Text(r.Note)))
 	case r.Reason == addonsv1.RolloutCompletedReason:
 		return nil
 	case r.Reason == addonsv1.RolloutHaltedReason:
@@ -214,19 +215,19 @@ func (r *rolloutReport) isOver() bool {
 	return r.Current && (r.Reason == addonsv1.RolloutCompletedReason || r.Reason == addonsv1.RolloutHaltedReason)
 }
 
-// next returns the command that lets the rollout go on; empty if the rollout needs none.
+// next returns the command that continues the rollout, or "" if the rollout needs none.
 func (r *rolloutReport) next() string {
 	its := strings.Replace(calledAs(), "-", " ", 1) + " rollout "
 	switch {
 	case r.Current && r.Approval != "":
 		return its + "promote " + r.Namespace + "/" + r.Name + " --approval=" + r.Approval
 	case r.Current && r.Reason == addonsv1.RolloutHaltedReason:
-		return fmt.Sprintf("apply what works; or go back: %[1]sabort %[2]s/%[3]s; or, if the change was not the cause: %[1]sretry %[2]s/%[3]s", its, r.Namespace, r.Name)
+		return fmt.Sprintf("apply a corrected HelmChartProxy; or go back: %[1]sabort %[2]s/%[3]s; or, if the change was not the cause: %[1]sretry %[2]s/%[3]s", its, r.Namespace, r.Name)
 	}
 	return ""
 }
 
-// write writes the report for people.
+// write writes the report as text.
 func (r *rolloutReport) write(to io.Writer) error {
 	table := tabwriter.NewWriter(to, 0, 0, 3, ' ', 0)
 	line := func(title, text string) {
@@ -246,7 +247,7 @@ func (r *rolloutReport) write(to io.Writer) error {
 	line("Message:", r.Message)
 	line("Note:", r.Note)
 	line("Approval:", r.Approval)
-	line("To go on:", r.next())
+	line("Next:", r.next())
 	if len(r.Stages) > 0 {
 		fmt.Fprintln(table, "\n  STAGE\tCLUSTERS\tUPDATED\tHELD\tFAILING\tOFFLINE")
 	}
@@ -357,34 +358,34 @@ func (o *rolloutOptions) read(ctx context.Context, name string) (client.Client, 
 	return cluster, proxy, nil
 }
 
-// act is an annotation that promote or retry sets.
+// act is the annotation that promote or retry sets.
 type act struct {
 	key, value string
 	// done is printed once the annotation is set.
 	done string
 }
 
-// promotion approves what waits for approval.
+// promotion approves the change that waits for approval.
 func (o *rolloutOptions) promotion(r *rolloutReport) (*act, error) {
 	switch {
 	case r.Approval == "":
 		return nil, fmt.Errorf("nothing waits for approval: %s", r.says())
 	case o.approval != "" && o.approval != r.Approval:
-		return nil, fmt.Errorf("the change that waits for approval is %s and not %s: look at it with rollout status, and approve that hash", view.Text(r.Approval), view.Text(o.approval))
+		return nil, fmt.Errorf("the change that waits for approval is %s, not %s: look at it with rollout status, and approve its hash", view.Text(r.Approval), view.Text(o.approval))
 	}
 	return &act{addonsv1.RolloutApprovedAnnotation, r.Approval, "Approved: " + r.Approval}, nil
 }
 
-// retrial lets a halted rollout go on.
+// retrial continues a halted rollout.
 func retrial(r *rolloutReport) (*act, error) {
 	if r.Reason != addonsv1.RolloutHaltedReason {
-		return nil, fmt.Errorf("there is nothing to retry, as the rollout is not halted: %s", r.says())
+		return nil, fmt.Errorf("there is nothing to retry, because the rollout is not halted: %s", r.says())
 	}
 	now := time.Now().UTC().Format(time.RFC3339)
-	return &act{addonsv1.RolloutRetryAnnotation, now, "Regressions, and agents that went silent, before " + now + " no longer count. A release that has failed is retried by itself."}, nil
+	return &act{addonsv1.RolloutRetryAnnotation, now, "Regressions, and agents that went silent, before " + now + " no longer count. A failed release is retried automatically."}, nil
 }
 
-// annotate sets an annotation if the HelmChartProxy is still as it was read.
+// annotate sets an annotation, unless the HelmChartProxy has changed since it was read.
 func (o *rolloutOptions) annotate(ctx context.Context, name string, decide func(*rolloutReport) (*act, error)) error {
 	cluster, proxy, err := o.read(ctx, name)
 	if err != nil {
@@ -395,7 +396,7 @@ func (o *rolloutOptions) annotate(ctx context.Context, name string, decide func(
 		return err
 	}
 	if !report.Current {
-		return fmt.Errorf("%s: %s; try again when it is", report, view.Text(report.Note))
+		return fmt.Errorf("%s: %s; try again later", report, view.Text(report.Note))
 	}
 	act, err := decide(report)
 	if err != nil {
@@ -411,11 +412,11 @@ func (o *rolloutOptions) annotate(ctx context.Context, name string, decide func(
 	return nil
 }
 
-// patch writes a HelmChartProxy if it is still as it was read.
+// patch writes a HelmChartProxy, unless it has changed since it was read.
 func patch(ctx context.Context, cluster client.Client, report *rolloutReport, before, after *addonsv1.HelmChartProxy, verbs string) error {
 	switch err := cluster.Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); {
 	case apierrors.IsConflict(err):
-		return fmt.Errorf("%s has changed since it was read, so nothing was done: look at it again with rollout status", report)
+		return fmt.Errorf("%s has changed since it was read, so nothing was done: check it again with rollout status", report)
 	case apierrors.IsForbidden(err):
 		return program.Exit(2, fmt.Errorf("%w: ask for a Role with the verbs %s on resource helmchartproxies of addons.cluster.x-k8s.io", err, verbs))
 	case err != nil:
@@ -435,10 +436,10 @@ func (o *rolloutOptions) abort(ctx context.Context, name string) error {
 	}
 	last, isKnown := plan.LastCompleted(proxy)
 	if !isKnown {
-		return fmt.Errorf("no completed rollout of %s is known: apply an earlier version of it", report)
+		return fmt.Errorf("no completed rollout of %s is known: apply an earlier version of the HelmChartProxy", report)
 	}
 	if plan.IsBack(proxy) {
-		return fmt.Errorf("%s asks for what was last completed: if values have changed, put back the ConfigMap, the Secret or the Cluster that they come from", report)
+		return fmt.Errorf("%s already has the spec of the last completed rollout: if values have changed, restore the ConfigMap, Secret or Cluster that they come from", report)
 	}
 	changed := differences(proxy.Spec, last)
 	before, since := proxy.DeepCopy(), plan.Completed(proxy).Time
@@ -446,12 +447,12 @@ func (o *rolloutOptions) abort(ctx context.Context, name string) error {
 	if err := patch(ctx, cluster, report, before, proxy, "get and patch"); err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Out, "%s has the spec again that was completed at %s: %s\n", report, since.UTC().Format(time.RFC3339), view.Text(strings.Join(changed, ", ")))
-	fmt.Fprintln(o.Out, "If Git applies it, revert the change there, too.")
+	fmt.Fprintf(o.Out, "%s has the spec of the rollout that was completed at %s again: %s\n", report, since.UTC().Format(time.RFC3339), view.Text(strings.Join(changed, ", ")))
+	fmt.Fprintln(o.Out, "If the HelmChartProxy comes from Git, revert the change there, too.")
 	return nil
 }
 
-// differences names the fields that differ between two specs, with the values of short ones.
+// differences names the fields that differ between two specs, with both values if they are short.
 func differences(is, will addonsv1.HelmChartProxySpec) []string {
 	from, to := map[string]json.RawMessage{}, map[string]json.RawMessage{}
 	for spec, fields := range map[*addonsv1.HelmChartProxySpec]map[string]json.RawMessage{&is: from, &will: to} {

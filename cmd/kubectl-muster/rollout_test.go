@@ -193,23 +193,23 @@ func TestRolloutActs(t *testing.T) {
 		proxy  *addonsv1.HelmChartProxy
 		faults interceptor.Funcs
 		code   int
-		// says is in the output, or in the error.
+		// says lists texts that the output or the error must contain.
 		says []string
 		// approved and retried are the annotations; retried is only "now" or nothing.
 		approved, retried string
 	}{
 		"approve":            {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), says: []string{"approve the change for team-a/one, team-a/two", "Approved: " + waiting}, approved: waiting},
 		"approve by a hash":  {args: "promote ingress -n team-a --approval=" + waiting, proxy: waitsForApproval(unchanged), says: []string{"Approved: " + waiting}, approved: waiting},
-		"another waits":      {args: "promote team-a/ingress --approval=0123", proxy: waitsForApproval(unchanged), code: 1, says: []string{"the change that waits for approval is " + waiting + " and not 0123"}},
+		"another waits":      {args: "promote team-a/ingress --approval=0123", proxy: waitsForApproval(unchanged), code: 1, says: []string{"the change that waits for approval is " + waiting + ", not 0123"}},
 		"no hash":            {args: "promote team-a/ingress --approval=", proxy: waitsForApproval(unchanged), code: 2, says: []string{"--approval: must not be empty"}},
 		"nothing waits":      {args: "promote team-a/ingress", proxy: halted(unchanged), code: 1, says: []string{"nothing waits for approval: the rollout of HelmChartProxy team-a/ingress is Halted: stage canary"}},
-		"not current":        {args: "promote team-a/ingress", proxy: waitsForApproval(func(its *addonsv1.HelmChartProxy) { its.Generation = 5 }), code: 1, says: []string{"it is of generation 4, and the HelmChartProxy of 5; try again"}},
+		"not current":        {args: "promote team-a/ingress", proxy: waitsForApproval(func(its *addonsv1.HelmChartProxy) { its.Generation = 5 }), code: 1, says: []string{"it describes generation 4, but the HelmChartProxy is at generation 5; try again"}},
 		"no rollout":         {args: "promote team-a/ingress", proxy: waitsForApproval(func(its *addonsv1.HelmChartProxy) { its.Spec.Rollout = nil }), code: 1, says: []string{"has no spec.rollout"}},
 		"not there":          {args: "promote team-a/typo", proxy: waitsForApproval(unchanged), code: 2, says: []string{`"typo" not found`}},
-		"overtaken":          {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: overtaken, code: 1, says: []string{"has changed since it was read, so nothing was done: look at it again with rollout status"}},
+		"overtaken":          {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: overtaken, code: 1, says: []string{"has changed since it was read, so nothing was done: check it again with rollout status"}},
 		"not allowed":        {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: patching(func(client.WithWatch, client.Object) error { return forbidden }), code: 2, says: []string{"'muster-helm-promote'", "ask for a Role with the verbs get, patch and promote on resource helmchartproxies"}},
 		"no answer":          {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: patching(func(client.WithWatch, client.Object) error { return errors.New("refused") }), code: 2, says: []string{"writing HelmChartProxy team-a/ingress: refused"}},
-		"retry":              {args: "retry team-a/ingress", proxy: halted(unchanged), says: []string{"no longer ready while its stage was soaking: team-a/one", "Regressions, and agents that went silent, before ", "A release that has failed is retried by itself"}, retried: "now"},
+		"retry":              {args: "retry team-a/ingress", proxy: halted(unchanged), says: []string{"no longer ready while its stage was soaking: team-a/one", "Regressions, and agents that went silent, before ", "A failed release is retried automatically"}, retried: "now"},
 		"nothing to retry":   {args: "retry team-a/ingress", proxy: waitsForApproval(unchanged), code: 1, says: []string{"not halted: the rollout of HelmChartProxy team-a/ingress is WaitingForApproval: stage rest"}},
 		"retry, not current": {args: "retry team-a/ingress", proxy: halted(func(its *addonsv1.HelmChartProxy) { its.Generation = 5 }), code: 1, says: []string{"not current"}},
 	} {
@@ -259,18 +259,18 @@ func TestRolloutAbort(t *testing.T) {
 		code  int
 		says  string
 	}{
-		"halted": {proxy: halted(completed(old)), says: `HelmChartProxy team-a/ingress has the spec again that was completed at 2026-11-24T12:00:00Z: ` +
-			`credentials {"secret":{"name":"before"},"key":""}, not none, options, valuesTemplate, version "1.0.0", not "2.0.0"` + "\nIf Git applies it, revert the change there, too.\n"},
-		"not current": {proxy: waitsForApproval(func(its *addonsv1.HelmChartProxy) { completed(old)(its); its.Generation = 5 }), says: "has the spec again"},
-		"none known":  {proxy: halted(unchanged), code: 1, says: "no completed rollout of HelmChartProxy team-a/ingress is known: apply an earlier version of it"},
+		"halted": {proxy: halted(completed(old)), says: `HelmChartProxy team-a/ingress has the spec of the rollout that was completed at 2026-11-24T12:00:00Z again: ` +
+			`credentials {"secret":{"name":"before"},"key":""}, not none, options, valuesTemplate, version "1.0.0", not "2.0.0"` + "\nIf the HelmChartProxy comes from Git, revert the change there, too.\n"},
+		"not current": {proxy: waitsForApproval(func(its *addonsv1.HelmChartProxy) { completed(old)(its); its.Generation = 5 }), says: "has the spec of the rollout that was completed"},
+		"none known":  {proxy: halted(unchanged), code: 1, says: "no completed rollout of HelmChartProxy team-a/ingress is known: apply an earlier version of the HelmChartProxy"},
 		"too large":   {proxy: halted(completed("")), code: 1, says: "no completed rollout"},
 		"as it is": {proxy: halted(func(its *addonsv1.HelmChartProxy) {
 			completed(`{"chartName": "web", "version": "2.0.0", "options": {"timeout": "1m0s"}, "valuesTemplate": "a: ` + strings.Repeat("x", 100) + `"}`)(its)
-		}), code: 1, says: "asks for what was last completed: if values have changed, put back the ConfigMap"},
+		}), code: 1, says: "already has the spec of the last completed rollout: if values have changed, restore the ConfigMap"},
 		"as it is but for defaults": {proxy: halted(func(its *addonsv1.HelmChartProxy) {
 			completed(`{"chartName": "web", "version": "2.0.0", "options": {"timeout": "1m0s"}, "valuesTemplate": "a: ` + strings.Repeat("x", 100) + `"}`)(its)
 			its.Spec.ReleaseNamespace = "default"
-		}), code: 1, says: "asks for what was last completed"},
+		}), code: 1, says: "already has the spec of the last completed rollout"},
 		"no rollout": {proxy: halted(func(its *addonsv1.HelmChartProxy) { its.Spec.Rollout = nil }), code: 2, says: "has no spec.rollout"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -55,7 +55,7 @@ func desiredClass(class *clusterv1.ClusterClass) *desired.Class {
 
 func (w *world) add(objects ...client.Object) { w.objects = append(w.objects, objects...) }
 
-// drop takes objects of a kind away.
+// drop removes all objects of a kind.
 func drop[T client.Object](w *world) {
 	var left []client.Object
 	for _, object := range w.objects {
@@ -107,7 +107,7 @@ func told(cluster *clusterv1.Cluster, status metav1.ConditionStatus, reason, mes
 	}
 }
 
-// notImported takes the Fleet Cluster of a Cluster away.
+// notImported removes the Fleet Cluster of a Cluster.
 func (w *world) notImported(cluster *clusterv1.Cluster, reason, message string) {
 	told(cluster, metav1.ConditionFalse, reason, message)
 	var left []client.Object
@@ -160,7 +160,7 @@ func troubled(fleet *fleetv1.Cluster, state fleetv1.BundleState, message string)
 	fleet.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: "False", Message: message}}
 }
 
-// state is something that is worth looking at.
+// state is a typical state of a management cluster.
 type state struct {
 	name string
 	make func(*world)
@@ -311,5 +311,5 @@ func states() []state {
 	}
 }
 
-// hostileText is text by an attacker.
+// hostileText is text that an attacker might write.
 const hostileText = "\x1b[2J\x1b]0;owned\x07<script>alert(1)</script> \"quoted\" 'so' `so` \\ | ]; end\n\u202egnp.exe\u009b31m -->|x| &amp; ${x} #quot; \x00"

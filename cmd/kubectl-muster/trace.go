@@ -22,13 +22,14 @@ func newTrace(common *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace BUNDLE [CLUSTER]",
 		Short: "Explain why a Bundle is, or is not, on a Cluster",
-		Long: `Explain why a Bundle is, or is not, on a Cluster, by the rules of Fleet: step by
-step, with the first step that fails, and what Fleet has made of it. Without a
-Cluster, sum this up for all of them, or for those of a namespace (-n).
+		Long: `Explain step by step, according to Fleet's rules, why a Bundle is, or is not, on a
+Cluster: with the first step that fails, and the result in Fleet. Without a Cluster,
+print a summary for all Clusters, or for those of a namespace (-n).
 
-Each is NAMESPACE/NAME, or NAME. A Cluster is then looked for in the namespace of
--n or of the kubeconfig, and else everywhere; a Bundle in the namespaces of the
-Cluster and of its class, and else everywhere. A HelmOp's Bundle has its name.`,
+A Bundle or Cluster is NAMESPACE/NAME, or NAME. A Cluster without a namespace is
+searched in the namespace of -n or of the kubeconfig, then everywhere; a Bundle in the
+namespaces of the Cluster and of its class, then everywhere. The Bundle of a HelmOp has
+the HelmOp's name.`,
 		Example: `  kubectl muster trace cni
   kubectl muster trace cni team-a/prod
   kubectl muster trace classes/cni prod -n team-a -o json`,
@@ -47,7 +48,7 @@ func (o *traceOptions) run(ctx context.Context, args []string) error {
 	}
 	isSurvey := len(args) == 1
 	if isSurvey && o.output.format == "mermaid" {
-		return program.Exit(2, errors.New("-o mermaid draws the steps for one Cluster: name it"))
+		return program.Exit(2, errors.New("-o mermaid draws the steps for one Cluster: name a Cluster"))
 	}
 	reader, err := o.reader()
 	if err != nil {
@@ -71,7 +72,7 @@ func (o *traceOptions) run(ctx context.Context, args []string) error {
 	return o.print("Trace", traced, func(style draw.Style) error { return draw.Trace(o.Out, traced, style) })
 }
 
-// print writes something for programs, or for people as drawn.
+// print writes an object in a format for programs, or draws it.
 func (o *traceOptions) print(kind string, what any, drawn func(draw.Style) error) error {
 	if !o.output.isOwn() {
 		return o.output.print(kind, what, o.Out)

@@ -33,14 +33,14 @@ func newTree(common *options) *cobra.Command {
 	o := &treeOptions{options: common, output: newOutput(common, "tree", "wide", "mermaid"), fold: true}
 	cmd := &cobra.Command{
 		Use:   "tree [CLASS|CLUSTER]",
-		Short: "Show which clusters are in Fleet, by class, and how they fare",
-		Long: `Show which clusters are in Fleet, by class, group and namespace, and how they fare.
+		Short: "Show which clusters are in Fleet, by class, and their state",
+		Long: `Show which clusters are in Fleet, by class, group and namespace, and their state.
 
-Given a Cluster, also the Bundles on it and their resources in trouble. A name may
-be NAMESPACE/NAME, with class/ or cluster/ before it where that is not clear.
+For a named Cluster, also show its Bundles and their failing resources. A name may be
+NAMESPACE/NAME, with class/ or cluster/ before it if it is ambiguous.
 
-Signs: ● as it should be, ○ waits for something, ◌ kept as it is because somebody
-wants it so, ▲ needs action, ? could not be read. -o wide says from whom.`,
+Signs: ● healthy, ○ waits, ◌ deliberately left as it is, ▲ needs action, ? could not be
+read. -o wide says who must act.`,
 		Example: `  kubectl muster tree
   kubectl muster tree --problems
   kubectl muster tree team-a/prod -o wide
@@ -57,9 +57,9 @@ wants it so, ▲ needs action, ? could not be read. -o wide says from whom.`,
 	o.addPictureTo(cmd)
 	o.output.addTo(cmd)
 	fs := cmd.Flags()
-	fs.BoolVar(&o.problems, "problems", false, "Leave out what is as it should be.")
+	fs.BoolVar(&o.problems, "problems", false, "Leave out everything healthy.")
 	fs.BoolVar(&o.bundles, "bundles", false, "Show the Bundles on each Cluster.")
-	fs.BoolVar(&o.fold, "fold", true, "Fold siblings that are equally well.")
+	fs.BoolVar(&o.fold, "fold", true, "Fold healthy siblings that look the same into one line.")
 	fs.BoolVarP(&o.watch, "watch", "w", false, "Show it again whenever something changes.")
 	addStaleAfter(cmd, &o.staleAfter)
 	return cmd
@@ -118,7 +118,7 @@ func (o *treeOptions) build(ctx context.Context, reader client.Reader, objects *
 	return view.Build(objects).Choose(choice)
 }
 
-// named returns where Fleet keeps the Bundles of the Clusters that have a name.
+// named returns the namespaces in Fleet of the Clusters with a name.
 func named(graph *view.Graph, name string) []string {
 	var namespaces []string
 	graph.Walk(func(node, _ *view.Node) {
@@ -148,16 +148,16 @@ func (o *treeOptions) print(to io.Writer, graph *view.Graph) error {
 	}
 }
 
-// calm is how long changes are gathered before they are shown.
+// calm is how long the command collects changes before it shows them.
 const calm = 200 * time.Millisecond
 
 // follow shows the graph again whenever it changes.
 func (o *treeOptions) follow(ctx context.Context) error {
 	if o.given() {
-		return program.Exit(2, errors.New("--watch: files do not change; this needs a cluster, not -f"))
+		return program.Exit(2, errors.New("--watch needs a cluster, not -f: files do not change"))
 	}
 	if o.bundles {
-		return program.Exit(2, errors.New("--watch: the Bundles of all Clusters are not watched; name one Cluster"))
+		return program.Exit(2, errors.New("--watch cannot watch the Bundles of all Clusters: name one Cluster"))
 	}
 	from, err := o.client()
 	if err != nil {

@@ -29,17 +29,17 @@ func newView(common *options) *cobra.Command {
 	o := &viewOptions{options: common}
 	cmd := &cobra.Command{
 		Use:   "view",
-		Short: "Serve the same as a page on this machine, kept up to date",
-		Long: `Serve the view as a page on this machine, kept up to date, and print its address.
+		Short: "Show the same on a web page on this machine, kept up to date",
+		Long: `Serve the view as a web page on this machine, kept up to date, and print its address.
 
-The page is for you: it has your rights, listens on 127.0.0.1 only, and its address
-holds a random token. It can only be read. It ends with the command (Ctrl-C).`,
+The page is only for you: it has your rights and listens on 127.0.0.1, and its address
+holds a random token. It is read-only, and stops with the command (Ctrl-C).`,
 		Example: "  kubectl muster view\n  kubectl muster view -f dump.yaml",
 		Args:    withUsage(cobra.NoArgs),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	o.addPictureTo(cmd)
-	cmd.Flags().IntVar(&o.port, "port", 0, "The port to listen on; 0 takes a free one.")
+	cmd.Flags().IntVar(&o.port, "port", 0, "The port to listen on; 0 means any free port.")
 	addStaleAfter(cmd, &o.staleAfter)
 	return cmd
 }
@@ -62,7 +62,7 @@ func (o *viewOptions) run(ctx context.Context) error {
 	return server.Serve(ctx, listener)
 }
 
-// source returns what the page shows, and its title.
+// source returns the source of the page's contents, and the page's title.
 func (o *viewOptions) source(ctx context.Context) (page.Source, string, error) {
 	if o.given() {
 		reader, err := o.reader()
@@ -94,7 +94,7 @@ func (o *viewOptions) source(ctx context.Context) (page.Source, string, error) {
 	return &moving{follower, from, o.staleAfter}, title, nil
 }
 
-// moving is a cluster.
+// moving is the source for a cluster, which changes.
 type moving struct {
 	*source.Follower
 	reader     client.Reader
@@ -113,7 +113,7 @@ func (m *moving) Bundles(ctx context.Context, fleetNamespace string, objects *vi
 	return source.BundlesOf(ctx, m.reader, fleetNamespace, objects)
 }
 
-// still is a file.
+// still is the source for a file, which does not change.
 type still struct {
 	reader  client.Reader
 	objects *view.Objects

@@ -1,5 +1,5 @@
-// Command registrar registers Clusters in Fleet before their agents call, for clusters that
-// the management cluster cannot reach, and hands out a manifest for each.
+// Command registrar registers Clusters in Fleet in advance, for clusters that the management cluster cannot reach,
+// and issues a manifest for each.
 package main
 
 import (

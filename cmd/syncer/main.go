@@ -1,4 +1,4 @@
-// Command syncer makes Rancher Fleet's objects follow Cluster API's Clusters.
+// Command syncer keeps Rancher Fleet's objects in line with Cluster API's Clusters.
 package main
 
 import (
@@ -24,7 +24,7 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 	fs.StringVar(&o.namespace, "namespace", "", "The only namespace whose Clusters are watched; all if empty.")
 	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Watch only Clusters and ClusterClasses whose label cluster.x-k8s.io/watch-filter has this value; all if empty.")
 	fs.IntVar(&o.ClusterConcurrency, "cluster-concurrency", 10, "How many Clusters are reconciled at once.")
-	fs.DurationVar(&o.StaleAfter, "stale-after", stamp.DefaultStaleAfter, "How long Fleet's agent on a cluster may be silent before FleetBundlesReady is Unknown: more than Fleet's agentCheckinInterval.")
+	fs.DurationVar(&o.StaleAfter, "stale-after", stamp.DefaultStaleAfter, "How long Fleet's agent on a cluster may be silent before FleetBundlesReady becomes Unknown. Must be longer than Fleet's agentCheckinInterval.")
 	fs.IntVar(&o.ClassConcurrency, "clusterclass-concurrency", 4, "How many ClusterGroups, and how many BundleNamespaceMappings, are reconciled at once.")
 }
 

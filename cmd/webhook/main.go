@@ -1,5 +1,5 @@
-// Command webhook stamps Cluster API's Clusters as they are applied, and refuses Clusters
-// and FleetAddonConfigs that would go wrong later.
+// Command webhook stamps Cluster API's Clusters as they are applied, and refuses Clusters and FleetAddonConfigs
+// that would fail later.
 package main
 
 import (
@@ -29,8 +29,8 @@ type options struct {
 }
 
 func (o *options) addTo(fs *pflag.FlagSet) {
-	fs.IntVar(&o.port, "webhook-port", 9443, "The port the webhooks are served on.")
-	fs.StringVar(&o.syncerAccount, "syncer-service-account", "muster-syncer", "The ServiceAccount of the syncer, in the namespace that the environment variable POD_NAMESPACE names. Only its updates may change who a Cluster belongs to.")
+	fs.IntVar(&o.port, "webhook-port", 9443, "The port on which the webhooks are served.")
+	fs.StringVar(&o.syncerAccount, "syncer-service-account", "muster-syncer", "The ServiceAccount of the syncer, in the namespace that the environment variable POD_NAMESPACE names. Only this account may change the pin of a Cluster.")
 	fs.StringVar(&o.certDir, "webhook-cert-dir", "/etc/muster/webhook-tls", "The directory with tls.crt and tls.key. A renewed certificate is served without a restart.")
 }
 
@@ -71,8 +71,8 @@ const (
 	namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 )
 
-// syncerUser returns the user name of the syncer's ServiceAccount. Without its namespace
-// the syncer could not pin, so that is an error.
+// syncerUser returns the user name of the syncer's ServiceAccount. It fails if the namespace is unknown, because
+// the webhook would then undo the syncer's pins.
 func syncerUser(account, namespace, file string) (string, error) {
 	if problems := validation.IsDNS1123Subdomain(account); len(problems) > 0 {
 		return "", fmt.Errorf("--syncer-service-account: %q: %s", account, problems[0])

@@ -25,7 +25,7 @@ func main() {
 	}
 }
 
-// run carries out a command line for the tree at root.
+// run executes a command line for the tree at root.
 func run(root string, args []string) error {
 	switch {
 	case slices.Equal(args, []string{"verify"}):
@@ -127,14 +127,14 @@ type component struct {
 }
 
 var components = []component{
-	{"networkPolicy", "manifests/network", true, "NetworkPolicies: who may connect to Muster's pods."},
-	{"policies", "manifests/policy", true, "Admission policies that bound what the syncer's account can do, and keep others from forging what Muster wrote."},
+	{"networkPolicy", "manifests/network", true, "NetworkPolicies that limit who may connect to Muster's pods."},
+	{"policies", "manifests/policy", true, "Admission policies that limit what the syncer's account can do, and keep others from forging Muster's labels and annotations."},
 	{"registrar", "manifests/registrar", false, "The registrar, for clusters that the management cluster cannot reach: their agents register themselves."},
-	{"installer", "manifests/installer", false, "The installer, which installs Fleet itself and sets it up. Its rights are near to cluster-admin."},
-	{"helm", "manifests/helm", false, "The program that carries out HelmChartProxies, with their CRDs. It must not run beside cluster-api-addon-provider-helm."},
-	{"helmReadSecrets", "manifests/helm-read-secrets", false, "Lets the program that carries out HelmChartProxies read Secrets in all namespaces. Without it, it reads them where an administrator binds the ClusterRole muster-helm-read-secrets."},
-	{"classLabels", "manifests/class-labels", false, "An admission policy by which the API server itself labels Clusters with their class, with or without the webhook. Needs Kubernetes 1.36."},
-	{"mappingAuthors", "manifests/mapping-authors", false, "An admission policy by which only accounts with a right in all namespaces open the bundles of a namespace to others. Recommended where tenants may write BundleNamespaceMappings."},
+	{"installer", "manifests/installer", false, "The installer, which installs and configures Fleet itself. Its rights are close to cluster-admin."},
+	{"helm", "manifests/helm", false, "The program that deploys HelmChartProxies, with their CRDs. It must not run at the same time as cluster-api-addon-provider-helm."},
+	{"helmReadSecrets", "manifests/helm-read-secrets", false, "Lets the program that deploys HelmChartProxies read Secrets in all namespaces. Otherwise it reads them only where an administrator binds the ClusterRole muster-helm-read-secrets."},
+	{"classLabels", "manifests/class-labels", false, "An admission policy with which the API server itself labels Clusters with their class, with or without the webhook. Needs Kubernetes 1.36."},
+	{"mappingAuthors", "manifests/mapping-authors", false, "An admission policy that lets only accounts with a right in all namespaces give other namespaces access to a namespace's bundles. Recommended if tenants may write BundleNamespaceMappings."},
 	{"monitoring", "manifests/monitoring", false, "Alerts, ServiceMonitors and a Grafana dashboard, for clusters with the Prometheus Operator."},
 }
 
@@ -183,7 +183,7 @@ func readme(values string) string {
 
 Muster imports Cluster API clusters into Rancher Fleet. The chart needs cert-manager in the cluster; Cluster API and Fleet may follow later. [Installing Muster](../../docs/install.md#helm) says how to install, upgrade and uninstall it.
 
-With its defaults the chart gives the objects of ` + "`manifests/default`" + `, except for the Namespace, which Helm creates. A cluster has one Muster; a second release is refused. What [values.schema.json](values.schema.json) does not know is refused, too.
+With its defaults the chart installs the objects of ` + "`manifests/default`" + `, except for the Namespace, which Helm creates. A cluster can have only one Muster: the chart refuses a second release. It also refuses values that are not in [values.schema.json](values.schema.json).
 
 ` + values
 }

@@ -18,11 +18,11 @@ type Values struct {
 	Webhook ProgramValues `json:"webhook"`
 	// The syncer, which keeps Fleet's objects in line.
 	Syncer ProgramValues `json:"syncer"`
-	// The registrar, which registers clusters whose agents must call the management cluster.
+	// The registrar, for clusters whose agents register themselves.
 	Registrar ProgramValues `json:"registrar"`
 	// The installer, which installs Fleet itself.
 	Installer ProgramValues `json:"installer"`
-	// The program that downloads charts and carries out HelmChartProxies.
+	// The program that downloads charts and deploys HelmChartProxies.
 	Helm ProgramValues `json:"helm"`
 	// The certificates, from cert-manager.
 	Certificates CertificateValues `json:"certificates"`
@@ -56,7 +56,7 @@ type TolerationValues struct {
 	Operator string `json:"operator" enum:"Exists,Equal"`
 	// The taint's value.
 	Value string `json:"value"`
-	// The effect that is tolerated; all if empty.
+	// The tolerated effect; all effects if empty.
 	Effect string `json:"effect" enum:",NoSchedule,PreferNoSchedule,NoExecute"`
 	// For how long NoExecute is tolerated.
 	TolerationSeconds int `json:"tolerationSeconds" minimum:"0"`
@@ -64,7 +64,7 @@ type TolerationValues struct {
 
 // ProgramValues are the values of one Deployment.
 type ProgramValues struct {
-	// How many pods.
+	// The number of pods.
 	Replicas int `json:"replicas" minimum:"1"`
 	// The resources that a pod requests, and its limits.
 	Resources ResourceValues `json:"resources"`
@@ -80,7 +80,7 @@ type ResourceValues struct {
 	Limits LimitValues `json:"limits" required:"true"`
 }
 
-// RequestValues are reserved.
+// RequestValues are the reserved resources.
 type RequestValues struct {
 	// Processor time, as a quantity.
 	CPU string `json:"cpu" pattern:"^[0-9]+(\\.[0-9]+)?m?$"`
@@ -88,7 +88,7 @@ type RequestValues struct {
 	Memory string `json:"memory" pattern:"^[0-9]+(Mi|Gi)$"`
 }
 
-// LimitValues are not exceeded.
+// LimitValues are the limits of a pod.
 type LimitValues struct {
 	// Memory, in Mi or Gi. The Go runtime's limit is nine tenths of it.
 	Memory string `json:"memory" required:"true" pattern:"^[1-9][0-9]*(Mi|Gi)$"`
@@ -96,24 +96,24 @@ type LimitValues struct {
 
 // CertificateValues say who issues certificates.
 type CertificateValues struct {
-	// Your own issuer, instead of a CA made for Muster alone.
+	// Your own issuer, instead of a CA only for Muster.
 	IssuerRef IssuerValues `json:"issuerRef"`
 }
 
 // IssuerValues refer to an issuer.
 type IssuerValues struct {
-	// Its name; empty for a CA of Muster's own.
+	// The issuer's name; empty for a CA of Muster's own.
 	Name string `json:"name"`
-	// Its kind: an Issuer is in the release's namespace.
+	// The issuer's kind. An Issuer is in the release's namespace.
 	Kind string `json:"kind" pattern:"."`
-	// Its API group.
+	// The issuer's API group.
 	Group string `json:"group" pattern:"."`
 }
 
-// CRDValues are about the CRD.
+// CRDValues configure the CRD.
 type CRDValues struct {
-	// Whether the release installs and upgrades it.
+	// Whether the release installs and upgrades the CRD.
 	Enabled bool `json:"enabled"`
-	// Whether it stays when the release is uninstalled, and with it the FleetAddonConfig.
+	// Whether the CRD, and with it the FleetAddonConfig, stays when the release is uninstalled.
 	Keep bool `json:"keep"`
 }

@@ -20,21 +20,21 @@ const (
 	// smaller, even updates, which hold the old object and the new one.
 	smallRequest = 16 << 10
 	// mediumRequest is the size in bytes up to which requests share mediumRequests bytes. Larger requests share
-	// largeRequests bytes. A request of N bytes takes up to 9 N bytes of memory while the webhook reads and decides
-	// it.
+	// largeRequests bytes. A request of N bytes takes up to 9 N bytes of memory while the webhook processes it.
 	mediumRequest  = 256 << 10
 	mediumRequests = 8 << 20
 	largeRequests  = 8 << 20
-	// largestRequest is the number of bytes that controller-runtime reads of a request at most.
+	// largestRequest is the maximum number of bytes that controller-runtime reads of a request.
 	largestRequest = 7 << 20
-	// headOfReview is the most that we read of an AdmissionReview, in bytes, to find the fields before its objects.
+	// headOfReview is the maximum number of bytes that we read of an AdmissionReview to find the fields before its
+	// objects.
 	headOfReview = 16 << 10
 
 	// defaultTimeout applies to requests that name no timeout. longestTimeout is the largest timeoutSeconds that
 	// the API server accepts.
 	defaultTimeout, longestTimeout = 10 * time.Second, 30 * time.Second
 	// answerTime is the part of the timeout that is reserved for the answer to a request that waited in vain. If a
-	// fail-closed webhook answers too late, the API server refuses the request without our reason.
+	// fail-closed webhook answers too late, the API server refuses the request without showing our reason.
 	answerTime = 500 * time.Millisecond
 )
 
@@ -77,7 +77,8 @@ func (b *budget) limit(path string, handler admission.Handler) http.Handler {
 		ctx, cancel := context.WithDeadline(r.Context(), deadline)
 		defer cancel()
 		r = r.WithContext(ctx)
-		// A client that sends its body slowly does not hold a share for longer.
+		// The deadline also ends a client that sends its body slowly, which would otherwise hold a share for
+		// longer.
 		_ = http.NewResponseController(w).SetReadDeadline(deadline) // Every server we use supports it.
 		size := r.ContentLength
 		if size < 0 || size > largestRequest {
@@ -114,7 +115,7 @@ func withoutObjects(r *http.Request) *http.Request {
 	for review.Request.Operation == "" {
 		token, err := decoder.Token()
 		if err != nil {
-			break // The answer without a UID is an error to the API server.
+			break // The API server treats an answer without a UID as an error.
 		}
 		text, isText := token.(string)
 		switch delim, _ := token.(json.Delim); {
@@ -122,7 +123,7 @@ func withoutObjects(r *http.Request) *http.Request {
 			depth, field = depth+1, ""
 		case delim == '}' || delim == ']':
 			depth, field = depth-1, ""
-		case depth != 2: // Not a field of the request itself.
+		case depth != 2: // This is not a field of the request itself.
 		case field == "" && isText:
 			field = text
 		default:

@@ -49,7 +49,7 @@ func exhausted(t *testing.T) (b *budget, give func()) {
 
 var allowing = admission.HandlerFunc(func(context.Context, admission.Request) admission.Response { return admission.Allowed("") })
 
-// The API server sends all its requests over one connection. Large requests that wait fill it as far as the server
+// The API server sends all its requests over one connection. Large waiting requests fill it as far as the server
 // allows, and small ones still pass.
 func TestSmallRequestsPassLargeOnes(t *testing.T) {
 	b, give := exhausted(t)
@@ -81,7 +81,7 @@ func TestSmallRequestsPassLargeOnes(t *testing.T) {
 		}
 		return nil
 	}
-	if err := call(t.Context(), 1<<10); err != nil { // Opens the connection that the requests below share.
+	if err := call(t.Context(), 1<<10); err != nil { // This call opens the connection that the requests below share.
 		t.Fatal(err)
 	}
 	var large errgroup.Group

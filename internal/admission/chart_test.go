@@ -27,10 +27,10 @@ import (
 // The defaults are the same as in cluster-api-addon-provider-helm; fields that we do not know stay.
 func TestChartDefaults(t *testing.T) {
 	for name, test := range map[string]struct{ spec, want string }{
-		"nothing":       {`{}`, `add /spec/namespace "default"; add /spec/options {"timeout":"10m0s"}`},
-		"all is there":  {`{"namespace":"a","options":{"timeout":"1m0s"},"unknown":1}`, ""},
-		"atomic waits":  {`{"namespace":"a","options":{"atomic":true,"timeout":"1m0s"}}`, `add /spec/options/wait true`},
-		"empty is none": {`{"namespace":"","options":{"timeout":"1m0s"}}`, `replace /spec/namespace "default"`},
+		"nothing":                        {`{}`, `add /spec/namespace "default"; add /spec/options {"timeout":"10m0s"}`},
+		"all fields are set":             {`{"namespace":"a","options":{"timeout":"1m0s"},"unknown":1}`, ""},
+		"atomic waits":                   {`{"namespace":"a","options":{"atomic":true,"timeout":"1m0s"}}`, `add /spec/options/wait true`},
+		"an empty value counts as unset": {`{"namespace":"","options":{"timeout":"1m0s"}}`, `replace /spec/namespace "default"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			raw := `{"apiVersion":"addons.cluster.x-k8s.io/v1alpha1","kind":"HelmChartProxy","spec":` + test.spec + `}`
@@ -96,7 +96,7 @@ func TestChartAuthor(t *testing.T) {
 	}
 }
 
-// `kubectl muster lint` finds the same offline.
+// `kubectl muster lint` finds the same problems without a cluster.
 func TestCheckChart(t *testing.T) {
 	objects, problems := manifests.Read([]string{manifests.Stdin}, strings.NewReader(`
 apiVersion: addons.cluster.x-k8s.io/v1alpha1

@@ -31,12 +31,12 @@ type ChartValidator struct {
 
 var _ admission.Validator[*addonsv1.HelmChartProxy] = ChartValidator{}
 
-// ValidateCreate refuses a HelmChartProxy that cannot be carried out.
+// ValidateCreate refuses a HelmChartProxy that cannot be deployed.
 func (v ChartValidator) ValidateCreate(ctx context.Context, proxy *addonsv1.HelmChartProxy) (admission.Warnings, error) {
 	return v.validate(ctx, &addonsv1.HelmChartProxy{}, proxy, plan.Validate(proxy))
 }
 
-// ValidateUpdate refuses what an update makes wrong, and changes of immutable fields.
+// ValidateUpdate refuses errors that an update introduces, and changes of immutable fields.
 func (v ChartValidator) ValidateUpdate(ctx context.Context, old, proxy *addonsv1.HelmChartProxy) (admission.Warnings, error) {
 	known := map[string]bool{}
 	for _, err := range plan.Validate(old) {
@@ -84,8 +84,8 @@ func chartWarnings(proxy *addonsv1.HelmChartProxy) []string {
 	return warnings
 }
 
-// mayName checks that the author may have what the HelmChartProxy delivers: the Secrets and ConfigMaps that it
-// names, and Clusters of other namespaces. When the spec changes, it checks all references again, also unchanged
+// mayName checks that the author may read the Secrets and ConfigMaps that the HelmChartProxy delivers, and may
+// deploy to the namespaces that it selects. When the spec changes, it checks all references again, even unchanged
 // ones: the same Secret may now go elsewhere.
 func (v ChartValidator) mayName(ctx context.Context, user authenticationv1.UserInfo, old, proxy *addonsv1.HelmChartProxy) (field.ErrorList, error) {
 	var errs field.ErrorList
@@ -112,7 +112,7 @@ func (v ChartValidator) mayName(ctx context.Context, user authenticationv1.UserI
 	}
 	if !allowed {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "namespaceSelector"), fmt.Sprintf(
-			"user %q may not create helmchartproxies in all namespaces, and this one would deploy to Clusters of others; leave it out, or ask for a ClusterRole with verb create on resource helmchartproxies", user.Username)))
+			"user %q may not create helmchartproxies in all namespaces, and this one would deploy to Clusters of other namespaces; remove the field, or ask for a ClusterRole with verb create on resource helmchartproxies", user.Username)))
 	}
 	return errs, nil
 }
@@ -195,8 +195,8 @@ func within(parent map[string]any, key string) map[string]any {
 	return child
 }
 
-// checkChart finds what the webhooks would say about a HelmChartProxy. `kubectl muster render` shows what its
-// template gives for each Cluster.
+// checkChart finds what the webhooks would say about a HelmChartProxy. `kubectl muster render` shows the result of
+// its template for each Cluster.
 func (c *checker) checkChart(ctx context.Context, about Finding, from *manifests.Object) error {
 	proxy := &addonsv1.HelmChartProxy{}
 	broken, ok, err := c.decode(ctx, about, from, proxy)

@@ -195,7 +195,7 @@ func (c *checker) namespaceLabels(name string) (labels map[string]string, found 
 	return labels, found
 }
 
-// placed returns the Clusters as they will be once stamped.
+// placed returns the Clusters as they will be after they are stamped.
 func (c *checker) placed() []placed {
 	var all []placed
 	for _, cluster := range c.created {

@@ -24,7 +24,7 @@ import (
 
 // ClassAccess is the validating webhook for Clusters that use a ClusterClass of another namespace. Such a Cluster
 // receives the bundles of that namespace, and Cluster API does not check whether its author may have them. So the
-// author must be allowed to get the class, or to use it if the FleetAddonConfig says so.
+// author must be allowed to get the class, or, if the FleetAddonConfig says so, to use it.
 //
 // The API server's match conditions let through only requests that set or change such a reference, so no other
 // request calls this webhook.
@@ -102,7 +102,7 @@ func mayDo(ctx context.Context, reviewer client.Client, user authenticationv1.Us
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
 		ResourceAttributes: &what,
 	}}
-	// The question changes nothing, so mayDo may repeat it: a lost connection must not lead to a refusal.
+	// A SubjectAccessReview changes nothing, so mayDo may repeat it: a lost connection must not lead to a refusal.
 	if err := retry.OnError(askAgain, func(err error) bool { return ctx.Err() == nil && isPassing(err) }, func() error {
 		return reviewer.Create(ctx, review)
 	}); err != nil {
@@ -111,7 +111,7 @@ func mayDo(ctx context.Context, reviewer client.Client, user authenticationv1.Us
 	return review.Status.Allowed, nil
 }
 
-// askAgain specifies the retries. Their pauses add up to less than a second, because the requester is waiting.
+// askAgain specifies the retries. Their pauses add up to less than a second, because the user is waiting.
 var askAgain = wait.Backoff{Steps: 4, Duration: 50 * time.Millisecond, Factor: 3}
 
 // isPassing reports whether retrying may help: the connection broke, or the API server is busy.

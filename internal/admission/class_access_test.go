@@ -19,7 +19,7 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// reviewer plays the API server's authorizer.
+// reviewer simulates the API server's authorizer.
 type reviewer struct {
 	client.Client
 	allow bool
@@ -65,35 +65,35 @@ func TestClassAccess(t *testing.T) {
 		request  admission.Request
 		want     answer
 	}{
-		"no class":                        {request: create(none)},
-		"own namespace":                   {request: create(own)},
-		"own namespace by default":        {request: create(unnamed)},
-		"not allowed":                     {request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
-		"allowed":                         {reviewer: reviewer{allow: true}, request: create(cross), want: answer{Asked: 1}},
-		"v1beta1":                         {request: create(beta1), want: answer{Code: http.StatusForbidden, Asked: 1}},
-		"Enforce":                         {reader: enforce, request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
-		"Warn":                            {reader: warn, request: create(cross), want: answer{Asked: 1, Warnings: 1}},
-		"Warn, allowed":                   {reader: warn, reviewer: reviewer{allow: true}, request: create(cross), want: answer{Asked: 1}},
-		"Off":                             {reader: off, request: create(cross)},
-		"use, not allowed":                {reader: use, request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1, Verb: "use"}},
-		"use, allowed":                    {reader: use, reviewer: reviewer{allow: true}, request: create(cross), want: answer{Asked: 1, Verb: "use"}},
-		"use, Warn":                       {reader: warnUse, request: create(cross), want: answer{Asked: 1, Warnings: 1, Verb: "use"}},
-		"settings unreadable":             {reader: &cached{err: errors.New("broken")}, reviewer: reviewer{allow: true}, request: create(cross), want: answer{Code: http.StatusInternalServerError}},
-		"settings unusable, use":          {reader: configured(t, `{policy: {crossNamespaceClassVerb: use}, cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`), request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1, Verb: "use"}},
-		"settings unusable":               {reader: configured(t, `{policy: {crossNamespaceClass: "Off"}, cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`), request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
-		"nobody answers":                  {reviewer: reviewer{allow: true, err: errors.New("broken")}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 4}},
-		"nobody may ask":                  {reviewer: reviewer{err: apierrors.NewForbidden(schema.GroupResource{}, "", nil)}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 1}},
-		"a connection is cut":             {reviewer: reviewer{allow: true, err: errors.New("reset"), times: 2}, request: create(cross), want: answer{Asked: 3}},
-		"nobody answers, Warn":            {reader: warn, reviewer: reviewer{err: errors.New("broken")}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 4}},
-		"update: the same":                {request: update(cross, cross)},
-		"update: the same, other version": {request: update(cross, beta1)},
-		"update: another class":           {request: update(cross, another), want: answer{Code: http.StatusForbidden, Asked: 1}},
-		"update: another namespace":       {request: update(cross, moved), want: answer{Code: http.StatusForbidden, Asked: 1}},
-		"update: from its own":            {request: update(own, cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
-		"update: to its own":              {request: update(cross, own)},
-		"update: to none":                 {request: update(cross, none)},
-		"no Cluster":                      {request: create(`[]`), want: answer{Code: http.StatusBadRequest}},
-		"none before":                     {request: update(`[]`, cross), want: answer{Code: http.StatusBadRequest}},
+		"no class":                           {request: create(none)},
+		"own namespace":                      {request: create(own)},
+		"own namespace by default":           {request: create(unnamed)},
+		"not allowed":                        {request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
+		"allowed":                            {reviewer: reviewer{allow: true}, request: create(cross), want: answer{Asked: 1}},
+		"v1beta1":                            {request: create(beta1), want: answer{Code: http.StatusForbidden, Asked: 1}},
+		"Enforce":                            {reader: enforce, request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
+		"Warn":                               {reader: warn, request: create(cross), want: answer{Asked: 1, Warnings: 1}},
+		"Warn, allowed":                      {reader: warn, reviewer: reviewer{allow: true}, request: create(cross), want: answer{Asked: 1}},
+		"Off":                                {reader: off, request: create(cross)},
+		"use, not allowed":                   {reader: use, request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1, Verb: "use"}},
+		"use, allowed":                       {reader: use, reviewer: reviewer{allow: true}, request: create(cross), want: answer{Asked: 1, Verb: "use"}},
+		"use, Warn":                          {reader: warnUse, request: create(cross), want: answer{Asked: 1, Warnings: 1, Verb: "use"}},
+		"settings unreadable":                {reader: &cached{err: errors.New("broken")}, reviewer: reviewer{allow: true}, request: create(cross), want: answer{Code: http.StatusInternalServerError}},
+		"settings unusable, use":             {reader: configured(t, `{policy: {crossNamespaceClassVerb: use}, cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`), request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1, Verb: "use"}},
+		"settings unusable":                  {reader: configured(t, `{policy: {crossNamespaceClass: "Off"}, cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`), request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
+		"nobody answers":                     {reviewer: reviewer{allow: true, err: errors.New("broken")}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 4}},
+		"SubjectAccessReviews are forbidden": {reviewer: reviewer{err: apierrors.NewForbidden(schema.GroupResource{}, "", nil)}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 1}},
+		"a connection is cut":                {reviewer: reviewer{allow: true, err: errors.New("reset"), times: 2}, request: create(cross), want: answer{Asked: 3}},
+		"no answer, Warn":                    {reader: warn, reviewer: reviewer{err: errors.New("broken")}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 4}},
+		"update: the same":                   {request: update(cross, cross)},
+		"update: the same, other version":    {request: update(cross, beta1)},
+		"update: another class":              {request: update(cross, another), want: answer{Code: http.StatusForbidden, Asked: 1}},
+		"update: another namespace":          {request: update(cross, moved), want: answer{Code: http.StatusForbidden, Asked: 1}},
+		"update: from its own":               {request: update(own, cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
+		"update: to its own":                 {request: update(cross, own)},
+		"update: to none":                    {request: update(cross, none)},
+		"no Cluster":                         {request: create(`[]`), want: answer{Code: http.StatusBadRequest}},
+		"none before":                        {request: update(`[]`, cross), want: answer{Code: http.StatusBadRequest}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -13,12 +13,12 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// nameTaken returns why a new Cluster cannot have its name in Fleet, and what its author can do; empty if the name
-// is free.
+// nameTaken returns why a new Cluster cannot have its name in Fleet, and what its author can do. It returns "" if
+// the name is free.
 func nameTaken(ctx context.Context, others inventory, in settings.Settings, namespace string, subject stamp.Subject) (string, error) {
 	name := stamp.OnCreate(in, subject).Pin.ClusterName
 	if name == "" {
-		return "", nil // Not selected, or it has no name yet.
+		return "", nil // The Cluster is not selected, or has no name yet.
 	}
 	instead := "name this Cluster differently"
 	if usual, _ := stamp.FleetName(in.Cluster, subject.Name); usual != name {
@@ -41,7 +41,7 @@ func nameTaken(ctx context.Context, others inventory, in settings.Settings, name
 		if failed != nil {
 			return "", failed
 		}
-		if relation == stamp.Foreign && fleetCluster.Labels[stamp.RancherClusterLabel] == "" { // Rancher's own.
+		if relation == stamp.Foreign && fleetCluster.Labels[stamp.RancherClusterLabel] == "" { // The Fleet Cluster is Rancher's.
 			return fmt.Sprintf("%s; or %s", why, instead), nil
 		}
 	}
@@ -80,7 +80,7 @@ func notImported(in settings.Settings, subject stamp.Subject, pin stamp.Pin) str
 	case !pin.IsComplete():
 		return "this Cluster is not imported into Fleet: " + why
 	case in.Cluster.Enabled && in.Cluster.OnDeselect == addonsv1.DeselectDelete:
-		return fmt.Sprintf("this Cluster is taken out of Fleet and its Fleet Cluster %q is deleted (spec.cluster.onDeselect is Delete): %s", pin.ClusterName, why)
+		return fmt.Sprintf("this Cluster is removed from Fleet, and its Fleet Cluster %q is deleted (spec.cluster.onDeselect is Delete): %s", pin.ClusterName, why)
 	default:
 		return fmt.Sprintf("this Cluster's Fleet Cluster %q stays as it is from now on: %s", pin.ClusterName, why)
 	}

@@ -150,45 +150,45 @@ func TestClusterValidator(t *testing.T) {
 		"owned by another": {others: fleetClusterBeing(func(o *object) {
 			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "pr.od", UID: "1"}}
 		}), request: create(plain), refused: `Fleet Cluster "prod" is that of Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
-		"Rancher has made it":              {others: fleetClusterBeing(func(o *object) { o.Labels = map[string]string{"management.cattle.io/cluster-name": "c-m-1"} }), request: create(plain)},
-		"pinned by another":                {others: &others{pinned: []object{pinnedCluster("pr.od", "prod")}}, request: create(plain), refused: `Cluster "pr.od" of this namespace has the Fleet Cluster "prod", which would be this Cluster's as well; name this Cluster differently`},
-		"pinned by another, going":         {others: &others{pinned: []object{func() object { o := pinnedCluster("pr.od", "prod"); going(&o); return o }()}}, request: create(plain)},
-		"pinned by itself":                 {others: &others{pinned: []object{pinnedCluster("prod", "prod")}}, request: create(plain)},
-		"with its pin":                     {others: &others{pinned: []object{pinnedCluster("pr.od", "old")}}, request: create(restored), refused: `Cluster "pr.od" of this namespace has the Fleet Cluster "old", which would be this Cluster's as well; name this Cluster differently, or remove its annotation fleet.addons.cluster.x-k8s.io/cluster-name`},
-		"shares a Fleet namespace":         {others: &others{fleetClusters: []object{elsewhere(made(ofOthers, nil))}}, request: create(collides), refused: shares},
-		"shares it with one that goes":     {others: &others{fleetClusters: []object{elsewhere(made(ofOthers, going))}}, request: create(collides), refused: shares},
-		"shares it with a pin":             {others: &others{pinned: []object{elsewhere(pinnedCluster("x", ofOthers))}}, request: create(collides), refused: shares},
-		"shares it with a Namespace":       {others: &others{annotations: fleetOf("team-a", ofOthers)}, request: create(collides), refused: shares},
-		"it is its own Namespace":          {others: &others{annotations: fleetOf("team", colliding), fleetClusters: []object{elsewhere(made(ofOthers, nil))}}, request: create(collides)},
-		"shares it, not served yet":        {others: &others{unknown: true, fleetClusters: []object{elsewhere(made(ofOthers, nil))}}, request: create(collides)},
-		"with a prefix":                    {reader: configured(t, `cluster: {naming: {prefix: p-}}`), others: &others{fleetClusters: []object{made("p-prod", nil)}}, request: create(plain), refused: strings.Replace(foreign, `"prod"`, `"p-prod"`, 1)},
-		"not served yet":                   {others: &others{unknown: true, fleetClusters: taken.fleetClusters}, request: create(classy)},
-		"inventory broken":                 {others: &others{err: errors.New("broken")}, request: create(classy)},
-		"settings unreadable":              {reader: &cached{err: errors.New("broken")}, others: taken, request: create(plain)},
-		"Namespace unknown":                {reader: &cached{config: configured(t, `cluster: {namespaceSelector: {matchLabels: {team: a}}}`).config}, others: taken, request: create(plain)},
-		"an update is never refused":       {others: taken, request: update(plain, labeled)},
-		"asks for its registration":        {request: create(asking)},
-		"asks for what there is not":       {request: create(misspelt), warnings: []string{unknown}},
-		"asks for what there is not later": {request: update(asking, misspelt), warnings: []string{unknown}},
-		"asked for that before":            {request: update(misspelt, misspelt)},
-		"asks, where all are by agent":     {reader: configured(t, `cluster: {agentInitiated: true}`), request: create(misspelt), warnings: []string{strings.TrimSuffix(unknown, `"manager"`) + `"agent"`}},
-		"not selected":                     {reader: selecting, others: taken, request: create(plain), warnings: []string{unselected}},
-		"selected":                         {reader: selecting, request: create(labeled)},
-		"its Namespace is not":             {reader: configured(t, `cluster: {namespaceSelector: {matchLabels: {team: b}}}`), request: create(plain), warnings: []string{`this Cluster is not imported into Fleet: the labels of its Namespace do not match spec.cluster.namespaceSelector of the FleetAddonConfig (team=b)`}},
-		"nothing is imported":              {reader: configured(t, `cluster: {enabled: false}`), request: create(plain), warnings: []string{"this Cluster is not imported into Fleet: spec.cluster.enabled of the FleetAddonConfig is false"}},
-		"relabelled out":                   {reader: selecting, request: update(labeled, plain), warnings: []string{unselected}},
-		"relabelled out, kept":             {reader: selecting, request: update(strings.Replace(pinned, `"annotations"`, `"labels":{"import":"true"},"annotations"`, 1), pinned), warnings: []string{`this Cluster's Fleet Cluster "prod" stays as it is from now on: its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`}},
-		"relabelled out, deleted":          {reader: configured(t, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}}`), request: update(strings.Replace(pinned, `"annotations"`, `"labels":{"import":"true"},"annotations"`, 1), pinned), warnings: []string{`this Cluster is taken out of Fleet and its Fleet Cluster "prod" is deleted (spec.cluster.onDeselect is Delete): its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`}},
-		"an update of something else":      {reader: selecting, request: update(plain, restored)},
-		"class missing":                    {request: create(classy), warnings: []string{missing}},
-		"class missing, settings as well":  {reader: &cached{err: errors.New("broken")}, request: create(classy), warnings: []string{missing}},
-		"class there":                      {others: &others{classes: []types.NamespacedName{{Namespace: "team", Name: "standard"}}}, request: create(classy)},
-		"class there, v1beta1":             {others: &others{classes: []types.NamespacedName{{Namespace: "classes", Name: "standard"}}}, request: create(beta1)},
-		"rebased to one that is missing":   {request: update(plain, classy), warnings: []string{missing}},
-		"class still missing":              {request: update(classy, classy)},
-		"refused and warned":               {others: taken, request: create(classy), refused: foreign, warnings: []string{missing}},
-		"shortened: the Stamper said that": {request: create(`{"metadata":{"name":"prod.eu"}}`)},
-		"without a name":                   {others: taken, request: create(`{"metadata":{"generateName":"prod"}}`)},
+		"Rancher has made it":                          {others: fleetClusterBeing(func(o *object) { o.Labels = map[string]string{"management.cattle.io/cluster-name": "c-m-1"} }), request: create(plain)},
+		"pinned by another":                            {others: &others{pinned: []object{pinnedCluster("pr.od", "prod")}}, request: create(plain), refused: `Cluster "pr.od" of this namespace has the Fleet Cluster "prod", which would be this Cluster's as well; name this Cluster differently`},
+		"pinned by another that is being deleted":      {others: &others{pinned: []object{func() object { o := pinnedCluster("pr.od", "prod"); going(&o); return o }()}}, request: create(plain)},
+		"pinned by itself":                             {others: &others{pinned: []object{pinnedCluster("prod", "prod")}}, request: create(plain)},
+		"with its pin":                                 {others: &others{pinned: []object{pinnedCluster("pr.od", "old")}}, request: create(restored), refused: `Cluster "pr.od" of this namespace has the Fleet Cluster "old", which would be this Cluster's as well; name this Cluster differently, or remove its annotation fleet.addons.cluster.x-k8s.io/cluster-name`},
+		"shares a Fleet namespace":                     {others: &others{fleetClusters: []object{elsewhere(made(ofOthers, nil))}}, request: create(collides), refused: shares},
+		"shares it with one that is being deleted":     {others: &others{fleetClusters: []object{elsewhere(made(ofOthers, going))}}, request: create(collides), refused: shares},
+		"shares it with a pin":                         {others: &others{pinned: []object{elsewhere(pinnedCluster("x", ofOthers))}}, request: create(collides), refused: shares},
+		"shares it with a Namespace":                   {others: &others{annotations: fleetOf("team-a", ofOthers)}, request: create(collides), refused: shares},
+		"it is its own Namespace":                      {others: &others{annotations: fleetOf("team", colliding), fleetClusters: []object{elsewhere(made(ofOthers, nil))}}, request: create(collides)},
+		"shares it, not served yet":                    {others: &others{unknown: true, fleetClusters: []object{elsewhere(made(ofOthers, nil))}}, request: create(collides)},
+		"with a prefix":                                {reader: configured(t, `cluster: {naming: {prefix: p-}}`), others: &others{fleetClusters: []object{made("p-prod", nil)}}, request: create(plain), refused: strings.Replace(foreign, `"prod"`, `"p-prod"`, 1)},
+		"not served yet":                               {others: &others{unknown: true, fleetClusters: taken.fleetClusters}, request: create(classy)},
+		"inventory broken":                             {others: &others{err: errors.New("broken")}, request: create(classy)},
+		"settings unreadable":                          {reader: &cached{err: errors.New("broken")}, others: taken, request: create(plain)},
+		"Namespace unknown":                            {reader: &cached{config: configured(t, `cluster: {namespaceSelector: {matchLabels: {team: a}}}`).config}, others: taken, request: create(plain)},
+		"an update is never refused":                   {others: taken, request: update(plain, labeled)},
+		"names a way of registration":                  {request: create(asking)},
+		"names an unknown way":                         {request: create(misspelt), warnings: []string{unknown}},
+		"names an unknown way in an update":            {request: update(asking, misspelt), warnings: []string{unknown}},
+		"named that way before":                        {request: update(misspelt, misspelt)},
+		"names it, and all agents register themselves": {reader: configured(t, `cluster: {agentInitiated: true}`), request: create(misspelt), warnings: []string{strings.TrimSuffix(unknown, `"manager"`) + `"agent"`}},
+		"not selected":                                 {reader: selecting, others: taken, request: create(plain), warnings: []string{unselected}},
+		"selected":                                     {reader: selecting, request: create(labeled)},
+		"its Namespace is not":                         {reader: configured(t, `cluster: {namespaceSelector: {matchLabels: {team: b}}}`), request: create(plain), warnings: []string{`this Cluster is not imported into Fleet: the labels of its Namespace do not match spec.cluster.namespaceSelector of the FleetAddonConfig (team=b)`}},
+		"nothing is imported":                          {reader: configured(t, `cluster: {enabled: false}`), request: create(plain), warnings: []string{"this Cluster is not imported into Fleet: spec.cluster.enabled of the FleetAddonConfig is false"}},
+		"relabelled out":                               {reader: selecting, request: update(labeled, plain), warnings: []string{unselected}},
+		"relabelled out, kept":                         {reader: selecting, request: update(strings.Replace(pinned, `"annotations"`, `"labels":{"import":"true"},"annotations"`, 1), pinned), warnings: []string{`this Cluster's Fleet Cluster "prod" stays as it is from now on: its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`}},
+		"relabelled out, deleted":                      {reader: configured(t, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}}`), request: update(strings.Replace(pinned, `"annotations"`, `"labels":{"import":"true"},"annotations"`, 1), pinned), warnings: []string{`this Cluster is removed from Fleet, and its Fleet Cluster "prod" is deleted (spec.cluster.onDeselect is Delete): its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`}},
+		"an update of something else":                  {reader: selecting, request: update(plain, restored)},
+		"class missing":                                {request: create(classy), warnings: []string{missing}},
+		"class missing, settings as well":              {reader: &cached{err: errors.New("broken")}, request: create(classy), warnings: []string{missing}},
+		"class there":                                  {others: &others{classes: []types.NamespacedName{{Namespace: "team", Name: "standard"}}}, request: create(classy)},
+		"class there, v1beta1":                         {others: &others{classes: []types.NamespacedName{{Namespace: "classes", Name: "standard"}}}, request: create(beta1)},
+		"rebased to one that is missing":               {request: update(plain, classy), warnings: []string{missing}},
+		"class still missing":                          {request: update(classy, classy)},
+		"refused and warned":                           {others: taken, request: create(classy), refused: foreign, warnings: []string{missing}},
+		"shortened: the Stamper warns about that":      {request: create(`{"metadata":{"name":"prod.eu"}}`)},
+		"without a name":                               {others: taken, request: create(`{"metadata":{"generateName":"prod"}}`)},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestClusterValidator(t *testing.T) {
 				t.Errorf("warnings (-want +got):\n%s", diff)
 			}
 			if len(response.Patches) > 0 {
-				t.Errorf("a validating webhook answers with %v", response.Patches)
+				t.Errorf("a validating webhook answers with patches: %v", response.Patches)
 			}
 		})
 	}
@@ -242,7 +242,7 @@ func FuzzClusterValidator(f *testing.F) {
 			}
 			req.Operation = admissionv1.Create
 			if response := validator.Handle(t.Context(), req); !response.Allowed && response.Result.Message == "" {
-				t.Error("refused without a word")
+				t.Error("refused without a message")
 			}
 		}
 	})

@@ -32,7 +32,8 @@ type authority struct {
 	// credentials means that the reference is to a repository's credentials and not to a CA. Only the installer
 	// reads those.
 	credentials bool
-	// repository is the URL that receives the credentials. With another URL the author needs permission anew.
+	// repository is the URL that receives the credentials. For another URL the author's permission is checked
+	// again.
 	repository string
 }
 
@@ -96,7 +97,7 @@ func (v ConfigValidator) checkAuthorities(ctx context.Context, old, config *addo
 			}
 			if refusal != nil {
 				errs = append(errs, refusal)
-				continue // The author must not learn its content.
+				continue // The author must not learn the object's content.
 			}
 		}
 		if authority.credentials {
@@ -160,7 +161,7 @@ func (v ConfigValidator) readAuthority(ctx context.Context, authority authority)
 	}
 	switch {
 	case apierrors.IsForbidden(err):
-		return "", fmt.Sprintf("%s is not checked, as Muster may not read it; make sure that its key %s holds certificates in PEM; the condition FleetConfigured says whether it does", authority, pemauthority.Key)
+		return "", fmt.Sprintf("%s is not checked, because Muster may not read it; make sure that its key %s holds certificates in PEM; the condition FleetConfigured says whether it does", authority, pemauthority.Key)
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("no such %s; create it first, with the CA in its key %s", authority.kind, pemauthority.Key), ""
 	case err != nil:

@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/authority/authoritytest"
 )
 
-// authorities plays the API server for ConfigMaps and Secrets; each value is a ca.crt.
+// authorities simulates the API server for ConfigMaps and Secrets; each value is a ca.crt.
 type authorities struct {
 	client.Reader
 	data map[string]string // by "configmaps/namespace/name"
@@ -64,7 +64,7 @@ func TestConfigAuthorities(t *testing.T) {
 		customRef     = "spec.config.server.custom.apiServerCaConfigRef"
 		shortRef      = "spec.config.server.apiServerCaConfigRef"
 		mayNot        = `user "anna" may not get configmaps "ca" in namespace "ns"`
-		unread        = "is not checked, as Muster may not read it"
+		unread        = "is not checked, because Muster may not read it"
 	)
 	ca := authoritytest.CA(t, time.Now().Add(time.Hour))
 	good := map[string]string{"configmaps/ns/ca": ca, "secrets/ns/ca": ca}
@@ -80,35 +80,35 @@ func TestConfigAuthorities(t *testing.T) {
 		asked     int
 		unread    bool // the validator reads nothing
 	}{
-		"good":                             {data: good, spec: custom, asked: 1},
-		"the kind is ConfigMap":            {spec: short, refused: []string{shortRef}, asked: 1},
-		"gone":                             {spec: custom, refused: []string{customRef}, message: "no such ConfigMap; create it first", asked: 1},
-		"empty":                            {data: map[string]string{"configmaps/ns/ca": ""}, spec: custom, refused: []string{customRef}, message: "the ConfigMap has no key ca.crt", asked: 1},
-		"cannot be read":                   {err: errors.New("broken"), spec: custom, warning: "cannot be read now, so it is not checked", asked: 1},
-		"may not be read":                  {err: unreadable, spec: custom, warning: "ConfigMap ns/ca " + unread, asked: 1},
-		"a Secret":                         {data: good, spec: secret, asked: 1},
-		"a Secret, gone":                   {spec: secret, refused: []string{customRef}, message: "no such Secret", asked: 1},
-		"a Secret, empty":                  {data: map[string]string{"secrets/ns/ca": ""}, spec: secret, refused: []string{customRef}, message: "the Secret has no key ca.crt", asked: 1},
-		"a Secret that may not be read":    {err: unreadable, spec: secret, warning: "Secret ns/ca " + unread, asked: 1},
-		"a repository's Secret":            {spec: repository, asked: 1, unread: true},
-		"the author may not: a repository": {denied: true, spec: repository, refused: []string{repositoryRef}, message: `may not get secrets "charts" in namespace "cattle-fleet-system", which this would send to the repository`, asked: 1, unread: true},
-		"update: the same repository":      {denied: true, old: repository, spec: repository, unread: true},
-		"update: elsewhere, may not":       {denied: true, old: repository, spec: elsewhere, refused: []string{repositoryRef}, message: "which this would send to the repository", asked: 1, unread: true},
-		"update: elsewhere":                {old: repository, spec: elsewhere, asked: 1, unread: true},
-		"update: elsewhere, no Secret":     {denied: true, old: `install: {version: 0.16.0}`, spec: `install: {version: 0.16.0, repository: "https://charts.example.net"}`, unread: true},
-		"incomplete: said once":            {spec: `config: {server: {custom: {apiServerCaConfigRef: {namespace: ns}}}}`, refused: []string{customRef + ".name"}, unread: true},
-		"the author may not":               {data: good, denied: true, spec: custom, refused: []string{customRef}, message: mayNot, asked: 1, unread: true},
-		"the author may not, shorthand":    {denied: true, spec: short, refused: []string{shortRef}, message: mayNot, asked: 1, unread: true},
-		"the author may not: a Secret":     {data: good, denied: true, spec: secret, refused: []string{customRef}, message: `may not get secrets "ca"`, asked: 1, unread: true},
-		"update: gone before":              {old: custom, spec: custom, warning: "no such ConfigMap"},
-		"update: the same asks nobody":     {data: good, denied: true, old: custom, spec: custom},
-		"update: another one":              {old: custom, spec: other, refused: []string{customRef}, message: "no such ConfigMap", asked: 1},
-		"update: another one, may not":     {denied: true, old: custom, spec: other, refused: []string{customRef}, message: "may not get configmaps", asked: 1, unread: true},
-		"update: another kind, may not":    {data: good, denied: true, old: custom, spec: secret, refused: []string{customRef}, message: "may not get secrets", asked: 1, unread: true},
-		"update: moved":                    {old: short, spec: custom, refused: []string{customRef}, asked: 1},
-		"update: to one that is good":      {data: good, old: other, spec: custom, asked: 1},
-		"update: the default kind, spelt":  {data: good, denied: true, old: strings.Replace(custom, "kind: ConfigMap, ", "", 1), spec: custom},
-		"update: what was refused, beside": {data: good, old: custom, spec: strings.Replace(custom, "}}}}", "}}}}, cluster: {agentNamespace: A}", 1), refused: []string{"spec.cluster.agentNamespace"}},
+		"good":                                           {data: good, spec: custom, asked: 1},
+		"the kind is ConfigMap":                          {spec: short, refused: []string{shortRef}, asked: 1},
+		"gone":                                           {spec: custom, refused: []string{customRef}, message: "no such ConfigMap; create it first", asked: 1},
+		"empty":                                          {data: map[string]string{"configmaps/ns/ca": ""}, spec: custom, refused: []string{customRef}, message: "the ConfigMap has no key ca.crt", asked: 1},
+		"cannot be read":                                 {err: errors.New("broken"), spec: custom, warning: "cannot be read now, so it is not checked", asked: 1},
+		"may not be read":                                {err: unreadable, spec: custom, warning: "ConfigMap ns/ca " + unread, asked: 1},
+		"a Secret":                                       {data: good, spec: secret, asked: 1},
+		"a Secret, gone":                                 {spec: secret, refused: []string{customRef}, message: "no such Secret", asked: 1},
+		"a Secret, empty":                                {data: map[string]string{"secrets/ns/ca": ""}, spec: secret, refused: []string{customRef}, message: "the Secret has no key ca.crt", asked: 1},
+		"a Secret that may not be read":                  {err: unreadable, spec: secret, warning: "Secret ns/ca " + unread, asked: 1},
+		"a repository's Secret":                          {spec: repository, asked: 1, unread: true},
+		"the author may not: a repository":               {denied: true, spec: repository, refused: []string{repositoryRef}, message: `may not get secrets "charts" in namespace "cattle-fleet-system", which this would send to the repository`, asked: 1, unread: true},
+		"update: the same repository":                    {denied: true, old: repository, spec: repository, unread: true},
+		"update: elsewhere, may not":                     {denied: true, old: repository, spec: elsewhere, refused: []string{repositoryRef}, message: "which this would send to the repository", asked: 1, unread: true},
+		"update: elsewhere":                              {old: repository, spec: elsewhere, asked: 1, unread: true},
+		"update: elsewhere, no Secret":                   {denied: true, old: `install: {version: 0.16.0}`, spec: `install: {version: 0.16.0, repository: "https://charts.example.net"}`, unread: true},
+		"incomplete: one error only":                     {spec: `config: {server: {custom: {apiServerCaConfigRef: {namespace: ns}}}}`, refused: []string{customRef + ".name"}, unread: true},
+		"the author may not":                             {data: good, denied: true, spec: custom, refused: []string{customRef}, message: mayNot, asked: 1, unread: true},
+		"the author may not, shorthand":                  {denied: true, spec: short, refused: []string{shortRef}, message: mayNot, asked: 1, unread: true},
+		"the author may not: a Secret":                   {data: good, denied: true, spec: secret, refused: []string{customRef}, message: `may not get secrets "ca"`, asked: 1, unread: true},
+		"update: the object was gone before":             {old: custom, spec: custom, warning: "no such ConfigMap"},
+		"update: the same reference, no check":           {data: good, denied: true, old: custom, spec: custom},
+		"update: another one":                            {old: custom, spec: other, refused: []string{customRef}, message: "no such ConfigMap", asked: 1},
+		"update: another one, may not":                   {denied: true, old: custom, spec: other, refused: []string{customRef}, message: "may not get configmaps", asked: 1, unread: true},
+		"update: another kind, may not":                  {data: good, denied: true, old: custom, spec: secret, refused: []string{customRef}, message: "may not get secrets", asked: 1, unread: true},
+		"update: moved":                                  {old: short, spec: custom, refused: []string{customRef}, asked: 1},
+		"update: to a valid one":                         {data: good, old: other, spec: custom, asked: 1},
+		"update: the default kind, spelt":                {data: good, denied: true, old: strings.Replace(custom, "kind: ConfigMap, ", "", 1), spec: custom},
+		"update: the refused reference in another field": {data: good, old: custom, spec: strings.Replace(custom, "}}}}", "}}}}, cluster: {agentNamespace: A}", 1), refused: []string{"spec.cluster.agentNamespace"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			live, reviewer := &authorities{data: test.data, err: test.err}, newReviewer(!test.denied)

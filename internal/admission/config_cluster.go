@@ -22,7 +22,7 @@ import (
 func (v ConfigValidator) surprises(ctx context.Context, old, config *addonsv1.FleetAddonConfig) []string {
 	current, err := settings.From(config)
 	if err != nil {
-		return nil // The webhook refuses it anyway.
+		return nil // The webhook refuses the FleetAddonConfig anyway.
 	}
 	clusters, known := v.clusters(ctx)
 	if !known {
@@ -61,7 +61,7 @@ func staying(old, now settings.Settings, clusters []object) []string {
 	if len(names) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("spec.cluster.agentNamespace: the agents of %d Clusters register themselves; those that have checked in stay where they run, because their credential is there: %s",
+	return []string{fmt.Sprintf("spec.cluster.agentNamespace: the agents of %d Clusters register themselves; agents that have checked in stay in their namespace, because their credential is there: %s",
 		len(names), listed(names))}
 }
 
@@ -71,16 +71,16 @@ func (v ConfigValidator) deletion(ctx context.Context, config *addonsv1.FleetAdd
 	if !known || count == 0 {
 		return nil
 	}
-	result := []string{fmt.Sprintf("%d Clusters stay imported into Fleet, and without a FleetAddonConfig the defaults hold, which import every Cluster; to import nothing new, apply one with spec.cluster.enabled: false", count)}
+	result := []string{fmt.Sprintf("%d Clusters stay imported into Fleet; without a FleetAddonConfig the defaults apply, which import every Cluster; to import no new Cluster, apply a FleetAddonConfig with spec.cluster.enabled: false", count)}
 	if before, err := settings.From(config); err == nil {
 		result = slices.Concat(result, turned(before, settings.Default(), clusters))
 	}
 	return result
 }
 
-// turned names the imported Clusters that change sides with the settings: from registration by the manager to
-// registration by the agent, or back. The webhook does not know which agents have checked in, and so stay without a
-// FleetAddonConfig.
+// turned names the imported Clusters whose way of registration changes with the settings: from registration by the
+// manager to registration by the agent, or back. Without a FleetAddonConfig, agents that have checked in stay, but
+// the webhook does not know which have.
 func turned(old, now settings.Settings, clusters []object) []string {
 	if !now.Cluster.Enabled {
 		return nil // Nothing changes.
@@ -103,11 +103,11 @@ func turned(old, now settings.Settings, clusters []object) []string {
 		if now.Cluster.Unconfigured {
 			unless = " unless their agents have checked in"
 		}
-		result = append(result, fmt.Sprintf("spec.cluster.agentInitiated: %d Clusters turn to the manager%s, and Fleet installs an agent through their kubeconfigs; agents that have registered themselves go on until then: %s",
+		result = append(result, fmt.Sprintf("spec.cluster.agentInitiated: %d Clusters change to the manager%s, and Fleet installs an agent through their kubeconfigs; agents that have registered themselves keep working until then: %s",
 			len(manager), unless, listed(manager)))
 	}
 	if agent := names[stamp.ByAgent]; len(agent) > 0 {
-		result = append(result, fmt.Sprintf("spec.cluster.agentInitiated: %d Clusters turn to the agent: one that has checked in goes on, and nobody installs one where none has: %s",
+		result = append(result, fmt.Sprintf("spec.cluster.agentInitiated: %d Clusters change to the agent: agents that have checked in keep working, and on the others Fleet no longer installs one: %s",
 			len(agent), listed(agent)))
 	}
 	return result
@@ -158,7 +158,7 @@ func (v ConfigValidator) place(ctx context.Context, in settings.Settings, cluste
 	namespaces := map[string]map[string]string{}
 	for _, cluster := range clusters {
 		if ctx.Err() != nil {
-			return nil, false // The API server no longer waits for the answer.
+			return nil, false // The request has ended: the API server no longer waits for the answer.
 		}
 		namespace, found := namespaces[cluster.Namespace]
 		if !found && !in.Cluster.NamespaceSelector.Empty() {
@@ -196,9 +196,9 @@ func matchedByOne(config *addonsv1.FleetAddonConfig, in settings.Settings, all [
 	}
 	then := "stay in Fleet as they are now, frozen like deselected ones"
 	if in.Cluster.OnDeselect == addonsv1.DeselectDelete {
-		then = "are taken out of Fleet, as spec.cluster.onDeselect is Delete"
+		then = "are removed from Fleet, because spec.cluster.onDeselect is Delete"
 	}
-	return fmt.Sprintf("spec.cluster.selector and spec.cluster.namespaceSelector: %d Clusters match only one of the two and are not imported, as both must match: %s; for CAAPF either was enough, and those that it imported %s",
+	return fmt.Sprintf("spec.cluster.selector and spec.cluster.namespaceSelector: %d Clusters match only one of the two and are not imported, because both must match: %s; for CAAPF one was enough, and Clusters that CAAPF imported %s",
 		len(names), listed(names), then)
 }
 

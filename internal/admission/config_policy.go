@@ -17,14 +17,14 @@ import (
 	"github.com/muster-fleet/muster/internal/bounds"
 )
 
-// validateConfig returns everything that is wrong with a FleetAddonConfig: for each problem the field, and a
-// sentence that says how to fix it. The CRD refuses some of these, too, so that its rules hold while the webhook is
-// down; the webhook lists all problems in one answer.
+// validateConfig returns all errors of a FleetAddonConfig: for each the field, and a sentence that says how to fix
+// it. The CRD refuses some of these, too, so that its rules hold while the webhook is down; the webhook lists all
+// problems in one answer.
 func validateConfig(config *addonsv1.FleetAddonConfig) field.ErrorList {
 	var errs field.ErrorList
 	if config.Name != addonsv1.FleetAddonConfigName {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), config.Name,
-			"there is one FleetAddonConfig and its name is "+addonsv1.FleetAddonConfigName+"; rename this one"))
+			"the only FleetAddonConfig is named "+addonsv1.FleetAddonConfigName+"; rename this one"))
 	}
 	spec := field.NewPath("spec")
 	if config.Spec.Cluster != nil {
@@ -51,14 +51,14 @@ func validateCluster(path *field.Path, cluster *addonsv1.ClusterConfig) field.Er
 	errs = append(errs, bounds.Selector(cluster.NamespaceSelector, path.Child("namespaceSelector"))...)
 	errs = append(errs, bounds.Selector(cluster.AgentInitiatedSelector, path.Child("agentInitiatedSelector"))...)
 	if naming := cluster.Naming; naming != nil {
-		// A name in the middle tests what the prefix does at its start and the suffix at its end.
+		// A letter in place of the name shows whether the prefix is a valid start, and the suffix a valid end.
 		if len(validation.IsDNS1123Label(naming.Prefix+"x")) > 0 {
 			errs = append(errs, field.Invalid(path.Child("naming", "prefix"), naming.Prefix,
-				"no name that starts with it is a DNS label, which a Fleet Cluster's name must be; use lower-case letters, digits and '-', starting with a letter or digit, for example capi-"))
+				"a name that starts with it is not a DNS label, which a Fleet Cluster's name must be; use lower-case letters, digits and '-', starting with a letter or digit, for example capi-"))
 		}
 		if len(validation.IsDNS1123Label("x"+naming.Suffix)) > 0 {
 			errs = append(errs, field.Invalid(path.Child("naming", "suffix"), naming.Suffix,
-				"no name that ends with it is a DNS label, which a Fleet Cluster's name must be; use lower-case letters, digits and '-', ending with a letter or digit, for example -fleet"))
+				"a name that ends with it is not a DNS label, which a Fleet Cluster's name must be; use lower-case letters, digits and '-', ending with a letter or digit, for example -fleet"))
 		}
 		if len(naming.Prefix)+len(naming.Suffix) >= validation.DNS1123LabelMaxLength {
 			errs = append(errs, field.Invalid(path.Child("naming"), naming.Prefix+"…"+naming.Suffix,
@@ -114,11 +114,11 @@ func validateToleration(path *field.Path, toleration corev1.Toleration) field.Er
 		if toleration.Value != "" {
 			errs = append(errs, field.Invalid(path.Child("value"), toleration.Value, "must be empty when operator is Exists; remove it, or use operator Equal"))
 		}
-	case corev1.TolerationOpLt, corev1.TolerationOpGt: // Behind a feature gate: see warnings.
+	case corev1.TolerationOpLt, corev1.TolerationOpGt: // These operators need a feature gate: see warnings.
 		if problems := content.IsDecimalInteger(toleration.Value); len(problems) > 0 {
 			errs = append(errs, field.Invalid(path.Child("value"), toleration.Value, problems[0]))
 		} else if _, err := strconv.ParseInt(toleration.Value, 10, 64); err != nil {
-			errs = append(errs, field.Invalid(path.Child("value"), toleration.Value, "must fit 64 bits, with sign"))
+			errs = append(errs, field.Invalid(path.Child("value"), toleration.Value, "must be a signed 64-bit integer"))
 		}
 	default:
 		errs = append(errs, field.NotSupported(path.Child("operator"), toleration.Operator,
@@ -197,7 +197,7 @@ func validateFleetConfig(path *field.Path, config *addonsv1.FleetConfig, install
 			errs = append(errs, field.Required(path, "name and namespace of the ConfigMap that Fleet's values come from"))
 		}
 		if install {
-			errs = append(errs, field.Forbidden(path, "with install, the gates go into the chart's values; remove configMap, or install if Fleet is managed by Rancher"))
+			errs = append(errs, field.Forbidden(path, "with install, the feature gates go into the chart's values; remove configMap, or, if Rancher manages Fleet, install"))
 		}
 	}
 	return errs
@@ -274,7 +274,7 @@ func warnings(config *addonsv1.FleetAddonConfig) []string {
 		result = append(result, "spec.cluster.agentInitiatedSelector has no effect without spec.cluster.agentInitiated: true")
 	}
 	if install := config.Spec.Install; install != nil && strings.HasPrefix(ptr.Deref(install.Repository, ""), "http://") {
-		result = append(result, "spec.install.repository: http is neither encrypted nor authenticated, and what it serves runs with Fleet's rights; use https or oci")
+		result = append(result, "spec.install.repository: http is neither encrypted nor authenticated, and its charts run with Fleet's rights; use https or oci")
 	}
 	if install := config.Spec.Install; install != nil && install.FollowLatest != nil && !*install.FollowLatest {
 		result = append(result, "spec.install.followLatest: false installs nothing; remove install, or set version")
@@ -283,7 +283,7 @@ func warnings(config *addonsv1.FleetAddonConfig) []string {
 		result = append(result, "spec.config.bootstrapLocalCluster has no effect without spec.install")
 	}
 	if ptr.Deref(fleet.BootstrapLocalCluster, false) && config.Spec.Install != nil {
-		result = append(result, "spec.config.bootstrapLocalCluster gives Fleet every right on this cluster")
+		result = append(result, "spec.config.bootstrapLocalCluster gives Fleet all rights on this cluster")
 	}
 	return result
 }

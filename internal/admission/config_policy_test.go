@@ -88,12 +88,12 @@ func TestValidateConfigRefuses(t *testing.T) {
 		{"namespaceSelector: In without values", `cluster: {namespaceSelector: {matchExpressions: [{key: a, operator: In}]}}`, []problem{{required, "spec.cluster.namespaceSelector.matchExpressions[0].values", "must be specified"}}},
 		{"namespaceSelector: unknown operator", `cluster: {namespaceSelector: {matchExpressions: [{key: a, operator: Gt, values: ["1"]}]}}`, []problem{{wrong, "spec.cluster.namespaceSelector.matchExpressions[0].operator", "not a valid selector operator"}}},
 
-		{"prefix: upper case", `cluster: {naming: {prefix: Capi-}}`, []problem{{wrong, "spec.cluster.naming.prefix", "no name that starts with it is " + notDNS}}},
+		{"prefix: upper case", `cluster: {naming: {prefix: Capi-}}`, []problem{{wrong, "spec.cluster.naming.prefix", "a name that starts with it is not " + notDNS}}},
 		{"prefix: dot", `cluster: {naming: {prefix: capi.}}`, []problem{{wrong, "spec.cluster.naming.prefix", notDNS}}},
 		{"prefix: dash first", `cluster: {naming: {prefix: -capi}}`, []problem{{wrong, "spec.cluster.naming.prefix", "starting with a letter or digit, for example capi-"}}},
 		{"prefix: underscore", `cluster: {naming: {prefix: capi_}}`, []problem{{wrong, "spec.cluster.naming.prefix", notDNS}}},
 		{"prefix: too long", `cluster: {naming: {prefix: ` + s62 + `p}}`, []problem{{wrong, "spec.cluster.naming.prefix", notDNS}, {wrong, "spec.cluster.naming", noRoom}}},
-		{"suffix: upper case", `cluster: {naming: {suffix: -Fleet}}`, []problem{{wrong, "spec.cluster.naming.suffix", "no name that ends with it is " + notDNS}}},
+		{"suffix: upper case", `cluster: {naming: {suffix: -Fleet}}`, []problem{{wrong, "spec.cluster.naming.suffix", "a name that ends with it is not " + notDNS}}},
 		{"suffix: dot", `cluster: {naming: {suffix: .fleet}}`, []problem{{wrong, "spec.cluster.naming.suffix", notDNS}}},
 		{"suffix: dash last", `cluster: {naming: {suffix: fleet-}}`, []problem{{wrong, "spec.cluster.naming.suffix", "ending with a letter or digit, for example -fleet"}}},
 		{"naming: no room between", `cluster: {naming: {prefix: ` + s62 + `, suffix: s}}`, []problem{{wrong, "spec.cluster.naming", noRoom}}},
@@ -114,7 +114,7 @@ func TestValidateConfigRefuses(t *testing.T) {
 		{"toleration: Gt of a word", `cluster: {agentTolerations: [{key: a, operator: Gt, value: many}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].value", "must be a valid decimal integer"}}},
 		{"toleration: Gt of a fraction", `cluster: {agentTolerations: [{key: a, operator: Gt, value: "1.5"}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].value", "must be a valid decimal integer"}}},
 		{"toleration: Gt with a zero in front", `cluster: {agentTolerations: [{key: a, operator: Gt, value: "007"}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].value", "must be a valid decimal integer"}}},
-		{"toleration: Lt of too much", `cluster: {agentTolerations: [{key: a, operator: Lt, value: "9223372036854775808"}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].value", "must fit 64 bits"}}},
+		{"toleration: Lt of too much", `cluster: {agentTolerations: [{key: a, operator: Lt, value: "9223372036854775808"}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].value", "must be a signed 64-bit integer"}}},
 		{"toleration: Lt without a key", `cluster: {agentTolerations: [{operator: Lt, value: "5"}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].operator", "must be Exists when key is empty"}}},
 		{"toleration: no key, unknown operator", `cluster: {agentTolerations: [{operator: In}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].operator", "must be Exists when key is empty"}, {notSupported, "spec.cluster.agentTolerations[0].operator", ""}}},
 		{"toleration: unknown effect", `cluster: {agentTolerations: [{key: a, operator: Exists, effect: NoRun}]}`, []problem{{notSupported, "spec.cluster.agentTolerations[0].effect", `supported values: "NoSchedule", "PreferNoSchedule", "NoExecute"`}}},
@@ -165,21 +165,21 @@ func TestValidateConfigRefuses(t *testing.T) {
 		{"gates: no ref", `config: {featureGates: {configMap: {}}}`, []problem{{required, "spec.config.featureGates.configMap.ref", "name and namespace of the ConfigMap"}}},
 		{"gates: no namespace", `config: {featureGates: {configMap: {ref: {name: a}}}}`, []problem{{required, "spec.config.featureGates.configMap.ref", "name and namespace"}}},
 		{"gates: no name", `config: {featureGates: {configMap: {ref: {namespace: a}}}}`, []problem{{required, "spec.config.featureGates.configMap.ref", "name and namespace"}}},
-		{"gates: with install", `{config: {featureGates: {configMap: {ref: {name: a, namespace: b}}}}, install: {followLatest: true}}`, []problem{{forbidden, "spec.config.featureGates.configMap.ref", "remove configMap, or install"}}},
+		{"gates: with install", `{config: {featureGates: {configMap: {ref: {name: a, namespace: b}}}}, install: {followLatest: true}}`, []problem{{forbidden, "spec.config.featureGates.configMap.ref", "remove configMap, or, if Rancher manages Fleet, install"}}},
 
 		{"install: neither", `install: {}`, []problem{{wrong, "spec.install", oneOf}}},
 		{"install: both", `install: {followLatest: true, version: 0.16.0}`, []problem{{wrong, "spec.install", oneOf}}},
 		{"install: repository only", `install: {repository: "https://a"}`, []problem{{wrong, "spec.install", oneOf}}},
 		{"version: a word", `install: {version: latest}`, []problem{{wrong, "spec.install.version", semver}}},
 		{"version: four parts", `install: {version: "0.16.0.1"}`, []problem{{wrong, "spec.install.version", semver}}},
-		{"version: a range with a word", `install: {version: ">=latest"}`, []problem{{wrong, "spec.install.version", "or a range of them, for example 0.16.x"}}},
+		{"version: a range with a word", `install: {version: ">=latest"}`, []problem{{wrong, "spec.install.version", "or a range, for example 0.16.x"}}},
 		{"version: half a range", `install: {version: ">="}`, []problem{{wrong, "spec.install.version", semver}}},
 		{"version: a blank", `install: {version: " "}`, []problem{{wrong, "spec.install.version", semver}}},
 		{"version: too big", `install: {version: "99999999999999999999.0.0"}`, []problem{{wrong, "spec.install.version", semver}}},
 		{"version: a range too old", `install: {version: 0.11.x}`, []problem{{wrong, "spec.install.version", "the oldest supported Fleet is 0.12.0"}}},
 		{"version: a range below the oldest", `install: {version: ">=0.10.0, <0.12.0"}`, []problem{{wrong, "spec.install.version", "the oldest supported Fleet is 0.12.0"}}},
 		{"version: all ranges too old", `install: {version: "~0.10 || 0.11"}`, []problem{{wrong, "spec.install.version", "the oldest supported Fleet is 0.12.0"}}},
-		{"version: an empty range", `install: {version: ">0.16.0 <0.15.0"}`, []problem{{wrong, "spec.install.version", "no version is in this range"}}},
+		{"version: an empty range", `install: {version: ">0.16.0 <0.15.0"}`, []problem{{wrong, "spec.install.version", "this range contains no version"}}},
 		{"version: empty", `install: {version: ""}`, []problem{{wrong, "spec.install.version", semver}}},
 		{"version: too old", `install: {version: 0.11.9}`, []problem{{wrong, "spec.install.version", "the oldest supported Fleet is 0.12.0"}}},
 		{"version: too old, a release candidate", `install: {version: v0.11.0-rc.1}`, []problem{{wrong, "spec.install.version", "the oldest supported Fleet is 0.12.0"}}},
@@ -203,7 +203,7 @@ func TestValidateConfigRefuses(t *testing.T) {
 	t.Run("another name", func(t *testing.T) {
 		config := configOf(t, `{}`)
 		config.Name = "mine"
-		checkProblems(t, []problem{{wrong, "metadata.name", "its name is fleet-addon-config; rename this one"}}, validateConfig(config))
+		checkProblems(t, []problem{{wrong, "metadata.name", "is named fleet-addon-config; rename this one"}}, validateConfig(config))
 	})
 }
 
@@ -282,7 +282,7 @@ func TestValidateConfigAccepts(t *testing.T) {
 
 func TestWarnings(t *testing.T) {
 	const (
-		everyRight  = "spec.config.bootstrapLocalCluster gives Fleet every right on this cluster"
+		everyRight  = "spec.config.bootstrapLocalCluster gives Fleet all rights on this cluster"
 		noInstall   = "spec.config.bootstrapLocalCluster has no effect without spec.install"
 		latestFalse = "spec.install.followLatest: false installs nothing; remove install, or set version"
 	)
@@ -290,20 +290,20 @@ func TestWarnings(t *testing.T) {
 		spec string
 		want []string
 	}{
-		"nothing":                       {spec: `{}`},
-		"cluster only":                  {spec: `cluster: {selector: {}}`},
-		"empty config":                  {spec: `config: {}`},
-		"followLatest false":            {spec: `install: {followLatest: false}`, want: []string{latestFalse}},
-		"bootstrap without install":     {spec: `config: {bootstrapLocalCluster: true}`, want: []string{noInstall}},
-		"bootstrap with install":        {spec: `{config: {bootstrapLocalCluster: true}, install: {version: 0.16.0}}`, want: []string{everyRight}},
-		"no bootstrap, said explicitly": {spec: `config: {bootstrapLocalCluster: false}`},
-		"server":                        {spec: `config: {server: {inferLocal: true}}`},
-		"tolerations":                   {spec: `cluster: {agentTolerations: [{operator: Exists}, {key: a, operator: Gt, value: "950"}]}`, want: []string{"spec.cluster.agentTolerations[1].operator: Gt is known only to Kubernetes 1.35 and later with the feature gate TaintTolerationComparisonOperators; other clusters refuse a Fleet agent that has it"}},
-		"repository over http":          {spec: `install: {followLatest: true, repository: "http://charts.example.com"}`, want: []string{"spec.install.repository: http is neither encrypted nor authenticated, and what it serves runs with Fleet's rights; use https or oci"}},
-		"repository over https":         {spec: `install: {followLatest: true, repository: "https://charts.example.com"}`},
-		"who may call, but nobody may":  {spec: `cluster: {agentInitiatedSelector: {}}`, want: []string{"spec.cluster.agentInitiatedSelector has no effect without spec.cluster.agentInitiated: true"}},
-		"who may call":                  {spec: `cluster: {agentInitiated: true, agentInitiatedSelector: {}}`},
-		"gates":                         {spec: `config: {featureGates: {}}`},
+		"nothing":                   {spec: `{}`},
+		"cluster only":              {spec: `cluster: {selector: {}}`},
+		"empty config":              {spec: `config: {}`},
+		"followLatest false":        {spec: `install: {followLatest: false}`, want: []string{latestFalse}},
+		"bootstrap without install": {spec: `config: {bootstrapLocalCluster: true}`, want: []string{noInstall}},
+		"bootstrap with install":    {spec: `{config: {bootstrapLocalCluster: true}, install: {version: 0.16.0}}`, want: []string{everyRight}},
+		"bootstrap explicitly off":  {spec: `config: {bootstrapLocalCluster: false}`},
+		"server":                    {spec: `config: {server: {inferLocal: true}}`},
+		"tolerations":               {spec: `cluster: {agentTolerations: [{operator: Exists}, {key: a, operator: Gt, value: "950"}]}`, want: []string{"spec.cluster.agentTolerations[1].operator: Gt is known only to Kubernetes 1.35 and later with the feature gate TaintTolerationComparisonOperators; other clusters refuse a Fleet agent that has it"}},
+		"repository over http":      {spec: `install: {followLatest: true, repository: "http://charts.example.com"}`, want: []string{"spec.install.repository: http is neither encrypted nor authenticated, and its charts run with Fleet's rights; use https or oci"}},
+		"repository over https":     {spec: `install: {followLatest: true, repository: "https://charts.example.com"}`},
+		"agentInitiatedSelector without agentInitiated": {spec: `cluster: {agentInitiatedSelector: {}}`, want: []string{"spec.cluster.agentInitiatedSelector has no effect without spec.cluster.agentInitiated: true"}},
+		"agentInitiatedSelector with agentInitiated":    {spec: `cluster: {agentInitiated: true, agentInitiatedSelector: {}}`},
+		"gates": {spec: `config: {featureGates: {}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(test.want, warnings(configOf(t, test.spec))); diff != "" {

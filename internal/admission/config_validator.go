@@ -61,7 +61,7 @@ func (v ConfigValidator) validate(ctx context.Context, old, config *addonsv1.Fle
 	return slices.Concat(warnings(config), unsure, v.surprises(ctx, old, config)), invalid(config, append(errs, authorities...))
 }
 
-// ValidateDelete allows every deletion and warns of its effect: the defaults apply again.
+// ValidateDelete allows every deletion, and warns that the defaults will apply.
 func (v ConfigValidator) ValidateDelete(ctx context.Context, config *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
 	return v.deletion(ctx, config), nil
 }
@@ -92,11 +92,11 @@ func validateVersion(path *field.Path, text string) field.ErrorList {
 	}
 	versions, err := semver.NewConstraint(text)
 	if err != nil || !mentionsVersion.MatchString(text) {
-		return invalid("must be a semantic version, for example 0.16.0, or a range of them, for example 0.16.x")
+		return invalid("must be a semantic version, for example 0.16.0, or a range, for example 0.16.x")
 	}
 	switch isEmpty, isOld := examine(versions, text); {
 	case isEmpty:
-		return invalid("no version is in this range; name one, for example 0.16.x")
+		return invalid("this range contains no version; name another, for example 0.16.x")
 	case isOld:
 		return invalid(tooOld)
 	}

@@ -55,8 +55,8 @@ func TestValidateUpdate(t *testing.T) {
 		"wrong as before":             {old: wrong, spec: wrong},
 		"wrong as before, other good": {old: wrong, spec: `{config: {server: {custom: {apiServerUrl: "http://a"}}}, cluster: {agentNamespace: fine}}`},
 		"wrong as before, more wrong": {old: wrong, spec: `{config: {server: {custom: {apiServerUrl: "http://a"}}}, cluster: {agentNamespace: NotFine}}`, want: []string{"spec.cluster.agentNamespace"}},
-		"wrong in another way":        {old: wrong, spec: `config: {server: {custom: {apiServerUrl: "http://b"}}}`, want: []string{"spec.config.server.custom.apiServerUrl"}},
-		"wrong in another place":      {old: wrong, spec: `config: {server: {apiServerUrl: "http://a"}}`, want: []string{"spec.config.server.apiServerUrl"}},
+		"wrong with another value":    {old: wrong, spec: `config: {server: {custom: {apiServerUrl: "http://b"}}}`, want: []string{"spec.config.server.custom.apiServerUrl"}},
+		"wrong in another field":      {old: wrong, spec: `config: {server: {apiServerUrl: "http://a"}}`, want: []string{"spec.config.server.apiServerUrl"}},
 		"one more of the same kind":   {old: `cluster: {agentEnvVars: [{name: "A="}]}`, spec: `cluster: {agentEnvVars: [{name: "A="}, {name: "B="}]}`, want: []string{"spec.cluster.agentEnvVars[1].name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestConfigValidatorOverTheWire(t *testing.T) {
 	}
 	for _, part := range []string{`spec.cluster.agentNamespace: Invalid value: "A"`, `spec.install.version: Invalid value: "0.11.0": the oldest supported Fleet is 0.12.0`} {
 		if !strings.Contains(refused.Result.Message, part) {
-			t.Errorf("%q does not say %q", refused.Result.Message, part)
+			t.Errorf("%q does not contain %q", refused.Result.Message, part)
 		}
 	}
 	accepted := post(t, webhook, fmt.Sprintf(review, `{"install":{"version":"0.16.0","repository":"http://charts.example.com"}}`)).Response

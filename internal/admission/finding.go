@@ -68,8 +68,8 @@ func (c *checker) find(about Finding, severity Severity, path, message string) {
 	c.findings = append(c.findings, about)
 }
 
-// findBroken adds an error for each field that the webhooks or the CRD refuse. If both refuse a field, findBroken
-// reports the webhook's message.
+// findBroken adds an error for each field that the webhooks or the CRD refuse; if both do, with the webhook's
+// message.
 func (c *checker) findBroken(about Finding, refused, broken field.ErrorList) {
 	said := map[string]bool{}
 	for _, err := range refused {

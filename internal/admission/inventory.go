@@ -107,12 +107,12 @@ func (i *Inventory) watch(ctx context.Context, kind schema.GroupVersionKind) {
 		}
 		if err != nil && !waiting {
 			waiting = true
-			log.Info("Not checking what needs this kind until it is served", "reason", err.Error())
+			log.Info("Skipping checks that need this kind until it is served", "reason", err.Error())
 		}
 		return err == nil, nil
 	})
 	if err != nil {
-		return // The program stops.
+		return // The program is stopping.
 	}
 	indexes := map[schema.GroupVersionKind]map[string]client.IndexerFunc{
 		clusterKind:      {pinIndex: pinElsewhere, claimIndex: claimedBy(pinClaim)},
@@ -120,7 +120,7 @@ func (i *Inventory) watch(ctx context.Context, kind schema.GroupVersionKind) {
 	}
 	for name, values := range indexes[kind] {
 		if err := i.cache.IndexField(ctx, ofKind(kind), name, values); err != nil {
-			log.Error(err, "Not checking names because an index cannot be created", "index", name)
+			log.Error(err, "Skipping checks of names because an index cannot be created", "index", name)
 			return
 		}
 	}
@@ -131,7 +131,7 @@ func (i *Inventory) watch(ctx context.Context, kind schema.GroupVersionKind) {
 	defer i.mu.Unlock()
 	i.synced[kind] = true
 	if waiting {
-		log.Info("Checking what needs this kind from now on")
+		log.Info("This kind is served; its checks are no longer skipped")
 	}
 }
 
@@ -259,10 +259,10 @@ func claimedBy(claim func(client.Object) stamp.FleetClaim) client.IndexerFunc {
 }
 
 // A user who may create objects in a single namespace decides how large they are, but everyone depends on the
-// fail-closed webhooks. So the cache keeps a bounded part of each object.
+// fail-closed webhooks. So the cache keeps only a limited part of each object.
 const (
-	// maxLabels is the number of bytes that the labels of a Cluster may take: some hundred labels. If a Cluster has
-	// more, the cache keeps it without labels: see hasAllLabels.
+	// maxLabels is the number of bytes that the labels of a Cluster may take, enough for some hundred labels. If a
+	// Cluster has more, the cache keeps it without labels: see hasAllLabels.
 	maxLabels = 16 << 10
 	// labelOverhead is the memory that a label takes in addition to its key and value: a place in a map that may be
 	// half empty, and the rounding up of its strings.

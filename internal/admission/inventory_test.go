@@ -78,7 +78,7 @@ func TestTrim(t *testing.T) {
 		if diff := cmp.Diff(want, got.ObjectMeta); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", kind, diff)
 		}
-		// A reflector may trim what it has trimmed before.
+		// A reflector may trim an object that it has already trimmed.
 		if diff := cmp.Diff(want, trimmed(t, kind, got.ObjectMeta).ObjectMeta); diff != "" {
 			t.Errorf("%s, trimmed twice (-want +got):\n%s", kind, diff)
 		}
@@ -91,10 +91,10 @@ func TestTrimLeavesOutTooManyLabels(t *testing.T) {
 		labels map[string]string
 		known  bool
 	}{
-		"none":               {known: true},
-		"as people have":     {labels: many(60, 40, 20), known: true},
-		"many":               {labels: many(4800, 60, 63)},
-		"many, of no length": {labels: many(4800, 4, 0)},
+		"none":            {known: true},
+		"a usual number":  {labels: many(60, 40, 20), known: true},
+		"many":            {labels: many(4800, 60, 63)},
+		"many empty ones": {labels: many(4800, 4, 0)},
 	} {
 		once := trimmed(t, clusterKind, metav1.ObjectMeta{Name: "prod", Labels: test.labels})
 		for times, cluster := range []*object{once, trimmed(t, clusterKind, once.ObjectMeta)} {
@@ -109,11 +109,11 @@ func TestTrimLeavesOutTooManyLabels(t *testing.T) {
 	}
 	forged := trimmed(t, clusterKind, metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: string(labelsLeftOut), Operation: metav1.ManagedFieldsOperationUpdate}}})
 	if !hasAllLabels(forged) {
-		t.Error("the name of a field manager passes for a note of ours")
+		t.Error("the name of a field manager passes for our mark")
 	}
 }
 
-// A tenant decides how large his objects are, and must not decide how much memory the webhook takes: every user
+// Tenants decide how large their objects are, but must not decide how much memory the webhook takes: every user
 // depends on its fail-closed entries.
 func TestTrimBoundsMemory(t *testing.T) {
 	const (
@@ -138,16 +138,16 @@ func TestTrimBoundsMemory(t *testing.T) {
 		ours[stamp.Domain+"/"+key] = "value"
 	}
 	for name, metadata := range map[string]metav1.ObjectMeta{
-		"many labels":           {Labels: many(4800, 60, 63)},
-		"labels of no length":   {Labels: many(20_000, 5, 0)},
-		"as many as may stay":   {Labels: many(maxLabels/labelOverhead/2, 50, 46)},
-		"as many, of no length": {Labels: many(maxLabels/(labelOverhead+4), 4, 0)},
-		"long annotations":      {Annotations: values},
-		"many annotations":      {Annotations: ours},
-		"many owners":           {OwnerReferences: owners(2000, 40, "Cluster")},
-		"owners' long names":    {OwnerReferences: owners(maxOwners, large/2/maxOwners, "Cluster")},
-		"other owners":          {OwnerReferences: owners(2000, 40, "Machine")},
-		"an owner's version":    {OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterKind.Group + "/" + strings.Repeat("v", large), Kind: "Cluster", Name: "prod", UID: "uid"}}},
+		"many labels":               {Labels: many(4800, 60, 63)},
+		"labels of no length":       {Labels: many(20_000, 5, 0)},
+		"the maximum number":        {Labels: many(maxLabels/labelOverhead/2, 50, 46)},
+		"the maximum number, empty": {Labels: many(maxLabels/(labelOverhead+4), 4, 0)},
+		"long annotations":          {Annotations: values},
+		"many annotations":          {Annotations: ours},
+		"many owners":               {OwnerReferences: owners(2000, 40, "Cluster")},
+		"owners' long names":        {OwnerReferences: owners(maxOwners, large/2/maxOwners, "Cluster")},
+		"other owners":              {OwnerReferences: owners(2000, 40, "Machine")},
+		"an owner's version":        {OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterKind.Group + "/" + strings.Repeat("v", large), Kind: "Cluster", Name: "prod", UID: "uid"}}},
 	} {
 		for _, kind := range []schema.GroupVersionKind{clusterKind, classKind, fleetClusterKind} {
 			all := make([]*object, count)
@@ -172,7 +172,7 @@ func heap() int64 {
 	return int64(stats.HeapAlloc)
 }
 
-// A trimmed Fleet Cluster must give the same answer as the full object when asked whose it is.
+// A trimmed Fleet Cluster must belong to the same Cluster as the full object.
 func TestTrimmedBelongsToTheSame(t *testing.T) {
 	tooLong := strings.Repeat("x", 1000)
 	for name, change := range map[string]func(*object){
@@ -234,7 +234,7 @@ func TestTrimmedBelongsToTheSame(t *testing.T) {
 		nobody := func(string, types.UID) bool { return false }
 		want, wantWhy := stamp.RelationOf(whole, cluster, nobody)
 		if got, why := stamp.RelationOf(trimmed, cluster, nobody); got != want || why != strings.ReplaceAll(wantWhy, tooLong, bounds.Name(tooLong)) {
-			t.Errorf("%s: %v, %q of what is cached, %v, %q of the whole", name, got, why, want, wantWhy)
+			t.Errorf("%s: %v, %q for the cached object, %v, %q for the full one", name, got, why, want, wantWhy)
 		}
 	}
 }

@@ -24,16 +24,16 @@ func leftUndone(path string, operation admissionv1.Operation) string {
 	case path == ClusterPath:
 		return "this Cluster was not checked for warnings, nor for a name that is taken in Fleet; the syncer finds such a name"
 	case path == ValidateConfigPath && operation == admissionv1.Delete:
-		return "it was not checked what this deletion means for the Clusters in Fleet"
+		return "the effect of this deletion on the Clusters in Fleet was not checked"
 	case path == DefaultChartPath:
-		return "no defaults were filled into this HelmChartProxy; what carries it out knows them"
+		return "no defaults were filled into this HelmChartProxy; the program that deploys it applies them"
 	default:
 		return ""
 	}
 }
 
-// answering returns a webhook as the server runs it: it counts the answers, and where the webhook fails open, its
-// own failures refuse nothing.
+// answering returns a webhook as the server runs it: it counts the answers, and if the webhook fails open, it lets
+// requests pass when the webhook itself fails.
 func answering(path string, handler admission.Handler) admission.Handler {
 	return &open{count(path, handler), path}
 }
@@ -52,20 +52,20 @@ func (o *open) Handle(ctx context.Context, req admission.Request) (response admi
 	}
 	defer func() {
 		if cause := recover(); cause != nil {
-			ctrl.LoggerFrom(ctx).Error(fmt.Errorf("panic: %v", cause), "Let a request through unanswered", "stack", string(debug.Stack()))
+			ctrl.LoggerFrom(ctx).Error(fmt.Errorf("panic: %v", cause), "Let a request pass unchecked", "stack", string(debug.Stack()))
 			response = letThrough(undone)
 		}
 	}()
 	response = o.Handler.Handle(ctx, req)
 	if resultOf(response) == metrics.Error {
-		ctrl.LoggerFrom(ctx).Error(errors.New(response.Result.Message), "Let a request through unanswered")
+		ctrl.LoggerFrom(ctx).Error(errors.New(response.Result.Message), "Let a request pass unchecked")
 		return letThrough(undone)
 	}
 	return response
 }
 
 func letThrough(undone string) admission.Response {
-	return admission.Allowed("").WithWarnings("Muster failed, and its log says why: " + undone)
+	return admission.Allowed("").WithWarnings("Muster failed (its log says why): " + undone)
 }
 
 // counted is a webhook that counts its answers. The count of HTTP requests cannot tell them apart: a refusal, or a
@@ -83,7 +83,7 @@ func count(path string, handler admission.Handler) admission.Handler {
 
 // Handle answers one admission request.
 func (c *counted) Handle(ctx context.Context, req admission.Request) admission.Response {
-	result := metrics.Error // A panic leaves this.
+	result := metrics.Error // This value remains if the handler panics.
 	defer func() { metrics.Admitted(c.path, result) }()
 	response := c.Handler.Handle(ctx, req)
 	result = resultOf(response)

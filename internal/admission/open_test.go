@@ -21,7 +21,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// panicking is a cache and an inventory that panics at every call.
+// panicking is a cache and an inventory. Every call panics.
 type panicking struct{ client.Reader }
 
 func (panicking) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
@@ -106,7 +106,7 @@ func TestOpenMeansOpen(t *testing.T) {
 		{StampPath, admissionv1.Update, "was not stamped; the syncer does it"},
 		{ClusterPath, admissionv1.Create, "this Cluster was not checked for warnings, nor for a name that is taken"},
 		{ClusterPath, admissionv1.Update, "this Cluster was not checked for warnings, nor for a name that is taken"},
-		{ValidateConfigPath, admissionv1.Delete, "it was not checked what this deletion means"},
+		{ValidateConfigPath, admissionv1.Delete, "the effect of this deletion"},
 		{ValidateConfigPath, admissionv1.Create, ""},
 		{ValidateConfigPath, admissionv1.Update, ""},
 		{ClassAccessPath, admissionv1.Create, ""},
@@ -187,14 +187,14 @@ func TestCounted(t *testing.T) {
 		response *admission.Response
 		result   string
 	}{
-		"allowed":                   {new(admission.Allowed("")), "allowed"},
-		"allowed with a patch":      {new(admission.Patched("")), "allowed"},
-		"denied":                    {new(admission.Denied("no")), "denied"},
-		"denied by a validator":     {new(admission.Errored(http.StatusUnprocessableEntity, errors.New("invalid"))), "denied"},
-		"denied without a reason":   {&admission.Response{}, "denied"},
-		"a request that is no JSON": {new(admission.Errored(http.StatusBadRequest, errors.New("no JSON"))), "error"},
-		"no answer of another":      {new(admission.Errored(http.StatusInternalServerError, errors.New("timeout"))), "error"},
-		"a panic":                   {nil, "error"},
+		"allowed":                         {new(admission.Allowed("")), "allowed"},
+		"allowed with a patch":            {new(admission.Patched("")), "allowed"},
+		"denied":                          {new(admission.Denied("no")), "denied"},
+		"denied by a validator":           {new(admission.Errored(http.StatusUnprocessableEntity, errors.New("invalid"))), "denied"},
+		"denied without a reason":         {&admission.Response{}, "denied"},
+		"a request that is no JSON":       {new(admission.Errored(http.StatusBadRequest, errors.New("no JSON"))), "error"},
+		"a webhook that has not answered": {new(admission.Errored(http.StatusInternalServerError, errors.New("timeout"))), "error"},
+		"a panic":                         {nil, "error"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := counts()

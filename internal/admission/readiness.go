@@ -85,7 +85,7 @@ func (r *Readiness) mounted() (*x509.Certificate, error) {
 	return certificate, nil
 }
 
-// served returns the certificate that this replica shows to its clients.
+// served returns the certificate that this replica presents to its clients.
 func (r *Readiness) served(ctx context.Context) (*x509.Certificate, error) {
 	// The client only reads the certificate, and sends nothing.
 	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // The certificate is compared, not trusted.
@@ -96,7 +96,7 @@ func (r *Readiness) served(ctx context.Context) (*x509.Certificate, error) {
 	defer connection.Close() //nolint:errcheck // Nothing was sent.
 	certificates := connection.(*tls.Conn).ConnectionState().PeerCertificates
 	if len(certificates) == 0 {
-		return nil, errors.New("the webhook server shows no certificate")
+		return nil, errors.New("the webhook server presents no certificate")
 	}
 	return certificates[0], nil
 }

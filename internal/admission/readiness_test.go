@@ -67,14 +67,14 @@ func TestReadiness(t *testing.T) {
 		port     int
 		want     string // part of the error, empty if it is ready
 	}{
-		"the mounted certificate is served":      {file: mounted},
-		"with the chain of its authority":        {file: append(append([]byte{}, mounted...), renewed...)},
-		"another one is mounted":                 {file: renewed, want: "the served certificate is not the mounted one"},
-		"nothing is mounted":                     {want: "reading the mounted certificate"},
-		"what is mounted is not a certificate":   {file: []byte("none"), want: "holds no certificate"},
-		"nothing is served":                      {file: mounted, port: unused, want: "does not answer"},
-		"informers have not synced":              {file: mounted, unsynced: true, want: "informers have not synced"},
-		"nothing is right, informers come first": {unsynced: true, want: "informers have not synced"},
+		"the mounted certificate is served":              {file: mounted},
+		"with the chain of its authority":                {file: append(append([]byte{}, mounted...), renewed...)},
+		"another one is mounted":                         {file: renewed, want: "the served certificate is not the mounted one"},
+		"nothing is mounted":                             {want: "reading the mounted certificate"},
+		"the mounted file is not a certificate":          {file: []byte("none"), want: "holds no certificate"},
+		"nothing is served":                              {file: mounted, port: unused, want: "does not answer"},
+		"informers have not synced":                      {file: mounted, unsynced: true, want: "informers have not synced"},
+		"several problems: informers are reported first": {unsynced: true, want: "informers have not synced"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

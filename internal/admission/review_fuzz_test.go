@@ -85,7 +85,7 @@ func FuzzAdmissionReview(f *testing.F) {
 			for path, webhook := range webhooks {
 				answer := send(t, webhook, body)
 				if !answer.Allowed && (answer.Result == nil || answer.Result.Message == "") {
-					t.Errorf("%s: refused without a word: %s", path, body)
+					t.Errorf("%s: refused without a message: %s", path, body)
 				}
 				if len(answer.Patch) > 0 && path != StampPath && path != DefaultChartPath {
 					t.Errorf("%s: patches: %s", path, answer.Patch)

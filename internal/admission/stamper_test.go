@@ -162,7 +162,7 @@ func TestVersionsAreStampedAlike(t *testing.T) {
 			beta2: `{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Cluster","metadata":{"name":"prod","namespace":"team"},"spec":{"topology":{"classRef":{"name":"standard","namespace":"classes"},"version":"v1.36.3"}}}`,
 			want:  wantStamp("standard", "classes", "prod"),
 		},
-		"a class beside it": {
+		"a class in the same namespace": {
 			beta1: `{"metadata":{"name":"prod","namespace":"team"},"spec":{"topology":{"class":"standard"}}}`,
 			beta2: `{"metadata":{"name":"prod","namespace":"team"},"spec":{"topology":{"classRef":{"name":"standard"}}}}`,
 			want:  wantStamp("standard", "team", "prod"),

@@ -16,8 +16,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Read reads the manifest of a Cluster. It checks the Secret's type and owner: anyone may have made a
-// Secret of this name, and its author would control the cluster.
+// Read reads the manifest of a Cluster. It checks the Secret's type and owner: anyone may have created a Secret of
+// this name, and could then control the cluster.
 func Read(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]byte, error) {
 	var cluster clusterv1.Cluster
 	if err := reader.Get(ctx, key, &cluster); err != nil {
@@ -26,7 +26,7 @@ func Read(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]by
 	condition := meta.FindStatusCondition(cluster.Status.Conditions, stamp.ManifestCondition)
 	switch {
 	case condition == nil:
-		return nil, fmt.Errorf("cluster %s has no manifest: its agent does not register itself, or the component registrar does not run (condition FleetImported says which)", key)
+		return nil, fmt.Errorf("Cluster %s has no manifest: its agent does not register itself, or the component registrar does not run (the condition FleetImported says which)", key)
 	case condition.Status != metav1.ConditionTrue:
 		return nil, fmt.Errorf("the manifest of Cluster %s is not ready: %s: %s", key, condition.Reason, condition.Message)
 	}
@@ -34,13 +34,13 @@ func Read(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]by
 	key.Name = stamp.ManifestSecret(cluster.Name)
 	switch err := reader.Get(ctx, key, &secret); {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("the Secret %s is gone; the registrar writes it again within an hour, or when one of the Cluster's labels changes", key)
+		return nil, fmt.Errorf("the Secret %s is gone; the registrar rewrites it within an hour, or when a label of the Cluster changes", key)
 	case err != nil:
 		return nil, fmt.Errorf("reading Secret: %w", err)
 	}
 	owners := secret.OwnerReferences
 	if secret.Type != stamp.ManifestSecretType || len(owners) != 1 || owners[0].UID != cluster.UID || len(secret.Data[stamp.ManifestKey]) == 0 {
-		return nil, fmt.Errorf("the Secret %s was not made by Muster for this Cluster; do not apply it", key)
+		return nil, fmt.Errorf("Muster did not create the Secret %s for this Cluster; do not apply it", key)
 	}
 	return secret.Data[stamp.ManifestKey], nil
 }

@@ -36,15 +36,15 @@ func TestRead(t *testing.T) {
 		objects []client.Object
 		wrong   string
 	}{
-		"issued":                  {objects: []client.Object{cluster("True"), secret(func(*corev1.Secret) {})}},
-		"no Cluster":              {objects: []client.Object{secret(func(*corev1.Secret) {})}, wrong: "not found"},
-		"not to be registered":    {objects: []client.Object{cluster(""), secret(func(*corev1.Secret) {})}, wrong: "has no manifest"},
-		"not ready":               {objects: []client.Object{cluster("False"), secret(func(*corev1.Secret) {})}, wrong: "CredentialLost: rotate it"},
-		"no Secret":               {objects: []client.Object{cluster("True")}, wrong: "is gone"},
-		"of another type":         {objects: []client.Object{cluster("True"), secret(func(s *corev1.Secret) { s.Type = "Opaque" })}, wrong: "do not apply it"},
-		"of an earlier Cluster's": {objects: []client.Object{cluster("True"), secret(func(s *corev1.Secret) { s.OwnerReferences[0].UID = "0" })}, wrong: "do not apply it"},
-		"nobody's":                {objects: []client.Object{cluster("True"), secret(func(s *corev1.Secret) { s.OwnerReferences = nil })}, wrong: "do not apply it"},
-		"empty":                   {objects: []client.Object{cluster("True"), secret(func(s *corev1.Secret) { s.Data = nil })}, wrong: "do not apply it"},
+		"issued":                             {objects: []client.Object{cluster("True"), secret(func(*corev1.Secret) {})}},
+		"no Cluster":                         {objects: []client.Object{secret(func(*corev1.Secret) {})}, wrong: "not found"},
+		"its agent does not register itself": {objects: []client.Object{cluster(""), secret(func(*corev1.Secret) {})}, wrong: "has no manifest"},
+		"not ready":                          {objects: []client.Object{cluster("False"), secret(func(*corev1.Secret) {})}, wrong: "CredentialLost: rotate it"},
+		"no Secret":                          {objects: []client.Object{cluster("True")}, wrong: "is gone"},
+		"of another type":                    {objects: []client.Object{cluster("True"), secret(func(s *corev1.Secret) { s.Type = "Opaque" })}, wrong: "do not apply it"},
+		"of an earlier Cluster's":            {objects: []client.Object{cluster("True"), secret(func(s *corev1.Secret) { s.OwnerReferences[0].UID = "0" })}, wrong: "do not apply it"},
+		"nobody's":                           {objects: []client.Object{cluster("True"), secret(func(s *corev1.Secret) { s.OwnerReferences = nil })}, wrong: "do not apply it"},
+		"empty":                              {objects: []client.Object{cluster("True"), secret(func(s *corev1.Secret) { s.Data = nil })}, wrong: "do not apply it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme, err := program.Scheme()

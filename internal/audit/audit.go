@@ -104,7 +104,7 @@ type Use struct {
 	Asked          Asked     `json:"asked"`
 }
 
-// Asked says whether the webhook checked the right to use the class.
+// Asked says whether the webhook has checked the author's right to use the class.
 type Asked string
 
 // The answers.
@@ -163,7 +163,7 @@ func (a *audit) holds() {
 	})
 }
 
-// doubles lists the Clusters that are in Fleet twice: the syncer says so.
+// doubles lists the Clusters that are in Fleet twice, according to the syncer.
 func (a *audit) doubles() {
 	for _, cluster := range a.Clusters {
 		if said := meta.FindStatusCondition(cluster.Status.Conditions, importedCondition); said != nil && said.Reason == doubleImport {
@@ -258,7 +258,7 @@ func (a *audit) leftovers() {
 // needed are the kinds that decide whether a user is rightful.
 var needed = []Kind{Configs, Clusters, Classes, FleetClusters}
 
-// undecided reports whether unread objects could include a rightful user of a mapping.
+// undecided reports whether a rightful user of a mapping could be among the unread objects.
 func (a *audit) undecided() bool {
 	return a.Unread[Namespaces] != "" && !a.Settings.Cluster.NamespaceSelector.Empty() ||
 		slices.ContainsFunc(needed, func(kind Kind) bool { return a.Unread[kind] != "" })
@@ -280,10 +280,10 @@ func (a *audit) notes() {
 		silent = append(silent, "which Fleet Clusters are left over")
 	}
 	if len(silent) > 0 {
-		a.report.Notes = append(a.report.Notes, "it cannot be said "+strings.Join(silent, ", nor "))
+		a.report.Notes = append(a.report.Notes, "unknown: "+strings.Join(silent, ", "))
 	}
 	if a.Unread[Configs] == "" && !a.Settings.Cluster.Enabled {
-		a.report.Notes = append(a.report.Notes, "spec.cluster.enabled of the FleetAddonConfig is false: nothing is changed; users are judged as if it were true")
+		a.report.Notes = append(a.report.Notes, "spec.cluster.enabled of the FleetAddonConfig is false, so Muster changes nothing; the users above are judged as if it were true")
 	}
 }
 
@@ -304,7 +304,7 @@ func (r *Report) WriteTables(to io.Writer) error {
 		fmt.Fprintf(table, "%s\t%s\t%s/%s\t%s\t%s\n", use.Namespace, use.Name, use.ClassNamespace, use.Class, use.Created.UTC().Format(time.RFC3339), use.Asked)
 	}
 	fmt.Fprintln(table)
-	section(table, "Released Fleet Clusters whose Cluster is gone", len(r.Released), "NAMESPACE\tNAME\tCREATED\tTO DELETE IT, AND WHAT FLEET DEPLOYED THERE")
+	section(table, "Released Fleet Clusters whose Cluster is gone", len(r.Released), "NAMESPACE\tNAME\tCREATED\tTO DELETE IT AND ITS DEPLOYMENTS")
 	for _, leftover := range r.Released {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", leftover.Namespace, leftover.Name, leftover.Created.UTC().Format(time.RFC3339), leftover.Delete)
 	}

@@ -114,18 +114,18 @@ func TestMappings(t *testing.T) {
 		"its group's name is taken": {func(s *State) {
 			s.Clusters = []*clusterv1.Cluster{user("one")}
 			s.Classes = map[types.NamespacedName]bool{{Namespace: "team", Name: "std.platform"}: true}
-		}, retained(cluster("a ClusterClass beside it has the name of its group"))},
+		}, retained(cluster("a ClusterClass in its namespace has the name of its group"))},
 		"nothing is imported at present": {func(s *State) {
 			s.Clusters, s.Settings.Cluster.Enabled = []*clusterv1.Cluster{user("one")}, false
 		}, []Mapping{}},
-		"nobody is to have a mapping": {func(s *State) {
+		"applyClassGroup is false": {func(s *State) {
 			s.Clusters, s.Settings.Cluster.ApplyClassGroup = []*clusterv1.Cluster{user("one")}, false
 		}, retained()},
 
 		"a released Fleet Cluster":      {copies(fleetCluster("one", released)), retained(fleet("released"))},
 		"one of a Cluster that is gone": {copies(fleetCluster("one", from("gone"))), retained()},
 		"one without an origin":         {copies(fleetCluster("one", nil)), retained()},
-		"one that somebody else made": {copies(func() *metav1.PartialObjectMetadata {
+		"one that someone else made": {copies(func() *metav1.PartialObjectMetadata {
 			c := fleetCluster("one", released)
 			delete(c.Labels, stamp.ManagedByLabel)
 			return c
@@ -155,12 +155,12 @@ func TestMappings(t *testing.T) {
 		"a retired mapping": {func(s *State) {
 			s.Mappings = []*fleetv1.BundleNamespaceMapping{desired.RetiredMapping("platform", "team")}
 		}, []Mapping{}},
-		"somebody else's mapping": {func(s *State) { delete(s.Mappings[0].Labels, stamp.ManagedByLabel) }, []Mapping{}},
+		"someone else's mapping": {func(s *State) { delete(s.Mappings[0].Labels, stamp.ManagedByLabel) }, []Mapping{}},
 		"an edited mapping": {func(s *State) { s.Mappings[0].BundleSelector = &metav1.LabelSelector{} },
 			[]Mapping{{Namespace: "platform", Name: "team", Edited: true, RetainedBy: []Retainer{}}}},
 
-		"Clusters may not be read":              {func(s *State) { s.Unread = map[Kind]string{Clusters: "no"} }, []Mapping{}},
-		"Namespaces may not, and do not matter": {func(s *State) { s.Unread = map[Kind]string{Namespaces: "no"} }, retained()},
+		"Clusters may not be read":                      {func(s *State) { s.Unread = map[Kind]string{Clusters: "no"} }, []Mapping{}},
+		"Namespaces may not be read, and do not matter": {func(s *State) { s.Unread = map[Kind]string{Namespaces: "no"} }, retained()},
 		"Namespaces may not be read, but matter": {func(s *State) {
 			s.Unread, s.Settings.Cluster.NamespaceSelector = map[Kind]string{Namespaces: "no"}, s.Settings.Cluster.Selector
 		}, []Mapping{}},
@@ -218,7 +218,7 @@ func TestReleased(t *testing.T) {
 	}
 }
 
-// A Cluster is in Fleet twice if the syncer says so.
+// The syncer decides whether a Cluster is in Fleet twice.
 func TestDoubles(t *testing.T) {
 	got := Audit(state(func(s *State) {
 		for reason, name := range map[string]string{"DoubleImport": "twice", "Imported": "once"} {
@@ -268,7 +268,7 @@ func TestNotes(t *testing.T) {
 	want := []string{
 		"Clusters: may not be read",
 		"ValidatingWebhookConfiguration muster-validating-webhook: may not be read",
-		"it cannot be said whether a mapping has a rightful user, nor which Clusters use a class of another namespace, nor which are in Fleet twice, nor which holds are left behind, nor which Fleet Clusters are left over",
+		"unknown: whether a mapping has a rightful user, which Clusters use a class of another namespace, which are in Fleet twice, which holds are left behind, which Fleet Clusters are left over",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("notes (-want +got):\n%s", diff)
@@ -329,6 +329,6 @@ func TestJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(example, &back); diff != "" {
-		t.Errorf("a report comes back otherwise (-want +got):\n%s", diff)
+		t.Errorf("the report changes in JSON (-want +got):\n%s", diff)
 	}
 }

@@ -69,7 +69,7 @@ func isEdited(mapping *fleetv1.BundleNamespaceMapping) bool {
 func (a *audit) retainers(classNamespace, namespace string) (retainers []Retainer, rightful bool) {
 	retainers = []Retainer{}
 	if !a.Settings.Cluster.ApplyClassGroup {
-		return retainers, false // There should be no mapping.
+		return retainers, false // Without applyClassGroup there should be no mapping.
 	}
 	for _, cluster := range a.users[namespace] {
 		if cluster.GetClassKey().Namespace != classNamespace {
@@ -105,7 +105,7 @@ func (a *audit) retainers(classNamespace, namespace string) (retainers []Retaine
 // empty if it is rightful. A Cluster that is neither claimed nor selected does not even keep one.
 func (a *audit) notRightful(cluster *clusterv1.Cluster) (why string, keeps bool) {
 	claimed := stamp.PinOf(cluster.Annotations).IsComplete()
-	// While imports are off, nothing changes, so rightful users remain rightful.
+	// While imports are off, Muster changes nothing, so rightful users remain rightful.
 	in := a.Settings.Cluster
 	in.Enabled = true
 	selected, _ := stamp.SubjectOf(cluster, a.Namespaces[cluster.Namespace]).IsSelected(in)
@@ -122,7 +122,7 @@ func (a *audit) notRightful(cluster *clusterv1.Cluster) (why string, keeps bool)
 	case capiannotations.IsPaused(cluster, cluster):
 		return "paused", true
 	case a.Classes[types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.GroupName(class.Name, class.Namespace)}]:
-		return "a ClusterClass beside it has the name of its group", true
+		return "a ClusterClass in its namespace has the name of its group", true
 	default:
 		return "", true
 	}

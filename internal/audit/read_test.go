@@ -57,12 +57,12 @@ func TestReadPages(t *testing.T) {
 	}
 	for _, kind := range []Kind{Configs, Namespaces, Classes, FleetClusters, Mappings, Webhook} {
 		if state.Unread[kind] == "" {
-			t.Errorf("%s could not be read, and nothing says so", kind)
+			t.Errorf("%s could not be read, but is not noted", kind)
 		}
 	}
 }
 
-// An error is not an empty answer.
+// Read must not treat an error as an empty answer.
 func TestReadFails(t *testing.T) {
 	for _, problem := range []error{errors.New("no answer"), apierrors.NewResourceExpired("too old")} {
 		if _, err := Read(t.Context(), &server{problem: problem}); !errors.Is(err, problem) {

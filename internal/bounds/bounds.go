@@ -1,5 +1,5 @@
-// Package bounds limits the cost of checking an object: tenants decide how large their objects are, and
-// everyone waits for the same webhooks.
+// Package bounds limits the cost of checking an object: tenants decide how large their objects are, and everyone
+// shares the same webhooks.
 package bounds
 
 import (

@@ -73,6 +73,6 @@ func TestErrors(t *testing.T) {
 		t.Errorf("of %d errors, all are listed", MaxErrors)
 	}
 	if Errors(nil).ToAggregate() != nil {
-		t.Error("no errors became some")
+		t.Error("errors appeared")
 	}
 }

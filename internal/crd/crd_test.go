@@ -21,16 +21,16 @@ func TestValidate(t *testing.T) {
 		kind, object string
 		want         []string
 	}{
-		"all is well":         {kind: "FleetAddonConfig", object: "{metadata: {name: fleet-addon-config}, spec: {cluster: {selector: {}}}}"},
-		"null is nothing":     {kind: "FleetAddonConfig", object: "{metadata: {name: fleet-addon-config}, spec: {cluster: null}}"},
-		"a type":              {kind: "FleetAddonConfig", object: "{metadata: {name: fleet-addon-config}, spec: {cluster: {enabled: maybe}}}", want: []string{`spec.cluster.enabled: Invalid value: "string": spec.cluster.enabled in body must be of type boolean: "string"`}},
-		"a rule of a field":   {kind: "FleetAddonConfig", object: "{metadata: {name: fleet-addon-config}, spec: {install: {version: 0.16.0, followLatest: true}}}", want: []string{`spec.install: Invalid value: set exactly one of followLatest and version: followLatest installs the newest release, version the one you name`}},
-		"a rule of the whole": {kind: "FleetAddonConfig", object: "{metadata: {name: mine}}", want: []string{`<nil>: Invalid value: metadata.name: there is one FleetAddonConfig and its name is fleet-addon-config; rename this one`}},
-		"required":            {kind: "HelmChartProxy", object: "{metadata: {name: a}, spec: {repoURL: https://a, chartName: a}}", want: []string{"spec.clusterSelector: Required value"}},
-		"an enum":             {kind: "HelmChartProxy", object: "{metadata: {name: a}, spec: {clusterSelector: {}, repoURL: https://a, chartName: a, reconcileStrategy: Sometimes}}", want: []string{`spec.reconcileStrategy: Unsupported value: "Sometimes": supported values: "", "InstallOnce", "Continuous"`}},
-		"a rule with a cost":  {kind: "HelmChartProxy", object: "{metadata: {name: a}, spec: {clusterSelector: {matchLabels: {" + strings.Join(labels, ", ") + "}}, repoURL: https://a, chartName: a}}", want: []string{"spec.clusterSelector.matchLabels: Invalid value: must have at most 64 labels; select by fewer"}},
-		"not what is told":    {kind: "HelmReleaseProxy", object: "{metadata: {name: a}, spec: {}, status: 1}", want: []string{"spec.chartName: Required value", "spec.clusterRef: Required value", "spec.repoURL: Required value"}},
-		"no name":             {kind: "HelmChartProxy", object: "{spec: {clusterSelector: {}, repoURL: https://a, chartName: a}}", want: []string{"metadata.name: Required value: name or generateName is required"}},
+		"valid":                      {kind: "FleetAddonConfig", object: "{metadata: {name: fleet-addon-config}, spec: {cluster: {selector: {}}}}"},
+		"null counts as unset":       {kind: "FleetAddonConfig", object: "{metadata: {name: fleet-addon-config}, spec: {cluster: null}}"},
+		"a type":                     {kind: "FleetAddonConfig", object: "{metadata: {name: fleet-addon-config}, spec: {cluster: {enabled: maybe}}}", want: []string{`spec.cluster.enabled: Invalid value: "string": spec.cluster.enabled in body must be of type boolean: "string"`}},
+		"a rule of a field":          {kind: "FleetAddonConfig", object: "{metadata: {name: fleet-addon-config}, spec: {install: {version: 0.16.0, followLatest: true}}}", want: []string{`spec.install: Invalid value: set exactly one of followLatest and version: followLatest installs the newest release, version the one you name`}},
+		"a rule of the whole object": {kind: "FleetAddonConfig", object: "{metadata: {name: mine}}", want: []string{`<nil>: Invalid value: metadata.name: the only FleetAddonConfig is named fleet-addon-config; rename this one`}},
+		"required":                   {kind: "HelmChartProxy", object: "{metadata: {name: a}, spec: {repoURL: https://a, chartName: a}}", want: []string{"spec.clusterSelector: Required value"}},
+		"an enum":                    {kind: "HelmChartProxy", object: "{metadata: {name: a}, spec: {clusterSelector: {}, repoURL: https://a, chartName: a, reconcileStrategy: Sometimes}}", want: []string{`spec.reconcileStrategy: Unsupported value: "Sometimes": supported values: "", "InstallOnce", "Continuous"`}},
+		"a rule with a cost":         {kind: "HelmChartProxy", object: "{metadata: {name: a}, spec: {clusterSelector: {matchLabels: {" + strings.Join(labels, ", ") + "}}, repoURL: https://a, chartName: a}}", want: []string{"spec.clusterSelector.matchLabels: Invalid value: must have at most 64 labels; select by fewer"}},
+		"the status is not checked":  {kind: "HelmReleaseProxy", object: "{metadata: {name: a}, spec: {}, status: 1}", want: []string{"spec.chartName: Required value", "spec.clusterRef: Required value", "spec.repoURL: Required value"}},
+		"no name":                    {kind: "HelmChartProxy", object: "{spec: {clusterSelector: {}, repoURL: https://a, chartName: a}}", want: []string{"metadata.name: Required value: name or generateName is required"}},
 		"metadata": {kind: "HelmChartProxy", object: "{metadata: {name: a/b, namespace: c.d, labels: {e: 'f g'}}, spec: {clusterSelector: {}, repoURL: https://a, chartName: a}}", want: []string{
 			`metadata.name: Invalid value: "a/b": ` + validation.IsDNS1123Subdomain("a/b")[0], `metadata.namespace: Invalid value: "c.d": ` + validation.IsDNS1123Label("c.d")[0],
 			`metadata.labels: Invalid value: "f g": ` + validation.IsValidLabelValue("f g")[0],

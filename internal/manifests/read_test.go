@@ -48,7 +48,7 @@ func TestRead(t *testing.T) {
 		"an empty List":                  {content: fmt.Sprintf(list, "")},
 		"a List with a hole":             {content: fmt.Sprintf(list, "null, "+one), objects: []string{oneInFirst}},
 		"a List in a List":               {content: fmt.Sprintf(list, fmt.Sprintf(list, one)+", "+two), objects: []string{oneInFirst, twoInFirst}},
-		"a List of somebody else's":      {content: "{apiVersion: example.com/v1, kind: List, metadata: {name: one}, items: [" + two + "]}", objects: []string{"- 1 List/one"}},
+		"a List of another API group":    {content: "{apiVersion: example.com/v1, kind: List, metadata: {name: one}, items: [" + two + "]}", objects: []string{"- 1 List/one"}},
 		"no kind":                        {content: "a: b", objects: []string{"- 1 /"}},
 		"no YAML":                        {content: "a: b: c\n---\n" + two, objects: []string{twoInSecond}, problems: []string{"-: document 1: yaml: mapping values are not allowed in this context"}},
 		"a key twice":                    {content: "a: 1\na: 2", problems: []string{"-: document 1: yaml: unmarshal errors:\n  line 2: key \"a\" already set in map"}},
@@ -56,7 +56,7 @@ func TestRead(t *testing.T) {
 		"no object":                      {content: "[" + one + "]\n---\ntext", problems: []string{"-: document 1: is not a Kubernetes object", "-: document 2: is not a Kubernetes object"}},
 		"no metadata":                    {content: "metadata: {labels: {a: 1}}", problems: []string{"-: document 1: json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string"}},
 		"no items":                       {content: "{apiVersion: v1, kind: List, items: {}}", problems: []string{"-: document 1: json: cannot unmarshal object into Go struct field .items of type []json.RawMessage"}},
-		"items that are none":            {content: fmt.Sprintf(list, "a, "+two+", "+fmt.Sprintf(list, one+", 1")), objects: []string{twoInFirst, oneInFirst}, problems: []string{"-: document 1: item 1: is not a Kubernetes object\nitem 3: item 2: is not a Kubernetes object"}},
+		"items that are not objects":     {content: fmt.Sprintf(list, "a, "+two+", "+fmt.Sprintf(list, one+", 1")), objects: []string{twoInFirst, oneInFirst}, problems: []string{"-: document 1: item 1: is not a Kubernetes object\nitem 3: item 2: is not a Kubernetes object"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects, problems := found([]string{Stdin}, strings.NewReader(test.content))

@@ -22,7 +22,7 @@ var (
 
 	conditions = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "muster_config_condition",
-		Help: "1 if what a condition of the FleetAddonConfig says holds, 0 if not: APIsAvailable, ConfigValid, InstallerAvailable. Without a FleetAddonConfig, too.",
+		Help: "1 if a condition of the FleetAddonConfig is True, otherwise 0: APIsAvailable, ConfigValid, InstallerAvailable. Also without a FleetAddonConfig.",
 	}, []string{"condition"})
 
 	applies = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -32,13 +32,13 @@ var (
 
 	importLatency = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "muster_import_latency_seconds",
-		Help:    "Time from a Cluster's control plane being initialized to its Fleet Cluster being made, in seconds, where it waited for nothing else.",
+		Help:    "Seconds from the initialization of a Cluster's control plane to the creation of its Fleet Cluster, for Clusters that waited for nothing else.",
 		Buckets: prometheus.ExponentialBuckets(0.05, 2, 14),
 	})
 
 	buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "muster_build_info",
-		Help: "1, with which build of the program this is: its version, the commit, and the version of Go.",
+		Help: "Always 1; the labels are the version of the program, the commit, and the version of Go.",
 	}, []string{"version", "revision", "goversion"})
 
 	admissions = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -73,7 +73,7 @@ func Clusters(state string, count int) { clusters.WithLabelValues(state).Set(flo
 // Reasons sets the number of Clusters whose condition has a reason.
 func Reasons(reason string, count int) { reasons.WithLabelValues(reason).Set(float64(count)) }
 
-// Condition records whether a condition holds.
+// Condition records whether a condition is True.
 func Condition(condition string, holds bool) {
 	value := 0.0
 	if holds {
@@ -89,8 +89,8 @@ const (
 	Error   = "error"
 )
 
-// Admits starts the counters of a webhook at zero, so that the first error is an increase. The first
-// value of a new series is none.
+// Admits starts the counters of a webhook at zero, so that Prometheus sees the first error as an increase: the
+// first value of a new series is not one.
 func Admits(webhook string) {
 	for _, result := range []string{Allowed, Denied, Error} {
 		admissions.WithLabelValues(webhook, result)
@@ -110,17 +110,17 @@ func init() { ctrlmetrics.Registry.MustRegister(manifests) }
 // Manifests sets the number of Clusters whose FleetAgentManifestReady has a reason.
 func Manifests(reason string, count int) { manifests.WithLabelValues(reason).Set(float64(count)) }
 
-// Both are vectors without labels: a vector has no series until it is set, so a program that does not
-// count, or has not counted yet, does not report 0.
+// Both are vectors without labels. A vector has no series until it is set, so a program that does not count, or
+// has not counted yet, does not report 0.
 var (
 	crossNamespaceClass = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "muster_cross_namespace_class_clusters",
-		Help: "CAPI Clusters whose class is in another namespace, and which therefore ask for the bundles of that namespace.",
+		Help: "CAPI Clusters whose class is in another namespace, and which therefore receive the bundles of that namespace.",
 	}, nil)
 
 	released = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "muster_released_fleet_clusters",
-		Help: "Fleet Clusters that were released for a move and whose CAPI Cluster is gone: moved, or left over.",
+		Help: "Fleet Clusters that were released for a move and whose CAPI Cluster is gone: it was moved, or deleted.",
 	}, nil)
 )
 
@@ -168,18 +168,18 @@ var (
 
 	fleetInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "muster_fleet_info",
-		Help: "1, with the version of Fleet that is there. Without one if there is none.",
+		Help: "Always 1; the label is the installed version of Fleet. There is no series without Fleet.",
 	}, []string{"version"})
 
 	fleetConditions = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "muster_fleet_condition",
-		Help: "1 for the status and reason that a condition of the installer has, FleetInstalled or FleetConfigured; 0 for every other reason to be False.",
+		Help: "1 for the current status and reason of each condition of the installer, FleetInstalled and FleetConfigured; 0 for every other reason with which it could be False.",
 	}, []string{"condition", "status", "reason"})
 )
 
 func init() { ctrlmetrics.Registry.MustRegister(helmOperations, fleetInfo, fleetConditions) }
 
-// HelmRelease starts the counters of a release at zero, so that the first failure is an increase.
+// HelmRelease starts the counters of a release at zero, so that Prometheus sees the first failure as an increase.
 func HelmRelease(release string) {
 	for _, result := range []string{"done", "failed"} {
 		helmOperations.WithLabelValues(release, result)

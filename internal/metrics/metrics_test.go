@@ -96,7 +96,7 @@ func TestCertificate(t *testing.T) {
 	}
 }
 
-// Without a count there is no series, because 0 would be a claim.
+// Without a count there is no series, because 0 would be a statement.
 func TestTenantMetrics(t *testing.T) {
 	for name, set := range map[string]func(int){
 		"muster_cross_namespace_class_clusters": CrossNamespaceClassClusters,
@@ -157,6 +157,6 @@ func TestHelmAndFleet(t *testing.T) {
 	}
 	FleetVersion("")
 	if left := gathered(t, "muster_fleet_info"); len(left) > 0 {
-		t.Errorf("no Fleet is there, and %v", left)
+		t.Errorf("there is no Fleet, but the metric has %v", left)
 	}
 }

@@ -53,17 +53,17 @@ func TestDiagnosticsCertificate(t *testing.T) {
 	mount("first")
 	first := served()
 	if bytes.Equal(first, selfSigned) {
-		t.Error("the certificate came, and is not served")
+		t.Error("the certificate was mounted, but is not served")
 	}
 	mount("second")
 	second := served()
 	if bytes.Equal(second, first) {
-		t.Error("the certificate was renewed, and is not served")
+		t.Error("the certificate was renewed, but is not served")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "tls.key"), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(served(), second) {
-		t.Error("the last certificate that could be read is not served")
+		t.Error("the last readable certificate is not served")
 	}
 }

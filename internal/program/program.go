@@ -49,12 +49,12 @@ type Flags struct {
 
 // AddTo adds the flags to a flag set.
 func (f *Flags) AddTo(fs *pflag.FlagSet) {
-	fs.StringVar(&f.HealthAddress, "health-addr", ":9440", "The address the health endpoints (/healthz, /readyz) bind to.")
+	fs.StringVar(&f.HealthAddress, "health-addr", ":9440", "The address of the health endpoints (/healthz, /readyz).")
 	fs.StringVar(&f.LogLevel, "log-level", "info", "The least severe level that is logged: debug, info, warn or error.")
 	fs.StringVar(&f.LogFormat, "log-format", "json", "The format of the log: json, or console for people.")
 	fs.DurationVar(&f.SyncPeriod, "sync-period", 10*time.Hour, "How often every object is reconciled again without an event, for example 10m.")
 	flags.AddManagerOptions(fs, &f.Manager)
-	fs.StringVar(&f.DiagnosticsCertDir, "diagnostics-cert-dir", "", "The directory with tls.crt and tls.key for diagnostics. While they are not there, and if it is empty, the certificate is self-signed. A renewed certificate is served without a restart.")
+	fs.StringVar(&f.DiagnosticsCertDir, "diagnostics-cert-dir", "", "The directory with tls.crt and tls.key for diagnostics. If it is not set, or while the files are missing, the certificate is self-signed. A renewed certificate is served without a restart.")
 }
 
 // Begin starts a program: it parses the arguments into these flags and the ones that add defines, sets up
@@ -69,7 +69,7 @@ func (f *Flags) Begin(name string, args []string, add ...func(*pflag.FlagSet)) e
 		return err
 	}
 	if fs.NArg() > 0 {
-		return fmt.Errorf("%q is not understood: this is a daemon, and takes flags only; what people do is in kubectl muster", fs.Arg(0))
+		return fmt.Errorf("unknown argument %q: this daemon takes only flags; for commands, use kubectl muster", fs.Arg(0))
 	}
 	if err := f.SetUpLogging(); err != nil {
 		return err
@@ -78,8 +78,7 @@ func (f *Flags) Begin(name string, args []string, add ...func(*pflag.FlagSet)) e
 	return nil
 }
 
-// SetUpLogging makes zap the logger for everything, client-go included. The error names an unusable
-// flag.
+// SetUpLogging makes zap the logger for everything, including client-go. The error names an unusable flag.
 func (f *Flags) SetUpLogging() error {
 	level, err := zapcore.ParseLevel(f.LogLevel)
 	if err != nil {
@@ -112,7 +111,7 @@ func (f *Flags) SetUpLogging() error {
 	return nil
 }
 
-// levelLater writes the level of a line among its fields instead of before its time.
+// levelLater writes the level of a line after its time, among the other fields.
 type levelLater struct{ zapcore.Core }
 
 // With implements zapcore.Core.
@@ -230,7 +229,7 @@ func (onStandbys) NeedLeaderElection() bool { return false }
 
 // ErrAnswered means that the arguments asked for information, which has been printed. Main treats it as
 // success.
-var ErrAnswered = errors.New("the question has been answered")
+var ErrAnswered = errors.New("the requested information has been printed")
 
 // Parse parses the arguments of a program, and handles --version, which every program has.
 func Parse(fs *pflag.FlagSet, args []string, stdout io.Writer) error {
@@ -255,8 +254,9 @@ func announce(log logr.Logger, name string) {
 }
 
 const (
-	// cacheSyncTimeout is how long first lists may take before the program gives up and restarts. It is longer
-	// than thousands of Clusters take on a busy API server. Waiting for missing CRDs does not count.
+	// cacheSyncTimeout is how long the first lists may take before the program gives up and restarts. It is longer
+	// than lists of thousands of Clusters take on a busy API server. The time spent waiting for missing CRDs does
+	// not count.
 	cacheSyncTimeout = 10 * time.Minute
 	// reconciliationTimeout bounds a reconcile. Requests have no deadline of their own, so a response that a
 	// proxy in front of the API server never ends would block a worker until a restart.

@@ -54,12 +54,12 @@ func TestSetUpLogging(t *testing.T) {
 		flags Flags
 		want  string
 	}{
-		"json":                    {flags: Flags{LogLevel: "info", LogFormat: "json"}},
-		"console":                 {flags: Flags{LogLevel: "debug", LogFormat: "console"}},
-		"a level there is not":    {flags: Flags{LogLevel: "loud", LogFormat: "json"}, want: "--log-level: "},
-		"a format there is not":   {flags: Flags{LogLevel: "info", LogFormat: "xml"}, want: `--log-format: "xml" is neither json nor console`},
-		"an empty format":         {flags: Flags{LogLevel: "info"}, want: "--log-format: "},
-		"the level is said first": {flags: Flags{LogLevel: "loud", LogFormat: "xml"}, want: "--log-level: "},
+		"json":                                {flags: Flags{LogLevel: "info", LogFormat: "json"}},
+		"console":                             {flags: Flags{LogLevel: "debug", LogFormat: "console"}},
+		"an unknown level":                    {flags: Flags{LogLevel: "loud", LogFormat: "json"}, want: "--log-level: "},
+		"an unknown format":                   {flags: Flags{LogLevel: "info", LogFormat: "xml"}, want: `--log-format: "xml" is neither json nor console`},
+		"an empty format":                     {flags: Flags{LogLevel: "info"}, want: "--log-format: "},
+		"both unknown: the level is reported": {flags: Flags{LogLevel: "loud", LogFormat: "xml"}, want: "--log-level: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := test.flags.SetUpLogging()
@@ -133,10 +133,10 @@ func TestLogsForVisualizer(t *testing.T) {
 		}
 		at := time.UnixMilli(int64(line.Millis))
 		if !strings.HasPrefix(lines[i], `{"ts":`) || at.Before(begin) || time.Until(at) > 0 || line.Cluster.Namespace != "team-a" || line.Cluster.Name != "prod" {
-			t.Errorf("it would not be found: %s", lines[i])
+			t.Errorf("the visualizer would not find the line: %s", lines[i])
 		}
 		if line.Level != level || strings.Count(lines[i], `"level"`) != 1 {
-			t.Errorf("the level is to be %s: %s", level, lines[i])
+			t.Errorf("the level should be %s: %s", level, lines[i])
 		}
 	}
 }

@@ -68,11 +68,11 @@ func (r *renderer) chart(proxy *addonsv1.HelmChartProxy) error {
 	}
 	switch {
 	case len(bundles) == 0:
-		r.note("HelmChartProxy %s selects no Cluster of the manifests that is imported", key)
+		r.note("HelmChartProxy %s selects no imported Cluster of the manifests", key)
 	case chart.Agent:
-		r.note("HelmChartProxy %s: version %q is looked up in %s; the Secret with access to it is missing below, if there is one", key, proxy.Spec.Version, proxy.Spec.RepoURL)
+		r.note("HelmChartProxy %s: Muster looks up version %q in %s; a Secret with credentials for it is not shown below", key, proxy.Spec.Version, proxy.Spec.RepoURL)
 	default:
-		r.note("HelmChartProxy %s: the files of the chart are missing below; version %q is looked up in %s", key, proxy.Spec.Version, proxy.Spec.RepoURL)
+		r.note("HelmChartProxy %s: the files of the chart are not shown below; Muster looks up version %q in %s", key, proxy.Spec.Version, proxy.Spec.RepoURL)
 	}
 	for _, bundle := range bundles {
 		plan.SortTargets(bundle.Spec.Targets)
@@ -132,7 +132,7 @@ func (r *renderer) layers(proxy *addonsv1.HelmChartProxy) (layers []plan.Layer, 
 		data, found := r.referencedValues(proxy.Namespace, from)
 		if !found {
 			if !from.Optional {
-				r.note("HelmChartProxy %s/%s: %s %q with the values is not among the manifests; they are missing below", proxy.Namespace, proxy.Name, from.Kind, from.Name)
+				r.note("HelmChartProxy %s/%s: %s %q is not among the manifests; its values are missing below", proxy.Namespace, proxy.Name, from.Kind, from.Name)
 			}
 			continue
 		}

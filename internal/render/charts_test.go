@@ -37,7 +37,7 @@ func TestChart(t *testing.T) {
 			t.Errorf("%q is not in:\n%s", want, all)
 		}
 	}
-	if got := strings.Join(notes, "\n"); !strings.Contains(got, "the files of the chart are missing below") {
+	if got := strings.Join(notes, "\n"); !strings.Contains(got, "the files of the chart are not shown below") {
 		t.Errorf("notes: %s", got)
 	}
 }

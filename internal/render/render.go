@@ -23,8 +23,8 @@ type Result struct {
 	// Objects are the Fleet objects, sorted by kind, namespace and name. UIDs are unknown
 	// and left out of owner references.
 	Objects []map[string]any
-	// Notes say what a reader would otherwise miss: why Clusters are not imported, shortened names,
-	// references that are not among the manifests.
+	// Notes point out what the objects do not show: why Clusters are not imported, shortened names, references
+	// that are not among the manifests.
 	Notes []string
 }
 
@@ -88,7 +88,7 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 		return nil
 	}
 	if wanted.Shortened {
-		r.note("Cluster %s: the name does not fit Fleet and becomes %q", key, wanted.Pin.ClusterName)
+		r.note("Cluster %s: the name is not valid in Fleet and becomes %q", key, wanted.Pin.ClusterName)
 	}
 	cluster = cluster.DeepCopy()
 	cluster.Labels = stamp.Merge(cluster.Labels, wanted.LabelValues())
@@ -120,7 +120,7 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 	clientID := ""
 	if stamp.RegistrationOf(r.settings.Cluster, subject, nil) == stamp.ByAgent {
 		clientID = "(random)"
-		r.note("Cluster %s registers through its agent: the syncer chooses spec.clientID at random when it makes the Fleet Cluster", key)
+		r.note("Cluster %s registers through its agent: the syncer chooses a random spec.clientID when it creates the Fleet Cluster", key)
 	}
 	return r.add(desired.FleetCluster(r.settings, cluster, class, values, desired.Targets{}, clientID), "Cluster "+key)
 }

@@ -61,25 +61,25 @@ func TestRender(t *testing.T) {
 		documents      []string
 		objects, notes []string
 	}{
-		"nothing":                     {documents: []string{"", "# nothing"}},
-		"a class":                     {documents: []string{class}, objects: []string{"ClusterGroup classes/standard"}},
-		"a Cluster without topology":  {documents: []string{plain}, objects: []string{"Cluster team/prod"}},
-		"a class of elsewhere":        {documents: []string{cluster, class}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "ClusterGroup classes/standard", "ClusterGroup team/standard.classes"}},
-		"two users of it":             {documents: []string{cluster, strings.Replace(cluster, "prod", "test", 1), class}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "Cluster team/test", "ClusterGroup classes/standard", "ClusterGroup team/standard.classes"}},
-		"its class is not there":      {documents: []string{cluster}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "ClusterGroup team/standard.classes"}, notes: []string{noClass}},
-		"applyClassGroup off":         {documents: []string{cluster, class, configHead + `{cluster: {applyClassGroup: false}}`}, objects: []string{"Cluster team/prod", "ClusterGroup classes/standard"}},
-		"clusterClass off":            {documents: []string{class, configHead + `{clusterClass: {enabled: false}}`}},
-		"cluster off":                 {documents: []string{plain, configHead + `{cluster: {enabled: false}}`}, notes: []string{"Cluster team/prod is not imported: spec.cluster.enabled of the FleetAddonConfig is false"}},
-		"not selected":                {documents: []string{plain, configHead + `{cluster: {selector: {matchLabels: {a: b}}}}`}, notes: []string{"Cluster team/prod is not imported: its labels do not match spec.cluster.selector of the FleetAddonConfig (a=b)"}},
-		"selected by its Namespace":   {documents: []string{plain, "{apiVersion: v1, kind: Namespace, metadata: {name: team, labels: {a: b}}}", configHead + `{cluster: {namespaceSelector: {matchLabels: {a: b}}}}`}, objects: []string{"Cluster team/prod"}},
-		"selected by Namespace name":  {documents: []string{plain, configHead + `{cluster: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: team}}}}`}, objects: []string{"Cluster team/prod"}},
-		"selected by class":           {documents: []string{strings.Replace(cluster, "classes", "team", 1), configHead + `{cluster: {selector: {matchLabels: {clusterclass-name.fleet.addons.cluster.x-k8s.io: standard}}}}`}, objects: []string{"Cluster team/prod"}, notes: []string{strings.Replace(noClass, "classes/", "team/", 1)}},
-		"naming":                      {documents: []string{plain, configHead + `{cluster: {naming: {prefix: a-, suffix: -b}}}`}, objects: []string{"Cluster team/a-prod-b"}},
-		"shortened":                   {documents: []string{strings.Replace(plain, "prod", "prod.eu", 1)}, objects: []string{"Cluster team/prod-eu-2740657d"}, notes: []string{`Cluster team/prod.eu: the name does not fit Fleet and becomes "prod-eu-2740657d"`}},
-		"generateName":                {documents: []string{strings.Replace(plain, "name: prod", "generateName: prod-", 1)}, notes: []string{"Cluster team/ has no name yet (generateName); its Fleet Cluster is named once it has one"}},
-		"without a namespace":         {documents: []string{strings.Replace(plain, ", namespace: team", "", 1)}, objects: []string{"Cluster default/prod"}},
-		"a List":                      {documents: []string{"{apiVersion: v1, kind: List, items: [{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {name: prod}}]}"}, objects: []string{"Cluster default/prod"}},
-		"a reference that is missing": {documents: []string{plain + "spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: KubeadmControlPlane, name: cp}}"}, objects: []string{"Cluster team/prod"}, notes: []string{"Cluster team/prod: KubeadmControlPlane cp is not among the manifests; the template values below lack it"}},
+		"nothing":                      {documents: []string{"", "# nothing"}},
+		"a class":                      {documents: []string{class}, objects: []string{"ClusterGroup classes/standard"}},
+		"a Cluster without topology":   {documents: []string{plain}, objects: []string{"Cluster team/prod"}},
+		"a class of another namespace": {documents: []string{cluster, class}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "ClusterGroup classes/standard", "ClusterGroup team/standard.classes"}},
+		"two users of that class":      {documents: []string{cluster, strings.Replace(cluster, "prod", "test", 1), class}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "Cluster team/test", "ClusterGroup classes/standard", "ClusterGroup team/standard.classes"}},
+		"its class is missing":         {documents: []string{cluster}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "ClusterGroup team/standard.classes"}, notes: []string{noClass}},
+		"applyClassGroup off":          {documents: []string{cluster, class, configHead + `{cluster: {applyClassGroup: false}}`}, objects: []string{"Cluster team/prod", "ClusterGroup classes/standard"}},
+		"clusterClass off":             {documents: []string{class, configHead + `{clusterClass: {enabled: false}}`}},
+		"cluster off":                  {documents: []string{plain, configHead + `{cluster: {enabled: false}}`}, notes: []string{"Cluster team/prod is not imported: spec.cluster.enabled of the FleetAddonConfig is false"}},
+		"not selected":                 {documents: []string{plain, configHead + `{cluster: {selector: {matchLabels: {a: b}}}}`}, notes: []string{"Cluster team/prod is not imported: its labels do not match spec.cluster.selector of the FleetAddonConfig (a=b)"}},
+		"selected by its Namespace":    {documents: []string{plain, "{apiVersion: v1, kind: Namespace, metadata: {name: team, labels: {a: b}}}", configHead + `{cluster: {namespaceSelector: {matchLabels: {a: b}}}}`}, objects: []string{"Cluster team/prod"}},
+		"selected by Namespace name":   {documents: []string{plain, configHead + `{cluster: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: team}}}}`}, objects: []string{"Cluster team/prod"}},
+		"selected by class":            {documents: []string{strings.Replace(cluster, "classes", "team", 1), configHead + `{cluster: {selector: {matchLabels: {clusterclass-name.fleet.addons.cluster.x-k8s.io: standard}}}}`}, objects: []string{"Cluster team/prod"}, notes: []string{strings.Replace(noClass, "classes/", "team/", 1)}},
+		"naming":                       {documents: []string{plain, configHead + `{cluster: {naming: {prefix: a-, suffix: -b}}}`}, objects: []string{"Cluster team/a-prod-b"}},
+		"shortened":                    {documents: []string{strings.Replace(plain, "prod", "prod.eu", 1)}, objects: []string{"Cluster team/prod-eu-2740657d"}, notes: []string{`Cluster team/prod.eu: the name is not valid in Fleet and becomes "prod-eu-2740657d"`}},
+		"generateName":                 {documents: []string{strings.Replace(plain, "name: prod", "generateName: prod-", 1)}, notes: []string{"Cluster team/ has no name yet (generateName); its Fleet Cluster is named once it has one"}},
+		"without a namespace":          {documents: []string{strings.Replace(plain, ", namespace: team", "", 1)}, objects: []string{"Cluster default/prod"}},
+		"a List":                       {documents: []string{"{apiVersion: v1, kind: List, items: [{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {name: prod}}]}"}, objects: []string{"Cluster default/prod"}},
+		"a reference that is missing":  {documents: []string{plain + "spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: KubeadmControlPlane, name: cp}}"}, objects: []string{"Cluster team/prod"}, notes: []string{"Cluster team/prod: KubeadmControlPlane cp is not among the manifests; the template values below lack it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects, notes, _ := render(t, test.documents...)
@@ -98,14 +98,14 @@ func TestRenderRefuses(t *testing.T) {
 		documents []string
 		want      string
 	}{
-		"two Clusters of one name":  {[]string{strings.Replace(plain, "prod", "a-b", 1), strings.Replace(plain, "{name: prod,", `{name: other, annotations: {fleet.addons.cluster.x-k8s.io/cluster-name: a-b},`, 1)}, "Cluster team/a-b and Cluster team/other would share Cluster team/a-b; rename one of them"},
-		"a Cluster twice":           {[]string{plain, plain}, "Cluster team/prod and Cluster team/prod would share Cluster team/prod"},
-		"a class twice":             {[]string{class, class}, "ClusterClass standard and ClusterClass standard would share ClusterGroup classes/standard"},
-		"selectors that do not fit": {[]string{configHead + `{cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`}, "spec.cluster.selector: "},
-		"v1beta1":                   {[]string{strings.Replace(plain, "v1beta2", "v1beta1", 1)}, "document 1, Cluster prod: is cluster.x-k8s.io/v1beta1; convert it"},
-		"a second config":           {[]string{configHead + `{}`, configHead + `{}`}, "document 2, FleetAddonConfig fleet-addon-config: is a second FleetAddonConfig"},
-		"an unknown field":          {[]string{configHead + `{cluster: {namming: {}}}`}, `unknown field "spec.cluster.namming"`},
-		"no Cluster":                {[]string{class, plain + "spec: []"}, "document 2, Cluster prod: json: cannot unmarshal array"},
+		"two Clusters of one name":        {[]string{strings.Replace(plain, "prod", "a-b", 1), strings.Replace(plain, "{name: prod,", `{name: other, annotations: {fleet.addons.cluster.x-k8s.io/cluster-name: a-b},`, 1)}, "Cluster team/a-b and Cluster team/other would share Cluster team/a-b; rename one of them"},
+		"a Cluster twice":                 {[]string{plain, plain}, "Cluster team/prod and Cluster team/prod would share Cluster team/prod"},
+		"a class twice":                   {[]string{class, class}, "ClusterClass standard and ClusterClass standard would share ClusterGroup classes/standard"},
+		"selectors that cannot be parsed": {[]string{configHead + `{cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`}, "spec.cluster.selector: "},
+		"v1beta1":                         {[]string{strings.Replace(plain, "v1beta2", "v1beta1", 1)}, "document 1, Cluster prod: is cluster.x-k8s.io/v1beta1; convert it"},
+		"a second config":                 {[]string{configHead + `{}`, configHead + `{}`}, "document 2, FleetAddonConfig fleet-addon-config: is a second FleetAddonConfig"},
+		"an unknown field":                {[]string{configHead + `{cluster: {namming: {}}}`}, `unknown field "spec.cluster.namming"`},
+		"no Cluster":                      {[]string{class, plain + "spec: []"}, "document 2, Cluster prod: json: cannot unmarshal array"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := rendered(test.documents...)

@@ -13,17 +13,17 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// Reader reads the settings in force from a cached FleetAddonConfig.
+// Reader reads the effective settings from a cached FleetAddonConfig.
 type Reader struct {
 	config client.Reader
 
 	mu sync.Mutex
-	// last holds the settings that were read last. Every event reads the settings, and they change a few times a
-	// year, so parsing them once is enough.
+	// last holds the settings that were read last. Every event reads the settings, but they change only a few
+	// times a year, so they are parsed once.
 	last *InForce
 }
 
-// InForce are the settings in force, read-only.
+// InForce are the effective settings, read-only.
 type InForce struct {
 	Settings
 	// Config is the FleetAddonConfig that the settings come from, as cached; nil if there is none.
@@ -39,7 +39,7 @@ type InForce struct {
 // NewReader returns a Reader on a cache.
 func NewReader(cache client.Reader) *Reader { return &Reader{config: cache} }
 
-// Current returns the settings in force.
+// Current returns the effective settings.
 func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 	config, err := r.get(ctx)
 	if err != nil {
@@ -69,13 +69,14 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 func effectOf(in Settings) (string, error) {
 	agentInitiated := in.Cluster.AgentInitiatedSelector.String()
 	in.Cluster.Prefix, in.Cluster.Suffix, in.Cluster.Selector, in.Cluster.NamespaceSelector = "", "", nil, nil
-	in.Cluster.AgentInitiatedSelector = nil // A selector would encode as nothing.
+	in.Cluster.AgentInitiatedSelector = nil // A parsed selector would be encoded as an empty object.
+	in.Mappings = nil
 	effect, err := json.Marshal([]any{in, agentInitiated})
 	return string(effect), err
 }
 
-// isSame reports whether two FleetAddonConfigs ask for the same. Usually they are the same version. A write of the
-// status changes the version, but not the settings.
+// isSame reports whether two FleetAddonConfigs have the same settings. Usually they are the same version; a write
+// of the status changes only the version.
 func isSame(a, b *addonsv1.FleetAddonConfig) bool {
 	if a == nil || b == nil {
 		return a == b

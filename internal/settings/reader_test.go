@@ -29,7 +29,7 @@ func (o *oneConfig) Get(_ context.Context, key client.ObjectKey, into client.Obj
 	return nil
 }
 
-// TestReader checks that the Reader keeps the parsed settings until the FleetAddonConfig asks for other ones.
+// TestReader checks that the Reader keeps the parsed settings until the FleetAddonConfig has different ones.
 func TestReader(t *testing.T) {
 	config := func(uid types.UID, version, prefix, selector string) *addonsv1.FleetAddonConfig {
 		return &addonsv1.FleetAddonConfig{
@@ -58,7 +58,7 @@ func TestReader(t *testing.T) {
 		{config("1", "13", "c-", "Nonsense"), "c-", true, false},
 		{config("1", "14", "d-", "Exists"), "d-", false, true},
 		{nil, "", false, true},
-		{config("2", "14", "e-", "Exists"), "e-", false, true}, // Another object, perhaps from a backup.
+		{config("2", "14", "e-", "Exists"), "e-", false, true}, // The object was recreated, perhaps from a backup.
 	} {
 		cache.config = test.config
 		in, err := reader.Current(t.Context())

@@ -1,6 +1,6 @@
-// Package settings computes the settings in force from a FleetAddonConfig, which may be whole, partial or missing.
-// It owns every default: a missing section or field means its default, never "off" (docs/reference.md). Except for
-// Reader, it is pure and needs no cluster.
+// Package settings computes the effective settings from a FleetAddonConfig, which may be complete, partial or
+// missing. It owns every default: a missing section or field means its default, never "off" (docs/reference.md).
+// Except for Reader, it is pure and needs no cluster.
 package settings
 
 import (
@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -21,12 +22,15 @@ import (
 // DefaultAgentNamespace is where the Fleet agent runs on an imported cluster.
 const DefaultAgentNamespace = "fleet-addon-agent"
 
-// Settings are the settings in force.
+// Settings are the effective settings.
 type Settings struct {
 	// ConfigName is the name of the FleetAddonConfig that claims Clusters.
 	ConfigName string
 	Cluster    Cluster
 	Class      Class
+	// Mappings are the keys of the BundleNamespaceMappings into workspaces of Rancher that the
+	// administrator asks for. They matter to no Cluster.
+	Mappings []types.NamespacedName
 }
 
 // Cluster holds the settings for CAPI Clusters.
@@ -57,9 +61,8 @@ type Class struct {
 	Enabled, PatchResource, SetOwnerReferences bool
 }
 
-// From returns the settings that a FleetAddonConfig asks for. Nil stands for no
-// FleetAddonConfig at all and gives the defaults. The error names the field of each
-// selector that cannot be parsed; the settings are then unusable.
+// From returns the settings of a FleetAddonConfig. Nil means that there is no FleetAddonConfig, and gives the
+// defaults. The error names the field of each selector that cannot be parsed; the settings are then unusable.
 func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 	var spec addonsv1.FleetAddonConfigSpec
 	if config != nil {
@@ -104,7 +107,20 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 			PatchResource:      ptr.Deref(class.PatchResource, true),
 			SetOwnerReferences: ptr.Deref(class.SetOwnerReferences, true),
 		},
+		Mappings: MappingsOf(config),
 	}, nil
+}
+
+// MappingsOf returns the keys of the BundleNamespaceMappings that a FleetAddonConfig asks for: a
+// mapping is in the namespace of the Bundles, and has the name of the workspace.
+func MappingsOf(config *addonsv1.FleetAddonConfig) (keys []types.NamespacedName) {
+	if config == nil || config.Spec.Rancher == nil {
+		return nil
+	}
+	for _, mapping := range config.Spec.Rancher.BundleMappings {
+		keys = append(keys, types.NamespacedName{Namespace: mapping.Namespace, Name: mapping.Workspace})
+	}
+	return keys
 }
 
 // ClassPolicy returns how strictly, and for which verb, the webhook checks the use of a class in another namespace.
@@ -148,7 +164,7 @@ func asksForServer(server *addonsv1.Server) bool {
 }
 
 // Retained returns the settings for a FleetAddonConfig whose selectors cannot be parsed: disabled, so that
-// everything stays as it is, and otherwise as the FleetAddonConfig asks.
+// everything stays as it is, and otherwise as in the FleetAddonConfig.
 func Retained(config *addonsv1.FleetAddonConfig) Settings {
 	rest := config.DeepCopy()
 	if rest != nil && rest.Spec.Cluster != nil {
@@ -162,7 +178,7 @@ func Retained(config *addonsv1.FleetAddonConfig) Settings {
 	return retained
 }
 
-// Default returns the settings in force without a FleetAddonConfig.
+// Default returns the effective settings without a FleetAddonConfig.
 func Default() Settings {
 	defaults, err := From(nil)
 	if err != nil { // From fails on selectors only, and there are none.

@@ -150,7 +150,7 @@ func TestClassPolicy(t *testing.T) {
 	}
 }
 
-// unconfigured are the settings in force without a FleetAddonConfig.
+// unconfigured are the effective settings without a FleetAddonConfig.
 func unconfigured() Settings {
 	in := documented()
 	in.Cluster.Unconfigured = true
@@ -182,12 +182,12 @@ func TestUnparsableSelectors(t *testing.T) {
 		cluster addonsv1.ClusterConfig
 		want    []string
 	}{
-		"unknown operator":        {cluster: addonsv1.ClusterConfig{Selector: bad}, want: []string{`spec.cluster.selector: "Is" is not a valid label selector operator`}},
-		"namespaceSelector":       {cluster: addonsv1.ClusterConfig{NamespaceSelector: bad}, want: []string{"spec.cluster.namespaceSelector: "}},
-		"both":                    {cluster: addonsv1.ClusterConfig{Selector: bad, NamespaceSelector: bad}, want: []string{"spec.cluster.selector: ", "spec.cluster.namespaceSelector: "}},
-		"In without values":       {cluster: addonsv1.ClusterConfig{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "In"}}}}, want: []string{"spec.cluster.selector: "}},
-		"no label key":            {cluster: addonsv1.ClusterConfig{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a b": "c"}}}, want: []string{"spec.cluster.selector: "}},
-		"the rest does not count": {cluster: addonsv1.ClusterConfig{Selector: bad, Enabled: ptr.To(false)}, want: []string{"spec.cluster.selector: "}},
+		"unknown operator":           {cluster: addonsv1.ClusterConfig{Selector: bad}, want: []string{`spec.cluster.selector: "Is" is not a valid label selector operator`}},
+		"namespaceSelector":          {cluster: addonsv1.ClusterConfig{NamespaceSelector: bad}, want: []string{"spec.cluster.namespaceSelector: "}},
+		"both":                       {cluster: addonsv1.ClusterConfig{Selector: bad, NamespaceSelector: bad}, want: []string{"spec.cluster.selector: ", "spec.cluster.namespaceSelector: "}},
+		"In without values":          {cluster: addonsv1.ClusterConfig{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "In"}}}}, want: []string{"spec.cluster.selector: "}},
+		"no label key":               {cluster: addonsv1.ClusterConfig{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a b": "c"}}}, want: []string{"spec.cluster.selector: "}},
+		"other fields do not matter": {cluster: addonsv1.ClusterConfig{Selector: bad, Enabled: ptr.To(false)}, want: []string{"spec.cluster.selector: "}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -197,11 +197,11 @@ func TestUnparsableSelectors(t *testing.T) {
 			}
 			for _, part := range test.want {
 				if !strings.Contains(err.Error(), part) {
-					t.Errorf("the error %q does not say %q", err, part)
+					t.Errorf("the error %q does not contain %q", err, part)
 				}
 			}
 			if diff := cmp.Diff(Settings{}, got, selectors); diff != "" {
-				t.Errorf("settings beside an error (-want +got):\n%s", diff)
+				t.Errorf("settings returned with an error (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -19,6 +20,12 @@ const (
 	// RancherAnnotation on a Cluster takes precedence over spec.rancher.mode of the
 	// FleetAddonConfig, and has the same values.
 	RancherAnnotation = Domain + "/rancher"
+	// ManagementAnnotation on a Cluster holds the name of the management Cluster through which Rancher
+	// manages it, or has managed it. Muster writes it before it attaches the Cluster, and removes it
+	// when neither that management Cluster nor a Fleet Cluster of it is left: until then, Rancher's
+	// agent may run, whatever the conditions of the Cluster say. A forged one keeps the user's own
+	// Cluster waiting, and whoever may edit the Cluster can remove it.
+	ManagementAnnotation = Domain + "/rancher-cluster"
 	// OriginNamespaceLabel on Rancher's Fleet Cluster holds the namespace of the CAPI Cluster that is
 	// attached to it. One workspace holds the Fleet Clusters of many namespaces.
 	OriginNamespaceLabel = "cluster-namespace." + Domain
@@ -117,6 +124,10 @@ type RancherObjects interface {
 	ProvisioningOf(management string) []Provisioning
 	// FleetCluster returns a Fleet Cluster, or nil.
 	FleetCluster(key types.NamespacedName) metav1.Object
+	// FleetClustersOf returns the Fleet Clusters that carry the label of a management Cluster.
+	FleetClustersOf(management string) []types.NamespacedName
+	// Reads reports whether Muster reads the Fleet Clusters of a namespace.
+	Reads(namespace string) bool
 }
 
 // Way specifies how a Cluster comes into Fleet in a management cluster with Rancher.
@@ -139,6 +150,10 @@ type Beside struct {
 	For string
 	// Fleet is the Fleet Cluster that Rancher has for it; zero if there is none.
 	Fleet types.NamespacedName
+	// Management is the value that ManagementAnnotation should have; empty for none.
+	Management string
+	// Left is the management Cluster that the annotation names, if nothing of it is left.
+	Left string
 	// RemovesAgent means that an older Turtles removes an agent from its default namespace.
 	RemovesAgent bool
 }
@@ -154,30 +169,41 @@ func RancherMode(in settings.Cluster, annotations map[string]string) addonsv1.Ra
 	}
 }
 
-// BesideRancher decides, from Rancher's objects, how a Cluster comes into Fleet. Attached are the
-// existing Fleet Clusters that the Cluster was attached to: while there is one, its agent runs.
-func BesideRancher(in settings.Cluster, cluster metav1.Object, namespaceLabels map[string]string, rancher RancherObjects, attached []types.NamespacedName) Beside {
+// ManagementNotedOn returns the value of ManagementAnnotation on a Cluster; empty if no management
+// Cluster can have that name.
+func ManagementNotedOn(cluster metav1.Object) string {
+	name := cluster.GetAnnotations()[ManagementAnnotation]
+	if len(validation.IsDNS1123Label(name)) > 0 {
+		return ""
+	}
+	return name
+}
+
+// BesideRancher decides, from Rancher's objects, how a Cluster comes into Fleet.
+func BesideRancher(in settings.Cluster, cluster metav1.Object, namespaceLabels map[string]string, rancher RancherObjects) Beside {
 	mode := RancherMode(in, cluster.GetAnnotations())
 	if mode == addonsv1.RancherOff {
 		return Beside{Way: Import}
 	}
-	management, provisioning, waits := managing(cluster, namespaceLabels, rancher, attached)
+	management, provisioning, waits := managing(cluster, namespaceLabels, rancher)
 	fleet, wrong := fleetClusterOf(management, provisioning, rancher)
+	noted := ManagementNotedOn(cluster)
 	_, keeps := cluster.GetLabels()[KeepAgentLabel]
-	beside := Beside{Way: Wait, Fleet: fleet, RemovesAgent: management.Name != "" && management.Ready && !management.Migrated && !keeps}
+	beside := Beside{
+		Way: Wait, Fleet: fleet, Management: cmp.Or(management.Name, noted),
+		RemovesAgent: management.Name != "" && management.Ready && !management.Migrated && !keeps,
+	}
 	switch {
 	case mode == addonsv1.RancherImport:
-		beside.Way = Import
+		beside.Way, beside.Management = Import, ""
 	case waits != "":
 		beside.For = waits
-	case management.Name == "" && len(attached) > 0:
-		beside.For = fmt.Sprintf("Fleet Cluster %q of Rancher, which it was attached to, to go: Rancher no longer manages the Cluster, and the agent of that Fleet Cluster may still run", attached[0])
-	case management.Name == "":
-		beside.Way = Import
 	case management.ExternallyManaged && fleet.Name != "":
 		beside.For = fmt.Sprintf("Fleet Cluster %q of Rancher to go: management Cluster %q is externally managed now", fleet, management.Name)
-	case management.ExternallyManaged:
-		beside.Way = Import
+	case management.Name == "" || management.ExternallyManaged:
+		if beside.For = leftOf(noted, rancher); beside.For == "" {
+			beside.Way, beside.Management, beside.Left = Import, "", noted
+		}
 	case management.Deleting:
 		beside.For = fmt.Sprintf("management Cluster %q to be deleted", management.Name)
 	case wrong != "":
@@ -194,13 +220,35 @@ func BesideRancher(in settings.Cluster, cluster metav1.Object, namespaceLabels m
 	return beside
 }
 
+// leftOf says what a Cluster waits for after Rancher has let go of it; empty if nothing is left of the
+// management Cluster.
+func leftOf(management string, rancher RancherObjects) string {
+	if management == "" {
+		return ""
+	}
+	if left := rancher.FleetClustersOf(management); len(left) > 0 {
+		return LeftBehind(management, left[0])
+	}
+	if found, ok := rancher.Management(management); ok && !found.ExternallyManaged {
+		return fmt.Sprintf("management Cluster %q to go, or to name the Cluster in its labels again: Rancher may make a Fleet Cluster for it; if it has nothing to do with this Cluster, remove the annotation %s",
+			management, ManagementAnnotation)
+	}
+	return ""
+}
+
+// LeftBehind says that a Cluster waits for a Fleet Cluster that Rancher has left behind.
+func LeftBehind(management string, fleet types.NamespacedName) string {
+	return fmt.Sprintf("Fleet Cluster %q of Rancher to go: Rancher no longer manages the Cluster, and the agent of that Fleet Cluster may still run; if it does not, delete that Fleet Cluster, or remove the annotation %s=%s",
+		fleet, ManagementAnnotation, management)
+}
+
 // managing returns the management Cluster through which Rancher manages a Cluster, and its
 // provisioning Cluster, if there are any. If Rancher will manage the Cluster, waits says what the
 // Cluster still waits for.
 //
 // A user who may edit a management or a provisioning Cluster can write any label on it. So the labels
 // count only if the Cluster itself, or its Namespace, says that Turtles imports it.
-func managing(cluster metav1.Object, namespaceLabels map[string]string, rancher RancherObjects, attached []types.NamespacedName) (_ Management, _ Provisioning, waits string) {
+func managing(cluster metav1.Object, namespaceLabels map[string]string, rancher RancherObjects) (_ Management, _ Provisioning, waits string) {
 	if !rancher.IsThere() {
 		return Management{}, Provisioning{}, ""
 	}
@@ -213,33 +261,15 @@ func managing(cluster metav1.Object, namespaceLabels map[string]string, rancher 
 	if !isImported && !willBe {
 		return Management{}, Provisioning{}, ""
 	}
-	type claim struct {
-		management   Management
-		provisioning Provisioning
-	}
-	var claims []claim
-	for _, management := range rancher.Claims(types.NamespacedName{Namespace: cluster.GetNamespace(), Name: cluster.GetName()}) {
-		// Rancher makes one provisioning Cluster from a management Cluster of Turtles, of the same
-		// name. If Rancher made the management Cluster from the provisioning Cluster instead, a user
-		// has chosen the labels.
-		made := rancher.ProvisioningOf(management.Name)
-		if management.FromProvisioning || slices.ContainsFunc(made, func(p Provisioning) bool { return p.Name != management.Name }) {
-			continue
-		}
-		if len(made) == 1 {
-			claims = append(claims, claim{management, made[0]})
-		} else {
-			claims = append(claims, claim{management: management})
-		}
-	}
+	claims, dropped := claimsOn(cluster, rancher)
 	switch {
 	case len(claims) == 1:
 		return claims[0].management, claims[0].provisioning, ""
 	case len(claims) > 1:
-		// If the Cluster is attached to the Fleet Cluster of one of them, that one keeps it.
+		// The one through which Rancher has managed the Cluster so far keeps it.
 		var names []string
 		for _, claim := range claims {
-			if fleet, _ := fleetClusterOf(claim.management, claim.provisioning, rancher); slices.Contains(attached, fleet) {
+			if claim.management.Name == ManagementNotedOn(cluster) {
 				return claim.management, claim.provisioning, ""
 			}
 			names = append(names, claim.management.Name)
@@ -248,9 +278,44 @@ func managing(cluster metav1.Object, namespaceLabels map[string]string, rancher 
 		return Management{}, Provisioning{}, fmt.Sprintf("the labels %s and %s to be taken off all management Clusters but its own: %s name it", managementOwnerLabel, managementOwnerNamespaceLabel, strings.Join(names, ", "))
 	case willBe && !isDone:
 		return Management{}, Provisioning{}, fmt.Sprintf("Turtles to make its management Cluster: the label %s asks for that", autoImportLabel)
+	case isImported && len(dropped) > 0:
+		slices.Sort(dropped)
+		return Management{}, Provisioning{}, fmt.Sprintf("the labels %s and %s to be taken off the management Clusters that Rancher made from provisioning Clusters: %s name it, and Turtles has imported it; if Rancher no longer manages it, choose mode Import for it",
+			managementOwnerLabel, managementOwnerNamespaceLabel, strings.Join(dropped, ", "))
 	default:
 		return Management{}, Provisioning{}, ""
 	}
+}
+
+// claim is a management Cluster whose labels name a Cluster, with its provisioning Cluster.
+type claim struct {
+	management   Management
+	provisioning Provisioning
+}
+
+// claimsOn returns the claims that count, and the names of the management Clusters whose claims do
+// not. Rancher makes one provisioning Cluster from a management Cluster of Turtles, of the same name.
+// If Rancher made the management Cluster from the provisioning Cluster instead, a user has chosen the
+// labels.
+func claimsOn(cluster metav1.Object, rancher RancherObjects) (claims []claim, dropped []string) {
+	for _, management := range rancher.Claims(types.NamespacedName{Namespace: cluster.GetNamespace(), Name: cluster.GetName()}) {
+		made := provisioningOf(management, rancher)
+		switch {
+		case management.FromProvisioning, slices.ContainsFunc(made, func(p Provisioning) bool { return p.Name != management.Name }):
+			dropped = append(dropped, management.Name)
+		case len(made) > 0:
+			claims = append(claims, claim{management, made[0]})
+		default:
+			claims = append(claims, claim{management: management})
+		}
+	}
+	return claims, dropped
+}
+
+// provisioningOf returns the provisioning Clusters of a management Cluster. They are in its workspace:
+// in another namespace, a user can name any management Cluster in the status of his own.
+func provisioningOf(management Management, rancher RancherObjects) []Provisioning {
+	return slices.DeleteFunc(rancher.ProvisioningOf(management.Name), func(p Provisioning) bool { return p.Namespace != management.Workspace })
 }
 
 // provisioned does the same as managing for a Cluster that Rancher made from a provisioning Cluster of
@@ -268,8 +333,12 @@ func provisioned(cluster metav1.Object, owner *metav1.OwnerReference, rancher Ra
 	if !found {
 		return Management{}, Provisioning{}, fmt.Sprintf("management Cluster %q of provisioning Cluster %q", provisioning.Management, key)
 	}
-	if others := rancher.ProvisioningOf(management.Name); len(others) != 1 {
-		return Management{}, Provisioning{}, fmt.Sprintf("management Cluster %q to be that of one provisioning Cluster: %d name it", management.Name, len(others))
+	if made := provisioningOf(management, rancher); len(made) > 1 {
+		return Management{}, Provisioning{}, fmt.Sprintf("management Cluster %q to be that of one provisioning Cluster: %d name it", management.Name, len(made))
+	}
+	// A user can make the provisioning Cluster of an import the owner of a Cluster of his own.
+	if !management.FromProvisioning {
+		return Management{}, Provisioning{}, fmt.Sprintf("management Cluster %q to be one that Rancher made from provisioning Cluster %q, which owns it: it is that of an import, and of another Cluster", management.Name, key)
 	}
 	return management, provisioning, ""
 }
@@ -290,6 +359,9 @@ func fleetClusterOf(management Management, provisioning Provisioning, rancher Ra
 	if management.Workspace == "" || provisioning.Name == "" {
 		return types.NamespacedName{}, ""
 	}
+	if !rancher.Reads(management.Workspace) {
+		return types.NamespacedName{}, fmt.Sprintf("the syncer to read workspace %q, where the Fleet Cluster of management Cluster %q is: its flag --namespace keeps it out", management.Workspace, management.Name)
+	}
 	key := types.NamespacedName{Namespace: management.Workspace, Name: provisioning.Name}
 	fleet := rancher.FleetCluster(key)
 	switch {
@@ -304,12 +376,20 @@ func fleetClusterOf(management Management, provisioning Provisioning, rancher Ra
 	}
 }
 
-// IsAttached reports whether a Fleet Cluster is attached to a CAPI Cluster. It proves nothing: any
-// user who may write the Fleet Cluster can write the annotations, and use the name of the field
-// manager.
+// IsAttached reports whether a Fleet Cluster of Rancher's is attached to a CAPI Cluster. It proves
+// nothing: any user who may write the Fleet Cluster can write the label and the annotations, and use
+// the name of the field manager.
 func IsAttached(fleetCluster metav1.Object) bool {
-	return fleetCluster.GetAnnotations()[AttachedAnnotation] != "" &&
+	return fleetCluster.GetLabels()[RancherClusterLabel] != "" && fleetCluster.GetAnnotations()[AttachedAnnotation] != "" &&
 		slices.ContainsFunc(fleetCluster.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool { return entry.Manager == AttachManager })
+}
+
+// IsAttachedTo reports whether a Fleet Cluster of Rancher's is attached to this CAPI Cluster, and not
+// to an earlier one of the same name.
+func IsAttachedTo(fleetCluster, cluster metav1.Object) bool {
+	annotations := fleetCluster.GetAnnotations()
+	return IsAttached(fleetCluster) && annotations[AttachedUIDAnnotation] == string(cluster.GetUID()) &&
+		annotations[AttachedAnnotation] == cluster.GetNamespace()+"/"+cluster.GetName()
 }
 
 // WorkspaceGroupName returns the name of the ClusterGroup, in a workspace, for the Clusters of a

@@ -22,7 +22,7 @@ type world struct {
 	managements     []Management
 	provisionings   []Provisioning
 	fleets          []metav1.ObjectMeta
-	attached        []types.NamespacedName
+	unread          string
 }
 
 var _ RancherObjects = (*world)(nil)
@@ -67,6 +67,21 @@ func (w *world) FleetCluster(key types.NamespacedName) metav1.Object {
 		}
 	}
 	return nil
+}
+
+func (w *world) FleetClustersOf(management string) (found []types.NamespacedName) {
+	for _, fleet := range w.fleets {
+		if fleet.Labels[RancherClusterLabel] == management {
+			found = append(found, types.NamespacedName{Namespace: fleet.Namespace, Name: fleet.Name})
+		}
+	}
+	return found
+}
+func (w *world) Reads(namespace string) bool { return namespace != w.unread }
+
+// noted sets the annotation that names the management Cluster.
+func (w *world) noted(management string) {
+	metav1.SetMetaDataAnnotation(&w.cluster.ObjectMeta, ManagementAnnotation, management)
 }
 
 // imported is a Cluster that Turtles and Rancher have imported: team/one as c-abcde, in workspace ws.
@@ -134,8 +149,8 @@ func TestBesideRancher(t *testing.T) {
 		"attached, not ready now":      {world: imported(func(w *world) { w.managements[0].Ready = false }), way: Attach, fleet: theirs},
 		"the mark is gone":             {world: imported(func(w *world) { w.cluster.Labels = nil }), way: Attach, fleet: theirs},
 		"being deleted":                {world: imported(func(w *world) { w.managements[0].Deleting = true }), way: Wait, waits: `"c-abcde" to be deleted`, fleet: theirs},
-		"gone, its Fleet Cluster not":  {world: imported(func(w *world) { w.managements, w.cluster.Labels, w.attached = nil, nil, []types.NamespacedName{theirs} }), way: Wait, waits: "may still run"},
-		"Rancher gone, it not":         {world: imported(func(w *world) { w.gone, w.attached = true, []types.NamespacedName{theirs} }), way: Wait, waits: "may still run"},
+		"gone, its Fleet Cluster not":  {world: imported(func(w *world) { w.managements, w.cluster.Labels = nil, nil; w.noted("c-abcde") }), way: Wait, waits: "may still run"},
+		"Rancher gone, it not":         {world: imported(func(w *world) { w.gone = true; w.noted("c-abcde") }), way: Wait, waits: "may still run"},
 		"externally managed":           {world: imported(func(w *world) { w.managements[0].ExternallyManaged = true; w.fleets = nil })},
 		"externally managed now":       {world: imported(func(w *world) { w.managements[0].ExternallyManaged = true }), way: Wait, waits: "externally managed now", fleet: theirs},
 		"mode Import":                  {world: imported(func(w *world) { w.mode = addonsv1.RancherImport }), fleet: theirs},
@@ -150,7 +165,7 @@ func TestBesideRancher(t *testing.T) {
 		"two name it": {world: imported(func(w *world) { w.managements = append(w.managements, claim("c-evil1", nil)) }), way: Wait, waits: "c-abcde, c-evil1 name it"},
 		"two name it, one was first": {world: imported(func(w *world) {
 			w.managements = append(w.managements, claim("c-evil1", nil))
-			w.attached = []types.NamespacedName{theirs}
+			w.noted("c-abcde")
 		}), way: Attach, fleet: theirs},
 		"one of a namesake":           {world: imported(func(w *world) { w.managements[0].Owner.Namespace = "other" }), way: Wait, waits: "Turtles"},
 		"RKE2":                        {world: provisionedWorld(nil), way: Attach, fleet: types.NamespacedName{Namespace: "ws", Name: "edge"}},
@@ -159,8 +174,35 @@ func TestBesideRancher(t *testing.T) {
 		"RKE2, another UID":           {world: provisionedWorld(func(w *world) { w.provisionings[0].UID = "q" }), way: Wait, waits: "which owns it"},
 		"RKE2, another name":          {world: provisionedWorld(func(w *world) { w.cluster.Name = "other" }), way: Wait, waits: "which owns it"},
 		"RKE2, a management Cluster of two": {world: provisionedWorld(func(w *world) {
-			w.provisionings = append(w.provisionings, Provisioning{NamespacedName: types.NamespacedName{Namespace: "other", Name: "evil"}, Management: "c-m-1"})
+			w.provisionings = append(w.provisionings, Provisioning{NamespacedName: types.NamespacedName{Namespace: "ws", Name: "evil"}, Management: "c-m-1"})
 		}), way: Wait, waits: "2 name it"},
+		"RKE2, one in another namespace": {world: provisionedWorld(func(w *world) {
+			w.provisionings = append(w.provisionings, Provisioning{NamespacedName: types.NamespacedName{Namespace: "other", Name: "evil"}, Management: "c-m-1"})
+		}), way: Attach, fleet: types.NamespacedName{Namespace: "ws", Name: "edge"}},
+		"RKE2, of an import": {world: provisionedWorld(func(w *world) { w.managements[0].FromProvisioning = false }), way: Wait, waits: "that of an import"},
+		"one in another namespace names it": {world: imported(func(w *world) {
+			w.provisionings = append(w.provisionings, Provisioning{NamespacedName: types.NamespacedName{Namespace: "other", Name: "evil"}, Management: "c-abcde"})
+		}), way: Attach, fleet: theirs},
+		"a dropped claim": {world: imported(func(w *world) {
+			w.managements[0].FromProvisioning, w.cluster.Labels = true, nil
+		}), way: Wait, waits: "c-abcde name it"},
+		"a dropped claim, not imported": {world: imported(func(w *world) {
+			w.managements[0].FromProvisioning, w.cluster.Finalizers, w.cluster.Annotations = true, nil, map[string]string{importedAnnotation: "true"}
+		})},
+		"noted, its labels are gone": {world: imported(func(w *world) {
+			w.managements[0].Owner.Name, w.fleets, w.cluster.Labels = "", nil, nil
+			w.noted("c-abcde")
+		}), way: Wait, waits: "to name the Cluster in its labels again"},
+		"noted, all is gone":    {world: imported(func(w *world) { w.managements, w.fleets, w.cluster.Labels = nil, nil, nil; w.noted("c-abcde") })},
+		"noted, another has it": {world: imported(func(w *world) { w.noted("c-older") }), way: Attach, fleet: theirs},
+		"noted, in another workspace": {world: imported(func(w *world) {
+			w.managements[0].ExternallyManaged, w.managements[0].Workspace = true, ""
+			w.noted("c-abcde")
+		}), way: Wait, waits: "may still run"},
+		"noted, it never was in Rancher":    {world: imported(func(w *world) { w.cluster.Labels, w.cluster.Finalizers = nil, nil; w.noted("c-abcde") }), way: Wait, waits: ManagementAnnotation},
+		"noted, mode Import":                {world: imported(func(w *world) { w.mode, w.managements = addonsv1.RancherImport, nil; w.noted("c-abcde") }), fleet: types.NamespacedName{}},
+		"noted, nothing has such a name":    {world: imported(func(w *world) { *w = world{}; w.noted("not a name/at all") })},
+		"a workspace that Muster reads not": {world: imported(func(w *world) { w.unread = "ws" }), way: Wait, waits: "--namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := settings.Default().Cluster
@@ -170,7 +212,14 @@ func TestBesideRancher(t *testing.T) {
 			if test.cluster.Name == "" {
 				test.cluster.Namespace, test.cluster.Name = "team", "one"
 			}
-			got := BesideRancher(in, &test.cluster, test.namespaceLabels, test.world, test.attached)
+			got := BesideRancher(in, &test.cluster, test.namespaceLabels, test.world)
+			noted := ManagementNotedOn(&test.cluster)
+			switch {
+			case got.Way == Import && got.Management != "", got.Way == Attach && got.Management == "":
+				t.Errorf("%s, and %q is to be noted", got.Way, got.Management)
+			case got.Left != "" && (got.Way != Import || got.Left != noted), got.Way == Wait && noted != "" && got.Management == "":
+				t.Errorf("%q was noted, got %+v", noted, got)
+			}
 			if got.Way != test.way || got.Fleet != test.fleet || !strings.Contains(got.For, test.waits) || (got.For == "") != (test.way != Wait) {
 				t.Errorf("got %+v; want %q, %s, waiting for %q", got, test.way, test.fleet, test.waits)
 			}
@@ -192,7 +241,7 @@ func TestRemovesAgent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := imported(test.change)
-			if got := BesideRancher(settings.Default().Cluster, &w.cluster, nil, w, nil); got.RemovesAgent != test.want {
+			if got := BesideRancher(settings.Default().Cluster, &w.cluster, nil, w); got.RemovesAgent != test.want {
 				t.Errorf("got %v", got.RemovesAgent)
 			}
 		})

@@ -30,7 +30,7 @@ func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
 		return err
 	}
 	s.rancher = have
-	if s.unresolved != "" || stamp.IsAttached(have) && !s.in.Cluster.PatchResource {
+	if s.unresolved != "" || stamp.IsAttachedTo(have, s.cluster) && !s.in.Cluster.PatchResource {
 		return nil // The attached fields stay as they are.
 	}
 	class, err := classMetadata(ctx, r.Client, s.subject.Class)
@@ -49,18 +49,30 @@ func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
 	if s.others = others; !lacks && want.Annotations[desired.HashAnnotation] == have.Annotations[desired.HashAnnotation] {
 		return nil
 	}
-	if s.rancher, s.others, err = r.applyAttachment(ctx, want); err != nil {
+	written, others, err := r.applyAttachment(ctx, want)
+	switch {
+	case err != nil:
 		return err
+	case written == nil:
+		s.foreign = fmt.Sprintf("Fleet Cluster %q of Rancher is not attached: the annotations %s and %s are those of another writer there, and say %q; who wrote them must take them off",
+			s.beside.Fleet, stamp.AttachedAnnotation, stamp.AttachedUIDAnnotation, have.Annotations[stamp.AttachedAnnotation])
+	default:
+		s.rancher, s.others = written, others
 	}
-	return r.detach(ctx, s)
+	return nil
 }
 
 // applyAttachment applies an attachment. If other managers own some of its fields with other values,
-// it leaves these fields out and returns their names.
+// it leaves these fields out and returns their names. It writes nothing if the annotations that say
+// whose the attachment is are among them: without these, nobody would take the other fields off again.
 func (r *clusterReconciler) applyAttachment(ctx context.Context, want *fleetv1.Cluster) (written *fleetv1.Cluster, others []string, err error) {
 	defer func() { metrics.Applied("Cluster", "attached", err) }()
 	written, err = r.applyAttached(ctx, want)
-	if others = conflictsOf(err); len(others) > 0 {
+	others = conflictsOf(err)
+	switch {
+	case desired.NamesAttached(others):
+		return nil, others, nil
+	case len(others) > 0:
 		written, err = r.applyAttached(ctx, desired.Without(want, others))
 	}
 	return written, others, err
@@ -114,13 +126,17 @@ func (r *clusterReconciler) sendAttached(ctx context.Context, key types.Namespac
 	return written, r.applier.Store.Wrote(written)
 }
 
-// detach applies an empty attachment to Fleet Clusters that the Cluster is no longer attached to,
-// which removes Muster's fields. It fails if the Fleet Cluster has changed, because another Cluster
-// may be attached by now.
-func (r *clusterReconciler) detach(ctx context.Context, s *scope) error {
-	return r.detachAll(ctx, client.ObjectKeyFromObject(s.cluster), s.attachedTo())
+// detach removes Muster's fields from the Fleet Clusters that the Cluster is no longer attached to. If
+// that fails, the condition says so, and nothing else waits for it.
+func (r *clusterReconciler) detach(ctx context.Context, s *scope) {
+	if err := r.detachAll(ctx, client.ObjectKeyFromObject(s.cluster), s.attachedTo()); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Muster's fields stay on a Fleet Cluster of Rancher; it is tried again")
+		s.undetached, s.again = "; Muster's labels stay on another Fleet Cluster of Rancher: "+err.Error(), lastRetry
+	}
 }
 
+// detachAll applies an empty attachment to the Fleet Clusters that a Cluster is attached to, except
+// one. It fails if the Fleet Cluster has changed, because another Cluster may be attached by now.
 func (r *clusterReconciler) detachAll(ctx context.Context, cluster, but types.NamespacedName) error {
 	attached, err := r.scopes.rancher.attached(ctx, cluster)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -65,7 +66,7 @@ func newClusterReconciler(c *common, reader *references.Reader, groups *groupRec
 			Reader: c.GetClient(), store: c.store, users: c.users, rancher: c.rancher,
 			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
 		},
-		references: reader, digests: newDigests(c.GetClient(), c.store, reader, c.rancher, c.bundlesReady), bundlesReady: c.bundlesReady,
+		references: reader, digests: newDigests(c.GetClient(), c.store, reader, c.bundlesReady), bundlesReady: c.bundlesReady,
 		groups: groups, mappings: mappings, tally: tally,
 		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.GetEventRecorder("muster-syncer")),
@@ -140,11 +141,16 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	before, isKnown := r.digests.of(ctx, in, cluster)
-	if isKnown { // Nothing has changed since the last reconcile, which left nothing to do.
-		return polled(before.untilStale), nil
+	var s *scope
+	var before digest
+	around, err := r.scopes.around(ctx, in.Cluster, cluster)
+	if err == nil {
+		var isKnown bool
+		if before, isKnown = r.digests.of(ctx, in, cluster, around); isKnown { // Nothing has changed since the last reconcile, which left nothing to do.
+			return polled(before.untilStale), nil
+		}
+		s, err = r.scopes.newScope(ctx, in, cluster, around)
 	}
-	s, err := r.scopes.newScope(ctx, in, cluster)
 	var result outcome
 	if err == nil {
 		result, err = r.steps(ctx, s)
@@ -246,7 +252,8 @@ func (r *clusterReconciler) take(ctx context.Context, s *scope, next step) error
 	case attach:
 		return r.attach(ctx, s)
 	case detach:
-		return r.detach(ctx, s)
+		r.detach(ctx, s)
+		return nil
 	case release:
 		return r.release(ctx, s)
 	case reclaim:
@@ -270,7 +277,28 @@ func (r *clusterReconciler) restamp(ctx context.Context, s *scope, wanted stamp.
 			wanted.Pin = has
 		}
 	}
+	if err := r.checkLeft(ctx, s); err != nil {
+		return err
+	}
 	return r.patchStamp(ctx, s, wanted)
+}
+
+// checkLeft reads past the cache whether Rancher has a Fleet Cluster for a Cluster that it no longer
+// manages, before Muster forgets that Rancher has managed the Cluster.
+func (r *clusterReconciler) checkLeft(ctx context.Context, s *scope) error {
+	if s.beside.Left == "" || !s.selected {
+		return nil
+	}
+	left := &metav1.PartialObjectMetadataList{}
+	left.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("ClusterList"))
+	if err := r.live.List(ctx, left, client.MatchingLabels{stamp.RancherClusterLabel: s.beside.Left}, client.Limit(1)); err != nil {
+		return fmt.Errorf("listing the Fleet Clusters of Rancher: %w", err)
+	}
+	if len(left.Items) > 0 {
+		s.beside.Way, s.beside.For, s.beside.Management = stamp.Wait, stamp.LeftBehind(s.beside.Left, client.ObjectKeyFromObject(&left.Items[0])), s.beside.Left
+		s.again = waitingInterval
+	}
+	return nil
 }
 
 // lock keeps other Clusters away from a Fleet Cluster and its namespace until the reconcile ends.
@@ -343,7 +371,11 @@ func (r *clusterReconciler) resolve(ctx context.Context, s *scope) (err error) {
 // apply could not remove them.
 func (r *clusterReconciler) patchStamp(ctx context.Context, s *scope, wanted stamp.Stamp) error {
 	labels := stamp.Changes(s.cluster.Labels, wanted.LabelValues())
-	annotations := stamp.Changes(s.cluster.Annotations, wanted.AnnotationValues())
+	values := wanted.AnnotationValues()
+	if s.selected { // Muster leaves other Clusters to Rancher.
+		values[stamp.ManagementAnnotation] = s.beside.Management
+	}
+	annotations := stamp.Changes(s.cluster.Annotations, values)
 	if labels == nil && annotations == nil {
 		return nil
 	}

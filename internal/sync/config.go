@@ -9,6 +9,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -146,15 +147,18 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if (asks || available != nil) && later.RequeueAfter == 0 {
-		later.RequeueAfter = installerInterval // No event shows that a Lease grows old.
+	if (asks || available != nil || len(in.Mappings) > 0) && later.RequeueAfter == 0 {
+		later.RequeueAfter = installerInterval // No event shows that a Lease grows old, or that a workspace has another Fleet Cluster.
 	}
 	lacks := asks && r.installer.isMissing(ctx)
 	metrics.Condition(InstallerAvailableCondition, !lacks)
 	wanted := r.status(in, asks, lacks, available)
-	if wanted.Classes, err = r.classes(ctx); err != nil {
+	wanted.Classes, err = r.classes(ctx)
+	reached, mappingsErr := r.mappings(ctx, in.Mappings)
+	if err := errors.Join(err, mappingsErr); err != nil {
 		return ctrl.Result{}, err
 	}
+	wanted.BundleMappings = reached
 	if equality.Semantic.DeepEqual(own(&config.Status), &wanted) {
 		return later, nil
 	}
@@ -298,6 +302,31 @@ func (r *configReconciler) classes(ctx context.Context) (*int32, error) {
 		}
 	}
 	return &count, nil
+}
+
+// mappings counts, for each mapping into a workspace of Rancher that is in force, the Fleet Clusters
+// that it reaches.
+func (r *configReconciler) mappings(ctx context.Context, asked []types.NamespacedName) (reached []addonsv1.BundleMappingStatus, err error) {
+	for _, key := range asked {
+		if r.missing != "" {
+			break
+		}
+		var mapping fleetv1.BundleNamespaceMapping
+		if err := r.Get(ctx, key, &mapping, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return nil, fmt.Errorf("reading BundleNamespaceMapping %s: %w", key, err)
+		}
+		if !stamp.IsOurs(&mapping) || !isLive(&mapping) {
+			continue
+		}
+		var clusters fleetv1.ClusterList
+		if err := r.List(ctx, &clusters, client.InNamespace(key.Name), client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing Fleet Clusters: %w", err)
+		}
+		reached = append(reached, addonsv1.BundleMappingStatus{Namespace: key.Namespace, Workspace: key.Name, Clusters: int32(len(clusters.Items))})
+	}
+	return reached, nil
 }
 
 func (r *configReconciler) apisAvailable() metav1.Condition {

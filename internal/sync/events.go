@@ -130,9 +130,14 @@ func (e *enqueuer) clustersInNamespace(ctx context.Context, object client.Object
 // clustersOfGroup returns the Clusters that a group was made for: their Fleet Clusters carry
 // a hash of its UID.
 func (e *enqueuer) clustersOfGroup(ctx context.Context, object client.Object) []reconcile.Request {
-	return append(
-		e.clusterRequests(ctx, client.InNamespace(object.GetNamespace()), client.MatchingFields{byGroup: object.GetName()}),
-		e.clusterRequests(ctx, client.InNamespace(object.GetNamespace()), client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()})...)
+	inNamespace := client.InNamespace(object.GetNamespace())
+	result := append(
+		e.clusterRequests(ctx, inNamespace, client.MatchingFields{byGroup: object.GetName()}),
+		e.clusterRequests(ctx, inNamespace, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()})...)
+	for _, attached := range e.fleetClusters(ctx, inNamespace, client.MatchingFields{byWorkspaceGroup: object.GetName()}) {
+		result = append(result, requests(attachedCluster(&attached))...)
+	}
+	return result
 }
 
 func (e *enqueuer) clustersOfMapping(ctx context.Context, object client.Object) []reconcile.Request {

@@ -159,7 +159,7 @@ func TestRetainedFinalizer(t *testing.T) {
 	r := &clusterReconciler{
 		Client: cache, applier: &kube.Applier{Client: cache, Live: cache, Store: store}, tally: tally, users: users,
 		scopes: &scopeReader{Reader: cache, store: store, users: users}, settings: settings.NewReader(cache),
-		digests: newDigests(cache, store, nil, nil, bundlesReady{}), reporter: newReporter(cache, store, nil),
+		digests: newDigests(cache, store, nil, bundlesReady{}), reporter: newReporter(cache, store, nil),
 	}
 	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
 	if !errors.Is(err, refused) {

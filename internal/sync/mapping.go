@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -90,9 +91,16 @@ func (r *mappingReconciler) setUp(c *common) error {
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.ofCluster(use.mapping)), builder.WithPredicates(afterStart, specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.ofFleetCluster(use.mapping)), builder.WithPredicates(afterStart, useNews)).
 		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allMappings), builder.WithPredicates(afterStart, settingsNews)).
+		Watches(&addonsv1.FleetAddonConfig{}, enqueue(askedMappings), builder.WithPredicates(settingsNews)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.inNamespace(use.mapping)), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Channel(c.missed.Mappings, &handler.EnqueueRequestForObject{})).
 		Complete(patient{r})
+}
+
+// askedMappings returns the mappings into workspaces of Rancher that a FleetAddonConfig asks for. No
+// Cluster asks for them, so they are enqueued at startup, too.
+func askedMappings(_ context.Context, config client.Object) []reconcile.Request {
+	return requests(settings.MappingsOf(config.(*addonsv1.FleetAddonConfig))...)
 }
 
 // Reconcile restores one mapping, or retires and then deletes it. The mappings that Clusters need are
@@ -112,27 +120,35 @@ func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	if !found {
 		r.forget(req.NamespacedName)
 	}
-	if current.Cluster.ApplyClassGroup {
-		about := ofClassesIn(req.Namespace)
-		used, err := r.users.maker(ctx, current.Settings, req.Name, about)
-		if err != nil {
-			return ctrl.Result{}, err
-		}
-		if !used.isZero() {
-			_, err := r.write(ctx, current.Settings, used.mapping())
-			return ctrl.Result{}, kube.IgnoreForeign(err)
-		}
-		// A retainer keeps an active mapping as it is; it never reactivates one.
-		if found && isLive(&mapping) {
-			if keeps, err := r.users.retainer(ctx, current.Settings, req.Name, about); err != nil || keeps {
-				return ctrl.Result{}, err
-			}
-		}
-	}
-	if !found {
-		return ctrl.Result{}, nil
+	if kept, err := r.keep(ctx, current.Settings, req.NamespacedName, found && isLive(&mapping)); err != nil || kept || !found {
+		return ctrl.Result{}, kube.IgnoreForeign(err) // The conditions of the Clusters report it.
 	}
 	return r.retire(ctx, &mapping)
+}
+
+// keep makes or restores a mapping that the administrator asks for or that a maker needs. It reports
+// whether the mapping stays. A retainer keeps an active mapping as it is; it never reactivates one.
+func (r *mappingReconciler) keep(ctx context.Context, in settings.Settings, key types.NamespacedName, isActive bool) (bool, error) {
+	if slices.Contains(in.Mappings, key) {
+		_, err := r.write(ctx, in, key)
+		return true, err
+	}
+	if !in.Cluster.ApplyClassGroup {
+		return false, nil
+	}
+	about := ofClassesIn(key.Namespace)
+	used, err := r.users.maker(ctx, in, key.Name, about)
+	switch {
+	case err != nil:
+		return false, err
+	case !used.isZero():
+		_, err := r.write(ctx, in, used.mapping())
+		return true, err
+	case isActive:
+		return r.users.retainer(ctx, in, key.Name, about)
+	default:
+		return false, nil
+	}
 }
 
 // ensure makes the mapping that a use needs, and returns its UID. It does not check whether other

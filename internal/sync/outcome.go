@@ -165,8 +165,8 @@ func waitingForRancher(what string) outcome {
 }
 
 // attached is the outcome for a Cluster whose Fleet Cluster is Rancher's. Others are the fields of it
-// that another writer has set to other values.
-func attached(fleet types.NamespacedName, others []string, unresolved string) outcome {
+// that another writer has set to other values; note ends the message.
+func attached(fleet types.NamespacedName, others []string, unresolved, note string) outcome {
 	result := imported(fleet.Name, unresolved, "")
 	condition := &result.conditions[0]
 	if condition.Reason == reasonImported {
@@ -175,6 +175,7 @@ func attached(fleet types.NamespacedName, others []string, unresolved string) ou
 	if len(others) > 0 {
 		condition.Message += "; left as others have set it there: " + strings.Join(others, ", ")
 	}
+	condition.Message += note
 	return result
 }
 

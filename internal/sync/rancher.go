@@ -46,6 +46,7 @@ const (
 	byOwner      = "muster.owner"      // "<namespace>/<name>" of the CAPI Cluster that a management Cluster names
 	byManagement = "muster.management" // name of the management Cluster of a provisioning Cluster
 	byAttached   = "muster.attached"   // "<namespace>/<name>" of the CAPI Cluster that is attached to a Fleet Cluster
+	byRancher    = "muster.rancher"    // name of the management Cluster that the label of a Fleet Cluster names, or the annotation of a CAPI Cluster
 )
 
 // rancherInterval is how often we check whether Rancher's objects have been listed.
@@ -63,7 +64,9 @@ var errRancherUnlisted = errors.New("the Clusters of Rancher are not all read ye
 type rancher struct {
 	client.Reader
 	objects cache.Cache
-	now     func() time.Time
+	// namespaces are those that the Reader reads; empty for all.
+	namespaces map[string]cache.Config
+	now        func() time.Time
 
 	mu gosync.Mutex
 	// queue belongs to the controller of Clusters. Changes of Rancher's objects add Clusters to it.
@@ -88,40 +91,35 @@ func (r *rancher) source() source.Source {
 	})
 }
 
-// beside uses Rancher's objects to decide how a Cluster comes into Fleet.
-func (r *rancher) beside(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster, namespaceLabels map[string]string) (stamp.Beside, error) {
-	attached, err := r.attached(ctx, client.ObjectKeyFromObject(cluster))
-	if err != nil {
-		return stamp.Beside{}, err
-	}
-	return r.decide(ctx, in, cluster, namespaceLabels, attached)
+// surroundings are what a reconcile reads around a Cluster before all else, once.
+type surroundings struct {
+	namespaceLabels map[string]string
+	beside          stamp.Beside
+	// attached are the Fleet Clusters to which a Cluster of this name is attached, read-only.
+	attached []fleetv1.Cluster
 }
 
-// decide is beside for a caller that has listed the attached Fleet Clusters.
-func (r *rancher) decide(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster, namespaceLabels map[string]string, attached []fleetv1.Cluster) (stamp.Beside, error) {
+// around reads the surroundings of a Cluster.
+func (r *rancher) around(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster, namespaceLabels map[string]string) (found surroundings, err error) {
+	found.namespaceLabels = namespaceLabels
+	if found.beside, err = r.beside(ctx, in, cluster, namespaceLabels); err != nil {
+		return found, err
+	}
+	found.attached, err = r.attached(ctx, client.ObjectKeyFromObject(cluster))
+	return found, err
+}
+
+// beside uses Rancher's objects to decide how a Cluster comes into Fleet.
+func (r *rancher) beside(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster, namespaceLabels map[string]string) (stamp.Beside, error) {
 	if r == nil || stamp.RancherMode(in, cluster.Annotations) == addonsv1.RancherOff {
 		return stamp.Beside{Way: stamp.Import}, nil
 	}
 	if err := r.watch(ctx); err != nil {
 		return stamp.Beside{}, err
 	}
-	var held []types.NamespacedName
-	for i := range attached {
-		// A tenant can write all of these annotations onto a Fleet Cluster, but not the status of the
-		// Cluster.
-		if attached[i].Annotations[stamp.AttachedUIDAnnotation] == string(cluster.UID) && isBesideRancher(cluster) {
-			held = append(held, client.ObjectKeyFromObject(&attached[i]))
-		}
-	}
 	read := &rancherObjects{r, ctx, nil}
-	result := stamp.BesideRancher(in, cluster, namespaceLabels, read, held)
+	result := stamp.BesideRancher(in, cluster, namespaceLabels, read)
 	return result, read.err
-}
-
-// isBesideRancher reports whether the last reconcile of a Cluster found that Rancher manages it.
-func isBesideRancher(cluster *clusterv1.Cluster) bool {
-	last := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
-	return last != nil && (last.Reason == reasonAttached || last.Reason == reasonRancher)
 }
 
 // attached lists the Fleet Clusters to which a CAPI Cluster of this name is attached.
@@ -164,7 +162,8 @@ func (r *rancher) watch(ctx context.Context) error {
 	return r.list(ctx)
 }
 
-// crdOf returns the UID of a CRD; empty if it does not exist, or is being deleted.
+// crdOf returns the UID of a CRD; empty if it does not exist. While it is being deleted, Rancher's
+// objects and its agents are still there.
 func (r *rancher) crdOf(ctx context.Context, name string) (types.UID, error) {
 	crd := references.CRD()
 	err := r.Get(ctx, client.ObjectKey{Name: name}, crd, client.UnsafeDisableDeepCopy)
@@ -173,8 +172,6 @@ func (r *rancher) crdOf(ctx context.Context, name string) (types.UID, error) {
 		return "", nil
 	case err != nil:
 		return "", fmt.Errorf("reading CRD %s: %w", name, err)
-	case !crd.DeletionTimestamp.IsZero():
-		return "", nil
 	default:
 		return crd.UID, nil
 	}
@@ -189,12 +186,14 @@ func (r *rancher) list(ctx context.Context) error {
 		index  string
 		values client.IndexerFunc
 	}{
-		{managementKind, stamp.ManagementCRD, byOwner, func(object client.Object) []string { return nonEmpty(managementOf(object).Owner.String()) }},
-		{provisioningKind, provisioningCRD, byManagement, func(object client.Object) []string { return nonEmpty(provisioningOf(object).Management) }},
+		{managementKind, stamp.ManagementCRD, byOwner, ownerOf},
+		{provisioningKind, provisioningCRD, byManagement, managementNameOf},
 	}
 	for _, next := range watched[len(r.listed):] {
-		if crd, err := r.crdOf(ctx, next.crd); err != nil || crd == "" {
-			return err // This is Rancher's other CRD, which Rancher has always had.
+		if crd, err := r.crdOf(ctx, next.crd); err != nil {
+			return err
+		} else if crd == "" {
+			break // This is Rancher's other CRD. Without it, no Cluster has a Fleet Cluster of Rancher's.
 		}
 		if err := r.objects.IndexField(ctx, ofRancher(next.kind), next.index, next.values); err != nil {
 			return r.unlisted(err)
@@ -284,7 +283,8 @@ type rancherObjects struct {
 
 var _ stamp.RancherObjects = (*rancherObjects)(nil)
 
-// concernedBy returns the CAPI Clusters that a management Cluster of this name may concern.
+// concernedBy returns the CAPI Clusters that a management Cluster of this name may concern, or that it
+// has concerned.
 func (o *rancherObjects) concernedBy(management string) map[types.NamespacedName]bool {
 	keys := map[types.NamespacedName]bool{}
 	if found, ok := o.Management(management); ok {
@@ -292,6 +292,12 @@ func (o *rancherObjects) concernedBy(management string) map[types.NamespacedName
 	}
 	for _, provisioning := range o.ProvisioningOf(management) {
 		keys[provisioning.NamespacedName] = true
+	}
+	var noted clusterv1.ClusterList
+	if management != "" && o.found(o.List(o.ctx, &noted, client.MatchingFields{byRancher: management}, client.UnsafeDisableDeepCopy)) {
+		for i := range noted.Items {
+			keys[client.ObjectKeyFromObject(&noted.Items[i])] = true
+		}
 	}
 	return keys
 }
@@ -333,6 +339,24 @@ func (o *rancherObjects) FleetCluster(key types.NamespacedName) metav1.Object {
 		return nil
 	}
 	return fleet
+}
+
+// FleetClustersOf returns the Fleet Clusters that carry the label of a management Cluster.
+func (o *rancherObjects) FleetClustersOf(management string) (keys []types.NamespacedName) {
+	var list fleetv1.ClusterList
+	if !o.found(o.List(o.ctx, &list, client.MatchingFields{byRancher: management}, client.UnsafeDisableDeepCopy)) {
+		return nil
+	}
+	for i := range list.Items {
+		keys = append(keys, client.ObjectKeyFromObject(&list.Items[i]))
+	}
+	return keys
+}
+
+// Reads reports whether the flag --namespace lets the syncer read a namespace.
+func (o *rancherObjects) Reads(namespace string) bool {
+	_, found := o.namespaces[namespace]
+	return found || len(o.namespaces) == 0
 }
 
 // IsThere reports whether Rancher's CRD exists.

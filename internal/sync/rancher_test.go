@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -31,6 +32,11 @@ func TestStepsBesideRancher(t *testing.T) {
 		"it waits":                        {met: met{selected: true, initialized: true}, beside: stamp.Beside{Way: stamp.Wait, For: "x"}, steps: []step{restamp}, state: "False WaitingForRancher"},
 		"it waits, its name is taken":     {met: met{selected: true, initialized: true, fleet: foreign}, beside: stamp.Beside{Way: stamp.Wait, For: "x"}, steps: []step{restamp}, state: "False WaitingForRancher"},
 		"it waits, stray":                 {met: met{selected: true, initialized: true}, stray: true, beside: stamp.Beside{Way: stamp.Wait, For: "x"}, steps: []step{restamp}, state: "False WaitingForRancher"},
+		"it is attached, stray":           {met: met{selected: true}, attached: true, found: true, stray: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: append(slices.Clone(attachment), detach), state: "True Attached"},
+		"both, stray":                     {met: met{selected: true, initialized: true, pinned: true, fleet: own}, stray: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: append([]step{restamp, detach}, usual[1:]...), state: "True DoubleImport"},
+		"it is imported, stray":           {met: met{selected: true, initialized: true}, stray: true, steps: append([]step{restamp, detach}, usual[1:]...), state: "True Imported"},
+		"one is left over":                {met: met{selected: true, fleet: &metFleet{relation: stamp.Orphan, ours: true}}, found: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "True DoubleImport"},
+		"one is handed over":              {met: met{selected: true, fleet: &metFleet{relation: stamp.HandedOver}}, found: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "True DoubleImport"},
 		"it is attached":                  {met: met{selected: true}, found: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "True Attached"},
 		"others have set a field":         {met: met{selected: true}, found: true, others: []string{"x"}, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "True Attached"},
 		"it is gone meanwhile":            {met: met{selected: true}, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "False WaitingForRancher"},

@@ -53,14 +53,17 @@ type scope struct {
 	relation stamp.Relation
 	whose    string
 
-	// beside says how the Cluster comes into Fleet, given Rancher's objects. Stray reports that a
-	// Fleet Cluster of Rancher still has Muster's fields although the Cluster is not attached to it.
+	// beside says how the Cluster comes into Fleet, given Rancher's objects; around holds what that
+	// was decided from. Stray reports that a Fleet Cluster of Rancher still has Muster's fields
+	// although the Cluster is not attached to it; undetached says why they could not be taken off.
 	// Rancher is the Fleet Cluster that the Cluster is attached to, as cached or written. Others are
 	// the fields of it that another writer has set.
-	beside  stamp.Beside
-	stray   bool
-	rancher *fleetv1.Cluster
-	others  []string
+	around     surroundings
+	beside     stamp.Beside
+	stray      bool
+	undetached string
+	rancher    *fleetv1.Cluster
+	others     []string
 
 	// taken are the steps already taken. A step's result is known only once the step is in it.
 	taken map[step]bool
@@ -158,22 +161,12 @@ type scopeReader struct {
 	registrar *presence
 }
 
-func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (*scope, error) {
-	namespace := namespaceMetadata()
-	switch err := l.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); {
-	case apierrors.IsNotFound(err):
-		return nil, errUncachedNamespace
-	case err != nil:
-		return nil, fmt.Errorf("reading Namespace: %w", err)
-	}
+func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, around surroundings) (*scope, error) {
 	s := &scope{
-		in: in.Settings, retained: !in.Cluster.Enabled, cluster: cluster, subject: stamp.SubjectOf(cluster, namespace.Labels),
-		paused: capiannotations.IsPaused(cluster, cluster), taken: map[step]bool{},
+		in: in.Settings, retained: !in.Cluster.Enabled, cluster: cluster, subject: stamp.SubjectOf(cluster, around.namespaceLabels),
+		paused: capiannotations.IsPaused(cluster, cluster), around: around, beside: around.beside, taken: map[step]bool{},
 	}
 	s.selected, s.why = s.subject.IsSelected(in.Cluster)
-	if err := l.readRancher(ctx, s, namespace.Labels); err != nil {
-		return s, err
-	}
 	if err := l.findFleetCluster(ctx, s); err != nil {
 		return s, err
 	}
@@ -184,27 +177,33 @@ func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluste
 	if s.byAgent = stamp.RegistrationOf(in.Cluster, s.subject, own) == stamp.ByAgent; s.byAgent {
 		s.unregistered = l.registrar.isMissing(ctx)
 	}
+	s.findAttached()
 	return s, nil
 }
 
-// readRancher decides, from Rancher's objects, how the Cluster comes into Fleet.
-func (l *scopeReader) readRancher(ctx context.Context, s *scope, namespaceLabels map[string]string) (err error) {
-	attached, err := l.rancher.attached(ctx, client.ObjectKeyFromObject(s.cluster))
-	if err != nil {
-		return err
+// around reads what the digest and the scope of a Cluster both need.
+func (l *scopeReader) around(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster) (surroundings, error) {
+	namespace := namespaceMetadata()
+	switch err := l.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); {
+	case apierrors.IsNotFound(err):
+		return surroundings{}, errUncachedNamespace
+	case err != nil:
+		return surroundings{}, fmt.Errorf("reading Namespace: %w", err)
 	}
-	if s.beside, err = l.rancher.decide(ctx, s.in.Cluster, s.cluster, namespaceLabels, attached); err != nil {
-		return err
-	}
-	for i := range attached {
-		key := client.ObjectKeyFromObject(&attached[i])
-		if key == s.attachedTo() {
-			s.rancher = &attached[i]
-		} else if attached[i].DeletionTimestamp.IsZero() {
+	return l.rancher.around(ctx, in, cluster, namespace.Labels)
+}
+
+// findAttached finds, among the Fleet Clusters that have Muster's fields, the one that the Cluster is
+// to be attached to. The others are strays.
+func (s *scope) findAttached() {
+	for i := range s.around.attached {
+		fleet := &s.around.attached[i]
+		if client.ObjectKeyFromObject(fleet) == s.attachedTo() {
+			s.rancher = fleet
+		} else if fleet.DeletionTimestamp.IsZero() {
 			s.stray = true
 		}
 	}
-	return nil
 }
 
 // findFleetCluster looks for the Cluster's Fleet Cluster, or for another one that has the name it

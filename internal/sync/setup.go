@@ -215,6 +215,8 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		{&fleetv1.Cluster{}, byReleased, func(o client.Object) []string {
 			return trueIf(o.GetAnnotations()[stamp.ReleasedAnnotation] == "true")
 		}},
+		{&clusterv1.Cluster{}, byRancher, byRancherOf},
+		{&fleetv1.Cluster{}, byRancher, byRancherOf},
 		{&fleetv1.Cluster{}, byAttached, attachedTo},
 		{&fleetv1.Cluster{}, byWorkspaceGroup, workspaceGroupOf},
 		{&fleetv1.Cluster{}, byClassNamespace, ofUse(byClassNamespace)},
@@ -234,7 +236,7 @@ func ofUse(index string) client.IndexerFunc {
 	return func(object client.Object) []string {
 		switch cluster := object.(type) {
 		case *clusterv1.Cluster:
-			return indexed(useOf(cluster))[index]
+			return indexed(needOf(cluster))[index]
 		case *fleetv1.Cluster:
 			return indexed(useOfFleet(cluster))[index]
 		default:

@@ -79,10 +79,10 @@ func (s *scope) next() (step, outcome) {
 // deleted.
 func (s *scope) nextOfImport() (step, outcome) {
 	switch {
-	case s.beside.Way == stamp.Import && s.stray && !s.taken[detach]:
-		return detach, outcome{}
 	case s.beside.Way != stamp.Import && !s.has():
 		return s.nextBesideRancher()
+	case s.stray && !s.taken[detach]:
+		return detach, outcome{}
 	case s.rival.Name != "":
 		name := stamp.OnSync(s.in, s.subject, s.pin()).Pin.ClusterName // The Cluster may not be pinned to it.
 		return s.first(reclaim), retained(StateConflicted, s.isIn(), reasonConflict,
@@ -128,7 +128,7 @@ func (s *scope) nextOfImport() (step, outcome) {
 		return s.first(reclaim), retained(StateImported, true, reasonDouble, fmt.Sprintf(
 			"in Fleet as Cluster %q, and as %q of Rancher: two agents run in the cluster; docs/rancher.md says how to give up either", s.fleet.Name, s.beside.Fleet)).again(s.again)
 	default:
-		return s.first(reclaim), imported(s.fleet.Name, s.unresolved, s.agentNote()).again(s.again)
+		return s.first(reclaim), imported(s.fleet.Name, s.unresolved, s.agentNote()+s.undetached).again(s.again)
 	}
 }
 
@@ -136,7 +136,7 @@ func (s *scope) nextOfImport() (step, outcome) {
 func (s *scope) nextBesideRancher() (step, outcome) {
 	switch {
 	case s.beside.Way == stamp.Wait:
-		return rest, waitingForRancher(s.beside.For)
+		return rest, waitingForRancher(s.beside.For).again(s.again)
 	case !s.taken[resolve]:
 		return resolve, outcome{}
 	case s.unresolved != "" && s.rancher == nil:
@@ -145,10 +145,16 @@ func (s *scope) nextBesideRancher() (step, outcome) {
 		return attach, outcome{}
 	case s.rancher == nil: // It is deleted; when it appears again, the event brings the Cluster back.
 		return rest, waitingForRancher(fmt.Sprintf("Fleet Cluster %q of Rancher", s.beside.Fleet))
+	case s.stray && !s.taken[detach]:
+		return detach, outcome{}
 	case s.foreign != "":
 		return rest, retained(StateConflicted, true, reasonConflict, s.foreign)
+	case s.fleet != nil && (s.relation == stamp.HandedOver || s.relation == stamp.Orphan):
+		return rest, retained(StateImported, true, reasonDouble, fmt.Sprintf(
+			"in Fleet as Cluster %q of Rancher; Fleet Cluster %q of this namespace is left over from an earlier import, and its agent may run in the cluster as well; docs/rancher.md says how to give up either",
+			s.beside.Fleet, s.fleet.Name)).again(s.again)
 	default:
-		return rest, attached(s.beside.Fleet, s.others, s.unresolved).again(s.again)
+		return rest, attached(s.beside.Fleet, s.others, s.unresolved, s.undetached).again(s.again)
 	}
 }
 

@@ -29,7 +29,6 @@ type digests struct {
 	client.Reader
 	store        *kube.Store
 	references   *references.Reader
-	rancher      *rancher
 	bundlesReady bundlesReady
 	seed         maphash.Seed
 
@@ -46,14 +45,14 @@ type digest struct {
 	untilStale time.Duration
 }
 
-func newDigests(cache client.Reader, store *kube.Store, reader *references.Reader, rancher *rancher, bundlesReady bundlesReady) *digests {
-	return &digests{Reader: cache, store: store, references: reader, rancher: rancher, bundlesReady: bundlesReady, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
+func newDigests(cache client.Reader, store *kube.Store, reader *references.Reader, bundlesReady bundlesReady) *digests {
+	return &digests{Reader: cache, store: store, references: reader, bundlesReady: bundlesReady, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
 }
 
 // of returns the digest of the objects that a reconcile of a Cluster would read now, and whether the
 // last reconcile noted the same digest.
-func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (now digest, isKnown bool) {
-	now = d.sum(ctx, in, cluster, d.outputs(ctx, cluster))
+func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, around surroundings) (now digest, isKnown bool) {
+	now = d.sum(ctx, in, cluster, around, d.outputs(ctx, cluster, around.beside))
 	key := client.ObjectKeyFromObject(cluster)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -68,7 +67,11 @@ func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *cluster
 // and the objects made for it, as the reconcile read or wrote them. If a field that others write has
 // changed since before, note keeps nothing: the reconcile may have missed that change.
 func (d *digests) note(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, s *scope, before digest) {
-	now := d.sum(ctx, in, cluster, outputs{s.fleet, s.targets})
+	made := outputs{s.fleet, s.targets}
+	if !s.has() {
+		made.fleet = s.rancher
+	}
+	now := d.sum(ctx, in, cluster, s.around, made)
 	if now.all == 0 || now.inputs != before.inputs {
 		return
 	}
@@ -86,18 +89,34 @@ func (d *digests) forget(key types.NamespacedName) {
 // outputs are the objects made for a Cluster. Group and mapping have reconcilers of their own, so only
 // their UIDs count.
 type outputs struct {
-	fleet   *fleetv1.Cluster // nil if there is none
+	fleet   *fleetv1.Cluster // nil if there is none; Rancher's, if the Cluster is attached to it
 	targets desired.Targets
 }
 
-// outputs reads the objects made for a Cluster.
-func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster) outputs {
+// outputs reads the objects made for a Cluster, or those that it is attached to.
+func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster, beside stamp.Beside) outputs {
 	var fleet fleetv1.Cluster
 	pinned := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
-	if found, err := d.store.Get(ctx, pinned, &fleet); err != nil || !found {
+	found, err := d.store.Get(ctx, pinned, &fleet)
+	if err != nil {
 		return outputs{}
 	}
 	group, used := cluster.GetClassKey(), useOf(cluster)
+	if beside.Way == stamp.Attach && (!found || pinned == beside.Fleet) {
+		var own fleetv1.ClusterList
+		if err := d.List(ctx, &own, client.InNamespace(cluster.Namespace), client.MatchingFields{byOrigin: originUID(cluster.UID)}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil || len(own.Items) > 0 {
+			return outputs{}
+		}
+		if found, err = d.store.Get(ctx, beside.Fleet, &fleet); err != nil || !found {
+			return outputs{}
+		}
+		return outputs{&fleet, desired.Targets{Group: d.uid(ctx, types.NamespacedName{
+			Namespace: beside.Fleet.Namespace, Name: membership{group, cluster.Namespace}.group(),
+		}, &fleetv1.ClusterGroup{})}}
+	}
+	if !found {
+		return outputs{}
+	}
 	if !used.isZero() {
 		group = used.group()
 	}
@@ -106,17 +125,9 @@ func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster) outpu
 	}}
 }
 
-// sum computes the digest of the objects that a reconcile of an imported Cluster reads.
-func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, made outputs) (result digest) {
-	namespace := namespaceMetadata()
-	if err := d.Get(ctx, types.NamespacedName{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); err != nil {
-		return digest{}
-	}
-	if selected, _ := stamp.SubjectOf(cluster, namespace.Labels).IsSelected(in.Cluster); !selected {
-		return digest{}
-	}
-	beside, err := d.rancher.beside(ctx, in.Cluster, cluster, namespace.Labels)
-	if err != nil {
+// sum computes the digest of the objects that a reconcile of an imported or attached Cluster reads.
+func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, around surroundings, made outputs) (result digest) {
+	if selected, _ := stamp.SubjectOf(cluster, around.namespaceLabels).IsSelected(in.Cluster); !selected {
 		return digest{}
 	}
 	var hash maphash.Hash
@@ -136,12 +147,12 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	content.Status.Conditions, reported = apart(cluster.Status.Conditions)
 	encoder := json.NewEncoder(&hash)
 	if err := encoder.Encode([]any{
-		in.Effect, beside, &content, d.metadata(ctx, cluster.GetClassKey(), newClass()), d.metadata(ctx, useOf(cluster).group(), newClass()),
+		in.Effect, around.beside, keysOf(around.attached), &content, d.metadata(ctx, cluster.GetClassKey(), newClass()), d.metadata(ctx, useOf(cluster).group(), newClass()),
 	}); err != nil {
 		return digest{}
 	}
 	result.inputs = hash.Sum64()
-	if made.fleet == nil || !isPlainlyOf(made.fleet, cluster) {
+	if made.fleet == nil || !isPlainlyOf(made.fleet, cluster) && !stamp.IsAttachedTo(made.fleet, cluster) {
 		return result
 	}
 	fleet := *made.fleet
@@ -154,6 +165,13 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	}
 	result.all = hash.Sum64()
 	return result
+}
+
+func keysOf(fleetClusters []fleetv1.Cluster) (keys []types.NamespacedName) {
+	for i := range fleetClusters {
+		keys = append(keys, client.ObjectKeyFromObject(&fleetClusters[i]))
+	}
+	return keys
 }
 
 // apart separates the conditions that others write from ours.
@@ -206,6 +224,6 @@ func isPlainlyOf(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
 // isConverged reports whether a reconcile has left an imported Cluster in its desired state. If a
 // target could not be made, the next reconcile tries again.
 func (s *scope) isConverged(result outcome) bool {
-	isTargeted := useOf(s.cluster).isZero() || !s.in.Cluster.ApplyClassGroup || s.targets.Group != "" && s.targets.Mapping != ""
-	return result.state == StateImported && result.after == 0 && s.unresolved == "" && s.relation == stamp.Own && isTargeted
+	isTargeted := useOf(s.cluster).isZero() || !s.in.Cluster.ApplyClassGroup || s.targets.Group != "" && (s.targets.Mapping != "" || !s.has())
+	return result.state == StateImported && result.after == 0 && s.unresolved == "" && isTargeted && s.isIn()
 }

@@ -44,6 +44,8 @@ type server struct {
 	direct client.WithWatch // It records nothing.
 	reads  map[string]client.Object
 	writes []string
+	// refuse returns why a write is refused; it may be nil.
+	refuse func(client.Object) error
 }
 
 func newServer(t *testing.T, objects ...client.Object) *server {
@@ -57,7 +59,10 @@ func newServer(t *testing.T, objects ...client.Object) *server {
 	}
 	s := &server{reads: map[string]client.Object{}}
 	s.direct = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&clusterv1.Cluster{}).
-		WithIndex(&fleetv1.Cluster{}, byOrigin, origins).Build()
+		WithIndex(&fleetv1.Cluster{}, byOrigin, origins).WithIndex(&fleetv1.Cluster{}, byAttached, attachedTo).WithIndex(&fleetv1.Cluster{}, byRancher, byRancherOf).
+		WithIndex(&clusterv1.Cluster{}, byRancher, byRancherOf).WithIndex(&clusterv1.Cluster{}, byGroup, ofUse(byGroup)).WithIndex(&fleetv1.Cluster{}, byGroup, ofUse(byGroup)).
+		WithIndex(ofRancher(managementKind), byOwner, ownerOf).WithIndex(ofRancher(provisioningKind), byManagement, managementNameOf).
+		WithReturnManagedFields().Build()
 	s.WithWatch = interceptor.NewClient(s.direct, interceptor.Funcs{
 		Get: func(ctx context.Context, direct client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
 			kind, err := apiutil.GVKForObject(into, scheme)
@@ -84,6 +89,11 @@ func newServer(t *testing.T, objects ...client.Object) *server {
 		},
 		Patch: func(ctx context.Context, direct client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 			s.writes = append(s.writes, fmt.Sprintf("%T %s", object, object.GetName()))
+			if s.refuse != nil {
+				if err := s.refuse(object); err != nil {
+					return err
+				}
+			}
 			if err := direct.Patch(ctx, object, patch, options...); err != nil || object.GetUID() != "" {
 				return err
 			}
@@ -120,7 +130,7 @@ func (s *server) reconciler() *clusterReconciler {
 		scopes:   &scopeReader{Reader: s, store: store, users: users, registrar: newPresence(s.direct, "muster-system", stamp.RegistrarLease)},
 		groups:   &groupReconciler{Reader: s, Applier: applier, users: users, settings: in, busy: keymutex.NewHashed(1)},
 		mappings: &mappingReconciler{Reader: s, Applier: applier, live: s.direct, users: users, settings: in, busy: keymutex.NewHashed(2), retiring: map[types.NamespacedName]retirement{}},
-		reporter: newReporter(s.WithWatch, store, events.NewFakeRecorder(100)), digests: newDigests(s, store, reader, nil, reflects), bundlesReady: reflects,
+		reporter: newReporter(s.WithWatch, store, events.NewFakeRecorder(100)), digests: newDigests(s, store, reader, reflects), bundlesReady: reflects,
 		tally: NewTally(), busy: keymutex.NewHashed(1),
 	}
 }
@@ -209,7 +219,11 @@ func (s *scene) digest(t *testing.T) (digest uint64, isKnown bool) {
 	if found, err := s.digests.store.Get(t.Context(), s.key, &cluster); err != nil || !found {
 		return 0, false
 	}
-	digest = s.digests.sum(t.Context(), in, &cluster, s.digests.outputs(t.Context(), &cluster)).all
+	around, err := s.scopes.around(t.Context(), in.Cluster, &cluster)
+	if err != nil {
+		return 0, false
+	}
+	digest = s.digests.sum(t.Context(), in, &cluster, around, s.digests.outputs(t.Context(), &cluster, around.beside)).all
 	return digest, digest == s.digests.known[s.key]
 }
 

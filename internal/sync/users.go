@@ -85,7 +85,7 @@ func (u *users) makes(ctx context.Context, in settings.Settings, cluster *cluste
 	if !isMaker(in, cluster, namespaceLabels) {
 		return false, nil
 	}
-	// A Cluster that Rancher manages has its group in a workspace of Rancher's.
+	// Rancher may manage the Cluster although no annotation says so yet; see needOf.
 	if beside, err := u.rancher.beside(ctx, in.Cluster, cluster, namespaceLabels); err != nil || beside.Way != stamp.Import {
 		return false, err
 	}
@@ -236,7 +236,7 @@ func (u *users) find(ctx context.Context, asked question, is func(*clusterv1.Clu
 		switch err := u.Get(ctx, types.NamespacedName{Namespace: asked.namespace, Name: known}, &cluster, client.UnsafeDisableDeepCopy); {
 		case client.IgnoreNotFound(err) != nil:
 			return nil, fmt.Errorf("reading Cluster: %w", err)
-		case err == nil && asked.subset.holds(useOf(&cluster)):
+		case err == nil && asked.subset.holds(needOf(&cluster)):
 			if is, err := is(&cluster, metadata.Labels); err != nil || is {
 				return &cluster, err
 			}
@@ -315,6 +315,15 @@ func (u use) isZero() bool { return u == use{} }
 // for that use only if the Cluster is selected and claimed.
 func useOf(cluster *clusterv1.Cluster) use {
 	return crossNamespace(cluster.Namespace, cluster.GetClassKey())
+}
+
+// needOf returns the use for which a Cluster needs objects in its own namespace. A Cluster that Rancher
+// manages needs none, since its group is in a workspace of Rancher's.
+func needOf(cluster *clusterv1.Cluster) use {
+	if stamp.ManagementNotedOn(cluster) != "" {
+		return use{}
+	}
+	return useOf(cluster)
 }
 
 // useOfFleet returns the class of another namespace by which a Fleet Cluster of ours is grouped. It

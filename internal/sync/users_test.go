@@ -7,6 +7,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -91,5 +92,48 @@ func TestOneUserAnswersForThousands(t *testing.T) {
 	// Paused Clusters retain the existing objects.
 	if keeps, err := users.retainer(t.Context(), in, "team", ofClassesIn("classes")); err != nil || !keeps {
 		t.Errorf("keeps: %v, %v", keeps, err)
+	}
+}
+
+// Each event asks who uses a class of another namespace. Clusters that Rancher manages do not: their number must not
+// count, and they keep no group or mapping after they were handed over.
+func TestAttachedClustersUseNothing(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}}
+	for i := range 100 {
+		objects = append(objects, &clusterv1.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprintf("c%03d", i), Annotations: map[string]string{
+				stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: fmt.Sprintf("c%03d", i), stamp.ManagementAnnotation: "c-abcde",
+			}},
+			Spec: clusterv1.ClusterSpec{Topology: clusterv1.Topology{ClassRef: clusterv1.ClusterClassRef{Name: "std", Namespace: "classes"}}},
+		})
+	}
+	read := 0
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			err := c.List(ctx, list, options...)
+			read += meta.LenList(list)
+			return err
+		},
+	})
+	for _, object := range []client.Object{&clusterv1.Cluster{}, &fleetv1.Cluster{}} {
+		builder = builder.WithIndex(object, byGroup, ofUse(byGroup)).WithIndex(object, byClassNamespace, ofUse(byClassNamespace))
+	}
+	cache := builder.Build()
+	users := newUsers(cache, kube.NewStore(cache, scheme))
+	for _, about := range []subset{ofClassesIn("classes"), ofGroup(stamp.GroupName("std", "classes"))} {
+		used, err := users.maker(t.Context(), settings.Default(), "team", about)
+		if err != nil || !used.isZero() {
+			t.Errorf("%v: used %v, %v", about, used, err)
+		}
+		if keeps, err := users.retainer(t.Context(), settings.Default(), "team", about); err != nil || keeps {
+			t.Errorf("%v: kept %v, %v", about, keeps, err)
+		}
+	}
+	if read > 0 {
+		t.Errorf("read %d Clusters", read)
 	}
 }

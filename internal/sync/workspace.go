@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -24,9 +25,12 @@ const byWorkspaceGroup = "muster.workspaceGroup"
 // newRancherOf returns a reader of Rancher's objects with a cache of its own, which holds them only
 // while Rancher's CRD exists.
 func newRancherOf(c *common, options cache.Options) (*rancher, error) {
+	namespaces := options.DefaultNamespaces
 	options.DefaultTransform, options.DefaultNamespaces = trimRancher, nil
 	objects, err := newCache(c.Manager, options)
-	return newRancher(c.GetClient(), objects), err
+	reader := newRancher(c.GetClient(), objects)
+	reader.namespaces = namespaces
+	return reader, err
 }
 
 // attachedTo indexes Fleet Clusters by the Cluster that is attached to them.
@@ -35,6 +39,23 @@ func attachedTo(object client.Object) []string {
 		return nil
 	}
 	return []string{object.GetAnnotations()[stamp.AttachedAnnotation]}
+}
+
+// byRancherOf indexes Fleet Clusters of Rancher's by their management Cluster, and CAPI Clusters by the
+// one that manages them or has managed them.
+func byRancherOf(object client.Object) []string {
+	if _, isFleets := object.(*fleetv1.Cluster); isFleets {
+		return nonEmpty(object.GetLabels()[stamp.RancherClusterLabel])
+	}
+	return nonEmpty(stamp.ManagementNotedOn(object))
+}
+
+// ownerOf indexes management Clusters by the CAPI Cluster that their labels name.
+func ownerOf(object client.Object) []string { return nonEmpty(managementOf(object).Owner.String()) }
+
+// managementNameOf indexes provisioning Clusters by their management Cluster.
+func managementNameOf(object client.Object) []string {
+	return nonEmpty(provisioningOf(object).Management)
 }
 
 // membership specifies the Clusters that a group in a workspace selects: the Clusters of a namespace
@@ -104,14 +125,28 @@ func (r *groupReconciler) keepInWorkspace(ctx context.Context, in settings.Setti
 	if err != nil {
 		return "", err
 	}
-	if found && stamp.IsOurs(&group) && group.Labels[stamp.OriginNamespaceLabel] == "" {
-		return "", &groupTakenError{&group}
+	if found && stamp.IsOurs(&group) {
+		if taken, err := r.isOfWorkspaceItself(ctx, in, &group); err != nil || taken {
+			return "", cmp.Or[error](err, &groupTakenError{&group})
+		}
 	}
 	class, err := classMetadata(ctx, r.Reader, of.class)
 	if err != nil {
 		return "", err
 	}
 	return r.Keep(ctx, desired.WorkspaceGroup(workspace, of.origin, of.class, class), in.Cluster.PatchResource)
+}
+
+// isOfWorkspaceItself reports whether a group of ours is that of a class in the workspace, or of
+// Clusters in it. A user can write the labels of a group, so they must agree with what exists.
+func (r *groupReconciler) isOfWorkspaceItself(ctx context.Context, in settings.Settings, group *fleetv1.ClusterGroup) (bool, error) {
+	if group.Labels[stamp.OriginNamespaceLabel] != "" {
+		return false, nil
+	}
+	if class, err := classMetadata(ctx, r.Reader, client.ObjectKeyFromObject(group)); err != nil || class != nil {
+		return class != nil, err
+	}
+	return r.users.retainer(ctx, in, group.Namespace, ofGroup(group.Name))
 }
 
 // ofWorkspace keeps a group in a workspace while a Fleet Cluster there is one of its members, and
@@ -171,6 +206,12 @@ func (r *groupReconciler) isAwaited(ctx context.Context, in settings.Settings, g
 	return false, nil
 }
 
+// attachedCluster returns the CAPI Cluster that a Fleet Cluster says it is attached to; zero for none.
+func attachedCluster(object client.Object) types.NamespacedName {
+	namespace, name, _ := strings.Cut(object.GetAnnotations()[stamp.AttachedAnnotation], "/")
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
+
 // rancherFleetCluster passes Rancher's Fleet Clusters.
 var rancherFleetCluster = predicate.NewPredicateFuncs(func(object client.Object) bool {
 	return object.GetLabels()[stamp.RancherClusterLabel] != ""
@@ -180,9 +221,7 @@ var rancherFleetCluster = predicate.NewPredicateFuncs(func(object client.Object)
 func (r *rancher) clustersOfFleetCluster(ctx context.Context, object client.Object) []reconcile.Request {
 	read := &rancherObjects{r, ctx, nil}
 	keys := read.concernedBy(object.GetLabels()[stamp.RancherClusterLabel])
-	if namespace, name, found := strings.Cut(object.GetAnnotations()[stamp.AttachedAnnotation], "/"); found {
-		keys[types.NamespacedName{Namespace: namespace, Name: name}] = true
-	}
+	keys[attachedCluster(object)] = true
 	var result []reconcile.Request
 	for key := range keys {
 		result = append(result, requests(key)...)

@@ -34,7 +34,7 @@ func Build(objects *Objects) *Graph {
 	return b.graph
 }
 
-// clean makes names safe to show: in a file, anyone may have written them.
+// clean makes names safe to show: anyone may have written them into a file.
 func (n *Node) clean() {
 	for _, text := range []*string{&n.ID, &n.Namespace, &n.Name} {
 		*text = Text(*text)
@@ -92,8 +92,7 @@ var (
 	onlyInFleet = types.NamespacedName{Name: "/"} // No class has this name.
 )
 
-// clusters puts each Cluster below its class, and each Fleet Cluster without a Cluster below the node
-// for those.
+// clusters puts each Cluster below its class, and each Fleet Cluster without a Cluster below a node of its own.
 func (b *builder) clusters() {
 	taken := map[types.NamespacedName]bool{}
 	byOrigin := b.byOrigin()
@@ -193,7 +192,7 @@ func (b *builder) onlyInFleet(key types.NamespacedName, fleet *InFleet) {
 		// Only the Fleet Cluster can be read.
 		class = fleet.Class
 	case fleet.Ours:
-		judged = verdict{Problem, reasonClusterGone, "Muster made it, and the Cluster it was made from is gone"}
+		judged = verdict{Problem, reasonClusterGone, "Muster made it, and the Cluster from which it was made is gone"}
 	}
 	node := b.clusterNode(key, judged)
 	if class == onlyInFleet {

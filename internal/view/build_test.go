@@ -11,8 +11,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// A Cluster that is attached to a Fleet Cluster of Rancher's fares as that one does. Without the Cluster's own condition,
-// the annotation of the Fleet Cluster means nothing.
+// A Cluster that is attached to a Fleet Cluster of Rancher's has the state of that Fleet Cluster. Without the
+// Cluster's own condition, the annotation of the Fleet Cluster means nothing.
 func TestAttached(t *testing.T) {
 	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-default", Name: "c-abcde", Annotations: map[string]string{stamp.AttachedAnnotation: "team/prod"}}}

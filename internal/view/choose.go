@@ -9,8 +9,8 @@ import (
 // Folded is the kind of a node that replaces several siblings in the same healthy state.
 const Folded Kind = "Folded"
 
-// keep is how many equal siblings are shown before the rest is folded. A single further one is shown
-// rather than folded.
+// keep is how many equal siblings are shown before the others are folded. A single further sibling is shown, not
+// folded.
 const keep = 3
 
 // Choice is a part of a graph.
@@ -46,8 +46,8 @@ func (g *Graph) Choose(choice Choice) (*Graph, error) {
 	return result, nil
 }
 
-// has reports whether a ClusterClass or Cluster of a name exists, even if it is left out because it has
-// no problems.
+// has reports whether a ClusterClass or Cluster of this name exists, even if the choice leaves it out because it
+// has no problems.
 func (g *Graph) has(name string) bool {
 	_, err := g.Choose(Choice{Name: name})
 	return err == nil
@@ -147,7 +147,8 @@ func folded(nodes []*Node, parent string) []*Node {
 	return result
 }
 
-// likeness is equal for siblings that can be folded into one; empty for those that cannot.
+// likeness returns the same text for siblings that can be folded into one, and "" for a node that cannot be
+// folded.
 func likeness(node *Node) string {
 	if !node.State.isFine() {
 		return ""

@@ -5,7 +5,7 @@ package view
 
 import "strings"
 
-// State is the state of a node; reasons say why it has it.
+// State is the state of a node. A reason says why.
 type State string
 
 // The states, worst first.
@@ -14,11 +14,11 @@ const (
 	Problem State = "Problem"
 	// Unknown means that the objects could not be read.
 	Unknown State = "Unknown"
-	// Waiting ends by itself.
+	// Waiting means that the node waits for something, and will not stay so.
 	Waiting State = "Waiting"
-	// Inactive means that Muster leaves it unchanged, as configured.
+	// Inactive means that Muster leaves the object unchanged, as configured.
 	Inactive State = "Inactive"
-	// Ready means that all is well.
+	// Ready means that the object is healthy.
 	Ready State = "Ready"
 )
 
@@ -65,7 +65,7 @@ const (
 	FleetCluster Kind = "FleetCluster"
 	ClusterGroup Kind = "ClusterGroup"
 	Mapping      Kind = "BundleNamespaceMapping"
-	// HelmChartProxies are in notes only, while they roll out.
+	// HelmChartProxies appear only in notes, during a rollout.
 	HelmChartProxy Kind = "HelmChartProxy"
 	Bundle         Kind = "Bundle"
 	Resource       Kind = "Resource"
@@ -150,7 +150,7 @@ func (n *Node) addFact(name, value string) {
 // Key is the namespace and name of a node.
 func (n *Node) Key() string { return strings.TrimPrefix(n.Namespace+"/"+n.Name, "/") }
 
-// Edge leads from a node to one that it contains or makes.
+// Edge leads from a node to one that it contains or creates.
 type Edge struct {
 	From string `json:"from"`
 	To   string `json:"to"`
@@ -165,7 +165,7 @@ type Graph struct {
 	Counts map[State]int
 	// Notes say which parts of the graph are missing, and why.
 	Notes []string
-	// Warnings are about Bundles, whatever their Clusters: what will go wrong, and how to correct it.
+	// Warnings are about Bundles on any Clusters: what will go wrong, and how to correct it.
 	Warnings []*Node
 }
 

@@ -123,9 +123,9 @@ func (b *builder) judgeFleet(fleet *InFleet) verdict {
 	case fleet.LastSeen.IsZero():
 		return verdict{Waiting, reasonWaitCheckIn, "Fleet's agent has not reported yet"}
 	case b.isStale(fleet):
-		message := fmt.Sprintf("Fleet's agent last reported %s ago; the rest of its state is as old", Age(b.Now.Sub(fleet.LastSeen)))
+		message := fmt.Sprintf("Fleet's agent last reported %s ago; the rest of this state is as old", Age(b.Now.Sub(fleet.LastSeen)))
 		if judged := judgeBundles(fleetv1.BundleState(fleet.State)); judged != Ready {
-			message += "; then it was " + fleet.State
+			message += "; at that time it was " + fleet.State
 		}
 		return verdict{Problem, reasonAgentStale, message}
 	}
@@ -159,32 +159,32 @@ func OfBundle(state string) State { return judgeBundles(fleetv1.BundleState(stat
 var turns = map[string]struct{ whose, do string }{
 	importedWaiting:             {"Cluster API", "its control plane is not initialized: clusterctl describe cluster -n %[1]s %[2]s"},
 	importedPaused:              {"you", "nothing changes until it is unpaused"},
-	importedDeselected:          {"you", "to let it follow its Cluster again, make the selectors of the FleetAddonConfig match it"},
+	importedDeselected:          {"you", "to update it again, make the selectors of the FleetAddonConfig match the Cluster"},
 	importedDeleting:            {"Fleet", "its controller must run to remove the finalizer of the Fleet Cluster"},
-	importedAgent:               {"the cluster", "apply its manifest there: kubectl muster agent-manifest -n %[1]s %[2]s"},
-	importedRancher:             {"Rancher", "the message says what is missing there"},
-	"DoubleImport":              {"you", "two agents run on it: take one of the two Fleet Clusters away"},
+	importedAgent:               {"the cluster", "apply its manifest to the cluster: kubectl muster agent-manifest -n %[1]s %[2]s"},
+	importedRancher:             {"Rancher", "the message says what is missing"},
+	"DoubleImport":              {"you", "two agents run on it: delete one of the two Fleet Clusters"},
 	"RegistrarMissing":          {"you", "install the component registrar"},
 	"NameConflict":              {"you", "rename one of the two, or hand the Fleet object over; the message says how"},
 	"TemplateValuesUnresolved":  {"you", "make the objects that the Cluster refers to readable; the last good values are kept"},
-	"Failed":                    {"Muster", "it tries again by itself; if this stays, read the syncer's log"},
+	"Failed":                    {"Muster", "it retries; if this stays, read the syncer's log"},
 	reasonDeleting:              {"Cluster API", ""},
 	reasonNotSelected:           {"you", "if it should be in Fleet, make the selectors of the FleetAddonConfig match it"},
 	reasonNotSeen:               {"Muster", "if this stays, the syncer does not run, or does not watch this namespace"},
 	reasonNoFleet:               {"Muster", "if this stays, the syncer does not run"},
-	reasonAgentStale:            {"the cluster", "check the fleet-agent there, and its connection to the management cluster"},
+	reasonAgentStale:            {"the cluster", "check the fleet-agent on the cluster, and its connection to the management cluster"},
 	reasonWaitCheckIn:           {"the cluster", "if this stays, Fleet could not install its agent (events of the Fleet Cluster), or the agent cannot reach the management cluster"},
 	reasonClusterGone:           {"you", "Fleet still deploys to it; to stop that: kubectl delete clusters.fleet.cattle.io -n %[1]s %[2]s"},
-	reasonNoGroup:               {"Muster", "if this stays, the syncer does not run, or may not make it"},
-	reasonNoMapping:             {"Muster", "if this stays, the syncer does not run, or may not make it"},
+	reasonNoGroup:               {"Muster", "if this stays, the syncer does not run, or may not create it"},
+	reasonNoMapping:             {"Muster", "if this stays, the syncer does not run, or may not create it"},
 	reasonMappingRetire:         {"Muster", "no Cluster here is entitled to it any more; if one should be, let the FleetAddonConfig select it"},
 	"ClassMissing":              {"you", "create the ClusterClass, or make its Clusters use another"},
 	string(fleetv1.ErrApplied):  {"the Bundle's author", "its resources cannot be applied: the message is Helm's or the API server's"},
 	string(fleetv1.NotReady):    {"the Bundle's author", "it is applied, but its resources are not ready: check them on the cluster"},
-	string(fleetv1.Modified):    {"you", "resources of the Bundle were changed on the cluster; undo that, or turn on correctDrift"},
+	string(fleetv1.Modified):    {"you", "someone changed resources of the Bundle on the cluster; revert that, or turn on correctDrift"},
 	string(fleetv1.OutOfSync):   {"Fleet", "a newer version waits for its turn in the rollout"},
-	string(fleetv1.Pending):     {"Fleet", "Fleet has not made the deployment yet"},
-	string(fleetv1.WaitApplied): {"the cluster", "the agent there has not applied it yet"},
+	string(fleetv1.Pending):     {"Fleet", "Fleet has not created the BundleDeployment yet"},
+	string(fleetv1.WaitApplied): {"the cluster", "the agent on the cluster has not applied it yet"},
 }
 
 // advise fills in who needs to act, and how.

@@ -25,7 +25,7 @@ type Objects struct {
 	// StaleAfter is how long an agent may be silent.
 	StaleAfter time.Duration
 
-	// Config is nil if there is none.
+	// Config is the FleetAddonConfig, or nil if there is none.
 	Config *addonsv1.FleetAddonConfig
 	// Namespaces are the labels of each Namespace.
 	Namespaces map[string]map[string]string
@@ -35,7 +35,7 @@ type Objects struct {
 	FleetClusters map[types.NamespacedName]*InFleet
 	Groups        map[types.NamespacedName]*fleetv1.ClusterGroup
 	Mappings      map[types.NamespacedName]*fleetv1.BundleNamespaceMapping
-	// Rollouts describe the HelmChartProxies whose rollout is under way.
+	// Rollouts describe the HelmChartProxies whose rollout is in progress.
 	Rollouts map[types.NamespacedName]string
 	// Deployments are the BundleDeployments that were read, by their namespace.
 	Deployments map[string][]*Deployed
@@ -120,7 +120,7 @@ func cutCondition(conditions []metav1.Condition, name string) *Condition {
 	return &Condition{found.Status, shown(found.Reason), shown(found.Message), found.LastTransitionTime.Time}
 }
 
-// CutRollout describes the rollout of a HelmChartProxy; empty if none is under way.
+// CutRollout describes the rollout of a HelmChartProxy; empty if none is in progress.
 func CutRollout(in *addonsv1.HelmChartProxy) string {
 	completed := meta.FindStatusCondition(in.Status.Conditions, addonsv1.RolloutCompletedCondition)
 	if completed == nil || completed.Status == metav1.ConditionTrue || in.Status.Rollout == nil {
@@ -140,17 +140,18 @@ func CutRollout(in *addonsv1.HelmChartProxy) string {
 
 // InFleet is a reduced Fleet Cluster.
 type InFleet struct {
-	// Class is the class in its labels: a hint, no proof.
+	// Class is the class in its labels: a hint, not proof.
 	Class  types.NamespacedName
 	Origin stamp.Origin
-	// Attached is the Cluster that Muster has attached to this Fleet Cluster of Rancher's, by its annotation: no proof.
+	// Attached is the Cluster that Muster has attached to this Fleet Cluster of Rancher's, according to the
+	// annotation: not proof.
 	Attached types.NamespacedName
 	// Ours means that Muster made it.
 	Ours, Deleting bool
 	// Namespace is where Fleet keeps its BundleDeployments.
 	Namespace string
 	LastSeen  time.Time
-	// State is Fleet's word; empty until Fleet gives one.
+	// State is the state that Fleet reports; empty until then.
 	State, ReadyBundles, Message     string
 	ResourcesReady, ResourcesDesired int
 }
@@ -189,7 +190,7 @@ type Deployed struct {
 	// Source is the HelmOp or GitRepo that made the Bundle; empty if neither did.
 	Source string
 	State  fleetv1.BundleState
-	// Message is Fleet's.
+	// Message is the message that Fleet reports.
 	Message string
 	// Ready is how many of the Desired resources are ready.
 	Ready, Desired int
@@ -275,7 +276,7 @@ func messageOf(in *fleetv1.BundleDeployment) string {
 		messages[condition.Type] = condition.Message
 	}
 	if in.Status.AppliedDeploymentID != in.Spec.DeploymentID {
-		delete(messages, fleetv1.BundleDeploymentConditionInstalled) // It is about the previous deployment.
+		delete(messages, fleetv1.BundleDeploymentConditionInstalled) // This message is about the previous deployment.
 	}
 	for _, name := range []string{fleetv1.BundleDeploymentConditionDeployed, fleetv1.BundleDeploymentConditionInstalled, fleetv1.BundleDeploymentConditionMonitored} {
 		if messages[name] != "" {

@@ -28,6 +28,6 @@ func TestText(t *testing.T) {
 	long := strings.Repeat("é", 40_000)
 	got := shown(long)
 	if len(got) > longest+40 || !strings.HasSuffix(got, "more bytes)") {
-		t.Errorf("of %d bytes %d are kept, with the end %q", len(long), len(got), got[len(got)-20:])
+		t.Errorf("%[2]d of %[1]d bytes are kept, with the end %[3]q", len(long), len(got), got[len(got)-20:])
 	}
 }

@@ -107,7 +107,7 @@ func TestAudit(t *testing.T) {
 	for _, kind := range []audit.Kind{audit.Configs, audit.Namespaces, audit.Clusters, audit.Classes, audit.FleetClusters, audit.Webhook} {
 		g.Expect(out).To(ContainSubstring(fmt.Sprintf("note: %s: may not be read", kind)))
 	}
-	g.Expect(out).To(And(ContainSubstring("it cannot be said whether a mapping has a rightful user"), Not(ContainSubstring("BundleNamespaceMappings: may not"))))
+	g.Expect(out).To(And(ContainSubstring("unknown: whether a mapping has a rightful user"), Not(ContainSubstring("BundleNamespaceMappings: may not"))))
 
 	// Errors have another exit code.
 	for _, args := range [][]string{{"--context=none"}, {"--kubeconfig=/does/not/exist"}, {"-o", "xml"}, {"--nonsense"}, {"argument"}} {

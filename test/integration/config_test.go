@@ -46,7 +46,7 @@ func invalidConfigs() []invalidConfig {
 		operator  = "operator must be one of In, NotIn, Exists, DoesNotExist"
 		url       = "must be an absolute https URL with a host and without user, query or fragment, for example https://rancher.example.com:6443"
 		pointer   = "must be a JSON pointer that starts with '/', for example /ControlPlane/spec/kubeadmConfigSpec/files"
-		semver    = "must be a semantic version, for example 0.16.0, or a range of them, for example 0.16.x"
+		semver    = "must be a semantic version, for example 0.16.0, or a range, for example 0.16.x"
 	)
 	structural := func(name, spec string, messages ...string) invalidConfig {
 		return invalidConfig{name, configYAML(spec), messages, true}
@@ -56,7 +56,7 @@ func invalidConfigs() []invalidConfig {
 	}
 	return []invalidConfig{
 		{"another name", strings.Replace(configYAML("{}"), "name: fleet-addon-config", "name: mine", 1),
-			[]string{"metadata.name: there is one FleetAddonConfig and its name is fleet-addon-config; rename this one"}, true},
+			[]string{"metadata.name: the only FleetAddonConfig is named fleet-addon-config; rename this one"}, true},
 		structural("both inferLocal and custom", `{config: {server: {inferLocal: true, custom: {apiServerUrl: "https://a"}}}}`, "spec.config.server", oneServer),
 		structural("neither inferLocal nor custom", `{config: {server: {}}}`, "spec.config.server", oneServer),
 		structural("inferLocal and the shorthand", `{config: {server: {inferLocal: true, apiServerUrl: "https://a"}}}`, "spec.config.server", oneServer),
@@ -356,8 +356,8 @@ func TestWarningsOnTheConfig(t *testing.T) {
 	}).Should(Succeed())
 	g.Expect(warnedApply(g, configYAML("{cluster: {"+its+"}}"))).To(BeEmpty(), "that one is selected")
 	g.Expect(warnedApply(g, configYAML("{cluster: {selector: {matchLabels: {nobody: has-it}}, "+its+"}}"), "--dry-run=server")).
-		To(ContainSubstring("1 Clusters match only one of the two and are not imported, as both must match: %s/pinned", s.namespace))
-	g.Expect(warnedBy(g, "", "delete", "fac", "fleet-addon-config")).To(MatchRegexp(`Warning: [1-9]\d* Clusters stay imported into Fleet, and without a FleetAddonConfig the defaults hold`))
+		To(ContainSubstring("1 Clusters match only one of the two and are not imported, because both must match: %s/pinned", s.namespace))
+	g.Expect(warnedBy(g, "", "delete", "fac", "fleet-addon-config")).To(MatchRegexp(`Warning: [1-9]\d* Clusters stay imported into Fleet; without a FleetAddonConfig the defaults apply`))
 
 	configure(t, g, `{}`)
 	stop(t, g, webhookProcess)
@@ -419,7 +419,7 @@ func TestOpenMeansOpen(t *testing.T) {
 	_, err := apply(t, fmt.Sprintf("{apiVersion: %s, kind: Cluster, metadata: {namespace: %s, name: unreadable}, spec: {topology: {classRef: standard, version: v1.36.3}}}",
 		capiVersion, namespace), "--validate=false")
 	g.Expect(err).To(MatchError(And(ContainSubstring("spec.topology.classRef: Invalid value"), Not(ContainSubstring("admission webhook")),
-		ContainSubstring("Warning: Muster failed, and its log says why: this Cluster was not stamped; the syncer does it"))))
+		ContainSubstring("Warning: Muster failed (its log says why): this Cluster was not stamped; the syncer does it"))))
 }
 
 // The documented emergency command works: with the webhook down, it lets through the changes that failed closed.

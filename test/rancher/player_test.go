@@ -72,6 +72,8 @@ type downstream struct {
 	management, provisioning *unstructured.Unstructured
 	// labels are the labels that Rancher sets on the Fleet Cluster in addition to its own.
 	labels map[string]string
+	// runs means that a real agent is to run: no registry and no proxy of Rancher's are there.
+	runs bool
 }
 
 // newCluster plays a user and Cluster API: it creates a Cluster whose control plane is initialized.
@@ -166,7 +168,7 @@ func (d *downstream) becomesReady(g Gomega) {
 func (d *downstream) fleetCluster() *fleetv1.Cluster {
 	labels := map[string]string{clusterNameLabel: d.management.GetName(), "management.cattle.io/cluster-display-name": d.cluster.Name}
 	maps.Copy(labels, d.labels)
-	return &fleetv1.Cluster{
+	fleet := &fleetv1.Cluster{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: d.workspace, Name: d.provisioning.GetName(), Labels: labels},
 		Spec: fleetv1.ClusterSpec{
@@ -175,6 +177,10 @@ func (d *downstream) fleetCluster() *fleetv1.Cluster {
 			AgentTolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 		},
 	}
+	if d.runs {
+		fleet.Spec.AgentEnvVars, fleet.Spec.PrivateRepoURL = nil, ""
+	}
+	return fleet
 }
 
 // applies plays Rancher: wrangler's three-way patch against its own annotation.

@@ -14,6 +14,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -56,8 +57,11 @@ type Judge struct {
 
 	members map[string]*member
 	stages  []stage
-	// changed is when spec.rollout changed last.
-	changed time.Time
+	// changed is when spec.rollout changed last, and specified when the generation did.
+	changed, specified time.Time
+	// completed is the HelmChartProxy when a rollout was last noted as completed, and isCompleted says that this event does.
+	completed   *addonsv1.HelmChartProxy
+	isCompleted bool
 	// shown maps each hash that was shown for approval to the wanted contents of the Clusters at that time.
 	shown map[string]map[string][]content
 	// down are the times at which Muster or Fleet could not work, the last one open while isDown.
@@ -89,6 +93,8 @@ type member struct {
 	offered  content
 	offers   []content
 	has      content
+	// completed is what it had when the rollout was last completed.
+	completed content
 	// permitted is when each content was last permitted, approved the content that a person has approved.
 	permitted map[content]time.Time
 	approved  content
@@ -100,8 +106,8 @@ type member struct {
 	ready, unready time.Time
 	// inFlight says that the rollout took a working release away.
 	inFlight bool
-	// offline is when it was last known to be silent.
-	offline time.Time
+	// offline is when it was last known to be silent, and aside when it last had no part in rollouts.
+	offline, aside time.Time
 }
 
 type earlier struct {
@@ -122,7 +128,7 @@ func NewJudge(namespace string) *Judge {
 func (j *Judge) See(event Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.now = event.At
+	j.now, j.isCompleted = event.At, false
 	if j.proxy != nil {
 		j.review() // Time has passed.
 	}
@@ -133,6 +139,9 @@ func (j *Judge) See(event Event) {
 	j.review()
 	for _, name := range slices.Sorted(maps.Keys(j.members)) {
 		j.follow(j.members[name])
+	}
+	if j.isCompleted {
+		j.complete()
 	}
 }
 
@@ -185,6 +194,9 @@ func (j *Judge) applyProxy(its *addonsv1.HelmChartProxy, isDeleted bool) {
 	}
 	before := j.proxy
 	j.proxy = its
+	if before == nil || before.Generation != its.Generation {
+		j.specified = j.now
+	}
 	if before == nil || before.Generation != its.Generation || !maps.Equal(before.Annotations, its.Annotations) {
 		wanted, _ := wanted(its, &clusterv1.Cluster{})
 		j.tell("%s: %s; approved %q", its.Name, wanted, its.Annotations[addonsv1.RolloutApprovedAnnotation])
@@ -197,6 +209,7 @@ func (j *Judge) applyProxy(its *addonsv1.HelmChartProxy, isDeleted bool) {
 	if before != nil {
 		was = ptr.Deref(before.Status.Rollout, was)
 	}
+	j.isCompleted = !equality.Semantic.DeepEqual(is.LastCompleted, was.LastCompleted)
 	if is.Approval != "" && is.Approval != was.Approval {
 		j.show(is.Approval)
 	}

@@ -99,6 +99,14 @@ func (s *story) approves(shown, approved string) {
 	s.see("web", s.proxy)
 }
 
+// completes notes the rollout as completed.
+func (s *story) completes() {
+	s.proxy.Status.ObservedGeneration = s.proxy.Generation
+	s.proxy.Status.Conditions = []metav1.Condition{{Type: addonsv1.RolloutCompletedCondition, Status: metav1.ConditionTrue}}
+	s.proxy.Status.Rollout = &addonsv1.RolloutStatus{LastCompleted: &addonsv1.CompletedRollout{Time: metav1.NewTime(s.at)}}
+	s.see("web", s.proxy)
+}
+
 // canary rolls the canary out, and waits for as long.
 func (s *story) canary(soak time.Duration) {
 	s.offers("2", 0)
@@ -143,6 +151,34 @@ func TestJudge(t *testing.T) {
 			s.passes(time.Minute)
 			s.offers("2", 1, 2)
 		}, "the change fails on 1 Clusters"},
+		"completed": {all, func(s *story) {
+			s.canary(time.Minute)
+			s.offers("2", 0, 1, 2, 3)
+			for i := range 4 {
+				s.has(i, "2", true)
+			}
+			s.completes()
+		}, ""},
+		"completed before one has it": {all, func(s *story) {
+			s.canary(time.Minute)
+			s.offers("2", 0, 1, 2, 3)
+			for i := range 3 {
+				s.has(i, "2", true)
+			}
+			s.completes()
+		}, "completed, and c3 is to have 2"},
+		"completed at once": {all, func(s *story) { s.completes(); s.canary(time.Minute); s.offers("2", 0, 1) }, "completed, and c0 is to have 2"},
+		"back to what was completed": {all, func(s *story) {
+			s.wants("1")
+			s.completes()
+			s.wants("2")
+			s.canary(time.Minute)
+			s.offers("2", 0, 1)
+			s.has(1, "2", true)
+			s.wants("1")
+			s.passes(time.Minute)
+			s.offers("1", 1)
+		}, ""},
 		"without approval":         {manual, func(s *story) { s.canary(time.Minute); s.offers("2", 0, 1) }, "nobody has approved that"},
 		"approved":                 {manual, func(s *story) { s.canary(time.Minute); s.approves("x", "x"); s.offers("2", 0, 1) }, ""},
 		"approved by another hash": {manual, func(s *story) { s.canary(time.Minute); s.approves("x", "y"); s.offers("2", 0, 1) }, "nobody has approved that"},

@@ -30,6 +30,9 @@ func (j *Judge) review() {
 		}
 		j.wish(m)
 		j.observe(m)
+		if j.isAside(m) {
+			m.aside = j.now
+		}
 	}
 	for _, release := range j.releases {
 		if m := j.members[release.Spec.ClusterRef.Name]; m != nil {
@@ -128,6 +131,11 @@ func (j *Judge) readyFor(m *member) time.Duration {
 
 // permit notes which Clusters may take their wanted content over now.
 func (j *Judge) permit() {
+	for _, m := range j.members {
+		if m.isSelected && !m.isBlocked && j.goesBack(m) && !j.isPaused(m) {
+			m.permitted[m.wanted] = j.now
+		}
+	}
 	for number, its := range j.stages {
 		if j.closed(number) != "" {
 			continue
@@ -149,7 +157,7 @@ func (j *Judge) isPaused(m *member) bool {
 func (j *Judge) follow(m *member) {
 	its, offered := j.deployments[m.name], j.offer(m.name)
 	if m.isTarget = offered.isTarget; !m.isTarget {
-		m.isInstalled, m.inFlight, m.offered = false, false, ""
+		m.isInstalled, m.inFlight, m.offered, m.completed = false, false, "", ""
 	}
 	switch {
 	case offered.isHeld:
@@ -208,6 +216,32 @@ func (j *Judge) forbidden(m *member, to content) string {
 		return "nobody has approved that"
 	}
 	return "it has become permitted just now"
+}
+
+// complete judges that Muster notes a rollout as completed: each Cluster must have what it wants, or what it wanted a moment
+// ago under the same spec.
+func (j *Judge) complete() {
+	j.completed = j.proxy
+	isCurrent := j.proxy.Status.ObservedGeneration == j.proxy.Generation
+	for _, name := range slices.Sorted(maps.Keys(j.members)) {
+		m := j.members[name]
+		m.completed = m.has
+		wantedIt := func(its earlier) bool { return its.content == m.has && its.until.After(j.specified) }
+		isAside := j.since(m.aside) < lag || j.since(m.lost) < lag || j.since(m.staged) < lag || j.isOffline(m)
+		if isCurrent && !isAside && m.has != m.wanted && !slices.ContainsFunc(m.before, wantedIt) {
+			j.violation("the rollout is noted as completed, and %s is to have %s, has %s", name, m.wanted, m.has)
+		}
+	}
+}
+
+// goesBack reports whether a Cluster wants what it had when the rollout was last completed; if it has joined since, what it
+// would have had. It waits for no stage.
+func (j *Judge) goesBack(m *member) bool {
+	if j.completed == nil || m.completed != "" {
+		return m.completed == m.wanted
+	}
+	last, _ := wanted(j.completed, j.clusters[m.name])
+	return last == m.wanted
 }
 
 // unavailable returns the Clusters of a stage that are without a working release, and have been for longer than Muster

@@ -94,9 +94,9 @@ func krew(version string, machines []Machine, archives []entry) (entry, error) {
 			"version":          version,
 			"homepage":         "https://" + source.Module,
 			"shortDescription": "See which clusters are in Fleet and what is on them",
-			"description": "Shows which Cluster API clusters are in Rancher Fleet, by class, how they fare,\n" +
-				"and why a bundle is, or is not, on a cluster: as a tree, as a page on your own\nmachine, and as an exit code for scripts. Checks manifests without a cluster.\n" +
-				"Has your rights. Only rollout promote, retry and abort change something.\n",
+			"description": "Shows which Cluster API clusters are in Rancher Fleet, by class, and their\n" +
+				"state, and why a bundle is, or is not, on a cluster: as a tree, as a web page on\nyour own machine, and as an exit code for scripts. Checks manifests without a\n" +
+				"cluster. Has your rights. Only rollout promote, retry and abort change something.\n",
 			"platforms": platforms,
 		},
 	})

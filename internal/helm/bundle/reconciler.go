@@ -62,6 +62,8 @@ type scope struct {
 	of       *addonsv1.HelmChartProxy
 	in       *inputs.Inputs
 	releases []*addonsv1.HelmReleaseProxy
+	// mark was taken before the releases were read.
+	mark inputs.Mark
 }
 
 // Reconcile reconciles one Bundle.
@@ -161,7 +163,7 @@ func (r *Reconciler) removeOrphan(ctx context.Context, s *scope) error {
 // in the Bundle. find trusts the annotation of an existing Bundle: only Muster and users with access to its namespace
 // write there. A HelmReleaseProxy for the Bundle may be forged, by users with access to another namespace.
 func (r *Reconciler) find(ctx context.Context, key plan.Key) (s *scope, err error) {
-	s = &scope{key: key, in: &inputs.Inputs{Incomplete: true}} // Deleting a Bundle needs no inputs.
+	s = &scope{key: key, in: &inputs.Inputs{Incomplete: true}, mark: r.Inputs.Mark()} // Deleting a Bundle needs no inputs.
 	if s.have, err = r.Bundle(ctx, key); err != nil {
 		return nil, err
 	}
@@ -298,7 +300,7 @@ func (r *Reconciler) hasUnseen(s *scope) bool {
 		if plan.IsStaged(s.of) {
 			hasSeen = r.Inputs.HasReported // It may have to be held, however long it takes.
 		}
-		return its.DeletionTimestamp.IsZero() && !hasSeen(client.ObjectKeyFromObject(its), s.in)
+		return its.DeletionTimestamp.IsZero() && !hasSeen(client.ObjectKeyFromObject(its), s.in, s.mark)
 	})
 }
 

@@ -37,7 +37,7 @@ func reconciler(t *testing.T, objects ...client.Object) *Reconciler {
 		t.Fatal(err)
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&addonsv1.HelmReleaseProxy{}, ByBundle, Index).Build()
-	return &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{})}
+	return &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Inputs: &inputs.Reader{}}
 }
 
 func proxyOf(namespace, name string) *addonsv1.HelmChartProxy {
@@ -155,7 +155,7 @@ func TestTargetsWithoutReleases(t *testing.T) {
 			if !in.Incomplete {
 				in.Selector, _ = plan.NewSelector(test.of)
 			}
-			got, _, err := reconciler(t, test.objects...).targets(t.Context(), &scope{key, have, test.of, in, test.releases})
+			got, _, err := reconciler(t, test.objects...).targets(t.Context(), &scope{key: key, have: have, of: test.of, in: in, releases: test.releases})
 			if err != nil || len(got) != test.want {
 				t.Errorf("%d targets, want %d (%v)", len(got), test.want, err)
 			}
@@ -317,12 +317,12 @@ func TestVersionWithValues(t *testing.T) {
 		return its
 	}
 	releases := []*addonsv1.HelmReleaseProxy{release}
-	err := r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases}, []fleetv1.BundleTarget{last})
+	err := r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases, r.Inputs.Mark()}, []fleetv1.BundleTarget{last})
 	if got := read(); !errors.Is(err, errUnseen) || got.Spec.Helm.Version != "1.0.0" || len(got.Spec.Targets) != 1 {
 		t.Errorf("%v; chart %s with %d targets", err, got.Spec.Helm.Version, len(got.Spec.Targets))
 	}
 	r.Inputs.Saw(client.ObjectKeyFromObject(release), in)
-	err = r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases}, []fleetv1.BundleTarget{last})
+	err = r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases, r.Inputs.Mark()}, []fleetv1.BundleTarget{last})
 	if got := read(); err != nil || got.Spec.Helm.Version != "2.0.0" {
 		t.Errorf("%v; chart %s", err, got.Spec.Helm.Version)
 	}
@@ -340,7 +340,7 @@ func TestValuesOfAnotherBundle(t *testing.T) {
 	have.UID = "this"
 	for uid, want := range map[types.UID]bool{"": false, "earlier": false, "this": true} {
 		release := releaseOf(of, key, have.Name, plan.Record{FleetCluster: "one", Digest: "any", Keys: []string{"values.yaml"}, Bundle: uid})
-		got, err := reconciler(t, cluster, fleet).target(t.Context(), &scope{client.ObjectKeyFromObject(have), have, of, in, nil}, release, nil)
+		got, err := reconciler(t, cluster, fleet).target(t.Context(), &scope{key: client.ObjectKeyFromObject(have), have: have, of: of, in: in}, release, nil)
 		if err != nil || (got != nil) != want {
 			t.Errorf("%q: target %v, want one: %t (%v)", uid, got, want, err)
 		}
@@ -373,7 +373,7 @@ func TestOtherRepository(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r.put(t.Context(), &scope{key, its, of, in, []*addonsv1.HelmReleaseProxy{release}}, nil)
+		return r.put(t.Context(), &scope{key, its, of, in, []*addonsv1.HelmReleaseProxy{release}, r.Inputs.Mark()}, nil)
 	}
 	if err := write(); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -94,9 +95,21 @@ type Reader struct {
 	all map[plan.Key]*entry
 	// slots are for the HelmChartProxies that are being read.
 	slots *fair.Shares
-	// seen is the digest of the inputs that each release has taken over, by its plan.Key.
+	// seen maps the plan.Key of each release to its report.
 	seen sync.Map
+	// reports counts the reports.
+	reports atomic.Int64
 }
+
+// report says which inputs a release has taken over, by their digest, and which report that was.
+type report struct {
+	digest string
+	number int64
+}
+
+// Mark is a point in the order of reports. Who reads releases from the cache after it took a Mark sees in them what was
+// reported before.
+type Mark int64
 
 // entry is the state of one HelmChartProxy.
 type entry struct {
@@ -200,17 +213,26 @@ func (r *Reader) HasChanged(proxy plan.Key) bool {
 }
 
 // Saw notes that the record and the status of a release, as the cache has them, are those for the inputs.
-func (r *Reader) Saw(release plan.Key, in *Inputs) { r.seen.Store(release, in.Digest) }
-
-// HasSeen reports whether a release has taken the inputs over, or had seenPatience to do so.
-func (r *Reader) HasSeen(release plan.Key, in *Inputs) bool {
-	return r.HasReported(release, in) || r.Now().Sub(in.since) > seenPatience
+func (r *Reader) Saw(release plan.Key, in *Inputs) {
+	if last, _ := r.seen.Load(release); last == nil || last.(report).digest != in.Digest {
+		r.seen.Store(release, report{digest: in.Digest, number: r.reports.Add(1)})
+	}
 }
 
-// HasReported reports whether a release has taken the inputs over.
-func (r *Reader) HasReported(release plan.Key, in *Inputs) bool {
-	seen, _ := r.seen.Load(release)
-	return seen == in.Digest
+// Mark returns the point after all reports so far.
+func (r *Reader) Mark() Mark { return Mark(r.reports.Load()) }
+
+// HasSeen reports whether a release had taken the inputs over at a Mark, or had seenPatience to do so.
+func (r *Reader) HasSeen(release plan.Key, in *Inputs, at Mark) bool {
+	return r.HasReported(release, in, at) || r.Now().Sub(in.since) > seenPatience
+}
+
+// HasReported reports whether a release had taken the inputs over at a Mark. A caller that asked about now could have read
+// the release earlier, without the change that it has reported since, and take it for done.
+func (r *Reader) HasReported(release plan.Key, in *Inputs, at Mark) bool {
+	last, _ := r.seen.Load(release)
+	its, _ := last.(report)
+	return its.digest == in.Digest && its.number <= int64(at)
 }
 
 // ForgetRelease drops the state of a release.

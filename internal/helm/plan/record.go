@@ -110,6 +110,7 @@ const UnreadyPatience = 5 * time.Minute
 // none. After the longest soak time, the state no longer matters. A release that waits for
 // Fleet or its agent says nothing.
 func (r Rollout) After(release Release, longest time.Duration, now time.Time) (*Rollout, time.Duration) {
+	isFailed := release.Failed && !release.WithoutValues
 	switch {
 	case r.Pending != "":
 	case release.Healthy && (r.Ready == nil || r.Unready != nil):
@@ -120,7 +121,7 @@ func (r Rollout) After(release Release, longest time.Duration, now time.Time) (*
 		return &r, UnreadyPatience
 	case release.Deployed && now.Sub(r.Unready.Time) < UnreadyPatience:
 		return &r, UnreadyPatience - now.Sub(r.Unready.Time)
-	case release.Failed, release.Deployed:
+	case isFailed, release.Deployed:
 		at := now
 		if r.Unready != nil {
 			at = r.Unready.Time
@@ -132,7 +133,7 @@ func (r Rollout) After(release Release, longest time.Duration, now time.Time) (*
 		r.Ready, r.Unready = nil, nil
 	}
 	if r.Pending == "" && r.Ready == nil {
-		r.Failed = r.Failed || release.Failed
+		r.Failed = r.Failed || isFailed
 	}
 	return &r, 0
 }

@@ -157,20 +157,23 @@ func RolloutStatus(proxy *addonsv1.HelmChartProxy, version string, decision *rol
 		names = append(names, its.Name)
 	}
 	names = append(names, "")
+	updated := 0
 	for i, its := range decision.Counts {
 		if names[i] == "" && its.Clusters == 0 {
 			continue
 		}
 		offline += its.Offline
+		updated += its.Updated
 		status.Stages = append(status.Stages, addonsv1.RolloutStageStatus{
 			Name: names[i], Clusters: its.Clusters, Updated: its.Updated, Held: its.Held, Failing: its.Failing, Offline: its.Offline,
 		})
 	}
 	isCompleted, message := decision.Reason == rollout.Completed, decision.Message
 	status.LastCompleted = Completed(proxy)
-	if isCompleted {
+	if isCompleted && updated > 0 { // Else, no Cluster has shown that the change works: all are paused, or there is none.
 		status.LastCompleted = completed(proxy, version, decision.Since, now)
-	} else {
+	}
+	if !isCompleted {
 		count := decision.Counts[decision.Stage]
 		status.Stage = names[decision.Stage]
 		name := "stage " + status.Stage

@@ -33,6 +33,8 @@ func TestRegressions(t *testing.T) {
 		"ready again":                       {Rollout{Ready: at(time.Hour), Unready: at(time.Minute)}, healthy, Rollout{Ready: at(0)}, 0},
 		"unready for long":                  {Rollout{Ready: at(time.Hour), Unready: at(6 * time.Minute)}, unready, Rollout{Regression: &Regression{*at(0), metav1.Duration{Duration: 54 * time.Minute}}}, 0},
 		"fails later":                       {Rollout{Ready: at(time.Hour)}, failed, Rollout{Failed: true, Regression: &Regression{*at(0), metav1.Duration{Duration: time.Hour}}}, 0},
+		"the values are on their way":       {Rollout{}, Release{Failed: true, WithoutValues: true}, Rollout{}, 0},
+		"the values were deleted":           {Rollout{Ready: at(time.Hour)}, Release{Failed: true, WithoutValues: true}, Rollout{Ready: at(time.Hour)}, 0},
 		"Fleet or the agent is behind":      {Rollout{Ready: at(time.Hour)}, waiting, Rollout{Ready: at(time.Hour)}, 0},
 		"unready after the soak time":       {Rollout{Ready: at(5 * time.Hour)}, unready, Rollout{Ready: at(5 * time.Hour)}, 0},
 		"unready while it waits for a turn": {Rollout{Ready: at(time.Hour), Pending: "x"}, unready, Rollout{Ready: at(time.Hour), Pending: "x"}, 0},
@@ -52,10 +54,11 @@ func TestLastCompleted(t *testing.T) {
 	proxy.Spec.Version, proxy.Spec.Rollout = "1.0.0", &addonsv1.RolloutStrategy{OfflineAfter: &metav1.Duration{Duration: time.Hour}}
 	proxy.Spec.ClusterSelector.MatchLabels = map[string]string{"a": "b"}
 	var since time.Time
+	updated := 1
 	report := func(reason rollout.Reason) *addonsv1.CompletedRollout {
 		now = now.Add(time.Minute)
 		var condition metav1.Condition
-		proxy.Status.Rollout, condition = RolloutStatus(proxy, "1.2.3", &rollout.Decision{Reason: reason, Since: since, Counts: make([]rollout.Count, 1)}, now)
+		proxy.Status.Rollout, condition = RolloutStatus(proxy, "1.2.3", &rollout.Decision{Reason: reason, Since: since, Counts: []rollout.Count{{Clusters: 1, Updated: updated}}}, now)
 		condition.ObservedGeneration = proxy.Generation
 		proxy.Status.Conditions = []metav1.Condition{condition}
 		return proxy.Status.Rollout.LastCompleted
@@ -63,6 +66,11 @@ func TestLastCompleted(t *testing.T) {
 	if its := report(rollout.Progressing); its != nil {
 		t.Errorf("not completed yet: %v", its)
 	}
+	updated = 0
+	if its := report(rollout.Completed); its != nil {
+		t.Errorf("no Cluster has it: %v", its)
+	}
+	updated = 1
 	first := report(rollout.Completed)
 	if again := report(rollout.Completed); !again.Time.Equal(&first.Time) || !first.Time.Time.Equal(now.Add(-time.Minute)) {
 		t.Errorf("completed at %s, and then at %s", first.Time, again.Time)

@@ -34,6 +34,8 @@ const (
 	AvailableReason = "Available"
 	// NotDeployed says that Fleet's agent is behind.
 	NotDeployed = "Fleet's agent has not deployed this yet"
+	// NotCopied says that the agent cannot install the release yet.
+	NotCopied = "Fleet's agent has not copied the values to the cluster yet"
 	// OldFleet says that Fleet leaves the values out.
 	OldFleet = "Fleet does not take the values of each Cluster over; it must be 0.16 or newer"
 )
@@ -49,6 +51,9 @@ type Release struct {
 	// Failed says that the agent tried the current target and failed, GivenUp that the agent will not retry by
 	// itself, and Refused that Helm stored no release: its checks before the installation failed.
 	Failed, GivenUp, Refused bool
+	// WithoutValues says that the agent failed because it has not copied the values to the cluster yet. It does so at the
+	// same time as it installs, and tries again within seconds (seen on Fleet 0.16): the wanted state is not why.
+	WithoutValues bool
 	// Since is the time of the first failure, where the agent retries by itself.
 	Since time.Time
 	// Deployed says that the agent has deployed the current target, and Healthy that its resources are ready, too.
@@ -102,7 +107,11 @@ func Observe(deployment *fleetv1.BundleDeployment, wanted Wanted) Release {
 		status.DownstreamResourcesGeneration == spec.DownstreamResourcesGeneration
 	if condition := falseCondition(status, fleetv1.BundleDeploymentConditionDeployed); condition != nil {
 		release.Since, _ = time.Parse(time.RFC3339, condition.LastUpdateTime)
-		return broken(condition.Message)
+		if !lacksValues.MatchString(condition.Message) {
+			return broken(condition.Message)
+		}
+		release.Failed, release.Refused, release.WithoutValues = true, true, true
+		return waiting(NotCopied)
 	}
 	if condition := falseCondition(status, fleetv1.BundleDeploymentConditionInstalled); condition != nil && isApplied {
 		release.GivenUp = true
@@ -121,9 +130,14 @@ func Observe(deployment *fleetv1.BundleDeployment, wanted Wanted) Release {
 	return release
 }
 
-// refused matches the errors of Helm's checks before an installation.
-var refused = regexp.MustCompile(`unable to continue with install|chart requires kubeVersion|YAML parse error|MalformedYAMLError|` +
-	`is missing from (secret|configmap)|(secrets|configmaps) "[^"]*" not found`)
+const missingValues = `is missing from (secret|configmap)|(secrets|configmaps) "[^"]*" not found`
+
+var (
+	// lacksValues matches the agent's errors about values that are not on the cluster.
+	lacksValues = regexp.MustCompile(missingValues)
+	// refused matches those, and the errors of Helm's checks before an installation.
+	refused = regexp.MustCompile(missingValues + `|unable to continue with install|chart requires kubeVersion|YAML parse error|MalformedYAMLError`)
+)
 
 // IsRefused reports whether Helm has refused to begin an installation.
 func IsRefused(deployment *fleetv1.BundleDeployment) bool {

@@ -55,6 +55,8 @@ func TestObserve(t *testing.T) {
 			Release{Reason: addonsv1.HelmInstallOrUpgradeFailedReason, Message: "not installed: immutable", Status: failed, Revision: 3, Failed: true, GivenUp: true}},
 		"refused": {says("Installed", "not installed: unable to continue with install: it exists"), false,
 			Release{Reason: addonsv1.HelmInstallOrUpgradeFailedReason, Message: "not installed: unable to continue with install: it exists", Status: failed, Revision: 3, Failed: true, GivenUp: true, Refused: true}},
+		"failed before the values were copied": {says("Deployed", "key 5-00.yaml is missing from secret stages/hcp-stages.for.one.1, can't use it in valuesFrom"), false,
+			Release{Reason: addonsv1.HelmReleasePendingReason, Message: NotCopied, Status: pendingUpgrade, Revision: 3, Failed: true, Refused: true, WithoutValues: true}},
 		"failed with a secret": {says("Deployed", "sesame"), true,
 			Release{Reason: addonsv1.HelmInstallOrUpgradeFailedReason, Message: "the release failed, and has values from Secrets; see BundleDeployment fleet/hcp-web", Status: failed, Revision: 3, Failed: true}},
 	} {

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/program"
@@ -26,7 +27,7 @@ func TestPaused(t *testing.T) {
 		of := proxyNamed("web")
 		of.Annotations = map[string]string{clusterv1.PausedAnnotation: value}
 		c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(of).WithIndex(&addonsv1.HelmReleaseProxy{}, ByProxy, Index).Build()
-		r := &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{})} // It has no Inputs to read charts.
+		r := &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Inputs: &inputs.Reader{}} // It has nothing to read charts with.
 		if result, err := r.reconcile(t.Context(), of.DeepCopy()); err != nil || result != (ctrl.Result{}) {
 			t.Errorf("%q: %v, %v", value, result, err)
 		}

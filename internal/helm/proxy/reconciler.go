@@ -76,6 +76,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartProxy) (ctrl.Result, error) {
+	mark := r.Inputs.Mark() // Before the releases are read.
 	releases, err := r.releases(ctx, proxy)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -103,7 +104,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	if r.Inputs.IsNews(client.ObjectKeyFromObject(proxy), in) {
 		r.Wake(client.ObjectKeyFromObject(proxy))
 	}
-	now := state{trouble: in.Trouble, notice: in.Notice, releases: releases}
+	now := state{trouble: in.Trouble, notice: in.Notice, releases: releases, mark: mark}
 	var failed error
 	if in.Selector != nil {
 		failed = r.selectClusters(ctx, proxy, in, &now)
@@ -117,7 +118,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	} else if trouble != (plan.Trouble{}) {
 		now.fail(trouble.Reason, errors.New(trouble.Message))
 	}
-	if unseen := r.unseen(proxy, in, now.releases); unseen > 0 {
+	if unseen := r.unseen(proxy, in, now); unseen > 0 {
 		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Errorf("%d of %d releases have not taken the change over yet", unseen, len(now.releases)))
 		again = store.BehindInterval
 	}
@@ -126,13 +127,13 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 
 // unseen returns how many releases still report about earlier inputs. After a restart, what is Ready stays so unless
 // it has changed.
-func (r *Reconciler) unseen(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, releases []*addonsv1.HelmReleaseProxy) (count int) {
+func (r *Reconciler) unseen(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now state) (count int) {
 	isReady := meta.IsStatusConditionTrue(proxy.Status.Conditions, addonsv1.ReadyCondition) && proxy.Status.ObservedGeneration == proxy.Generation
 	if isReady && !r.Inputs.HasChanged(client.ObjectKeyFromObject(proxy)) {
 		return 0
 	}
-	for _, release := range releases {
-		if release.DeletionTimestamp.IsZero() && !r.Inputs.HasSeen(client.ObjectKeyFromObject(release), in) {
+	for _, release := range now.releases {
+		if release.DeletionTimestamp.IsZero() && !r.Inputs.HasSeen(client.ObjectKeyFromObject(release), in, now.mark) {
 			count++
 		}
 	}

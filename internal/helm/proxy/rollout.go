@@ -38,6 +38,8 @@ type rolling struct {
 	stageOf  map[plan.Key]int
 	targets  []rollout.Target
 	stages   []rollout.Stage
+	// mark was taken before the releases were read.
+	mark inputs.Mark
 	// isBack is plan.IsBack of the HelmChartProxy.
 	isBack bool
 	// again is the time until an agent may count as silent; zero if the rollout waits for no agent.
@@ -70,7 +72,7 @@ func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy
 }
 
 func newRolling(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) (*rolling, error) {
-	its := &rolling{proxy: proxy, in: in, isBack: plan.IsBack(proxy), clusters: map[plan.Key]*clusterv1.Cluster{}, releases: map[plan.Key]*addonsv1.HelmReleaseProxy{}}
+	its := &rolling{proxy: proxy, in: in, mark: now.mark, isBack: plan.IsBack(proxy), clusters: map[plan.Key]*clusterv1.Cluster{}, releases: map[plan.Key]*addonsv1.HelmReleaseProxy{}}
 	var keys []plan.Key
 	for _, cluster := range now.clusters {
 		key := client.ObjectKeyFromObject(cluster)
@@ -104,7 +106,7 @@ func (r *Reconciler) next(its *rolling) rollout.Decision {
 // addTarget adds the observed state of a release. It asks about the agent only if the rollout waits for it.
 func (r *Reconciler) addTarget(ctx context.Context, its *rolling, cluster plan.Key) error {
 	release, stage := its.releases[cluster], its.stageOf[cluster]
-	target := r.targetOf(its.proxy, its.in, release, its.clusters[cluster], its.stages[stage].Soak, its.isBack)
+	target := r.targetOf(its, release, its.clusters[cluster], its.stages[stage].Soak)
 	target.Stage = stage
 	if target.IsMoving() && !target.Aside {
 		seen, err := r.lastSeen(ctx, release)
@@ -172,17 +174,17 @@ func retriedAt(proxy *addonsv1.HelmChartProxy) time.Time {
 }
 
 // targetOf returns what the rollout knows of a release.
-func (r *Reconciler) targetOf(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster, soak time.Duration, isBack bool) rollout.Target {
+func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster, soak time.Duration) rollout.Target {
 	record, conditions := plan.RecordOf(release), release.Status.Conditions
 	target := rollout.Target{
 		Cluster: plan.ClusterOf(release), Granted: release.Annotations[plan.GrantedAnnotation], Approved: release.Annotations[addonsv1.RolloutApprovedAnnotation],
-		Unknown:   !r.Inputs.HasReported(client.ObjectKeyFromObject(release), in) || record.Rollout == nil,
+		Unknown:   !r.Inputs.HasReported(client.ObjectKeyFromObject(release), of.in, of.mark) || record.Rollout == nil,
 		Available: meta.IsStatusConditionTrue(conditions, addonsv1.HelmReleaseReadyCondition),
 		Aside:     !release.DeletionTimestamp.IsZero() || !record.Installed || capiannotations.IsPaused(cluster, cluster),
 	}
 	if its := record.Rollout; its != nil {
 		target.Pending, target.Failed = its.Pending, its.Failed
-		target.Returns = its.Returns(proxy, isBack)
+		target.Returns = its.Returns(of.proxy, of.isBack)
 		if at := its.TookOver(); at != nil && at.Sub(r.Now()) < mostAhead {
 			target.Since = at.Time
 		}
@@ -192,7 +194,7 @@ func (r *Reconciler) targetOf(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs,
 				target.Ready = target.Ready.Add(time.Second)
 			}
 		}
-		target.Regressed = its.Regression != nil && its.Regression.After.Duration < soak && its.Regression.At.After(retriedAt(proxy))
+		target.Regressed = its.Regression != nil && its.Regression.After.Duration < soak && its.Regression.At.After(retriedAt(of.proxy))
 		if granted, found := r.granted.Load(client.ObjectKeyFromObject(release)); found && granted == its.Pending {
 			target.Granted = its.Pending // The cache may lack the grant, and would let one more Cluster move.
 		} else if found {

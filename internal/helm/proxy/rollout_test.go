@@ -64,6 +64,7 @@ func newRolled(t *testing.T, records map[string]plan.Rollout, fleets ...client.O
 		Knows: func(context.Context, *addonsv1.HelmChartProxy, *inputs.Inputs, *addonsv1.HelmReleaseProxy, *clusterv1.Cluster) bool {
 			return true
 		}}
+	r.state.mark = read.Mark()
 	return r
 }
 
@@ -95,9 +96,28 @@ func TestGrantsCountAtOnce(t *testing.T) {
 	r.Inputs.ForgetRelease(b)
 	first, _ := r.step(t)
 	r.Inputs.Saw(b, r.in) // It sorts before c, whose grant the cache lacks.
+	r.state.mark = r.Inputs.Mark()
 	second, _ := r.step(t)
 	if !slices.Equal(first, []string{"c"}) || !slices.Equal(second, first) {
 		t.Errorf("granted %v, and then %v", first, second)
+	}
+}
+
+// A release that reports a change after the reconcile has read it counts as without one: else the rollout would be complete
+// before it began, and abort would go back to the change that failed.
+func TestReportsCountOnceReadAfterwards(t *testing.T) {
+	ready := ago(time.Hour)
+	r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready}, "b": {Ready: ready}, "c": {Ready: ready}})
+	r.in.Digest = "2"
+	for _, its := range r.state.releases {
+		r.Inputs.Saw(client.ObjectKeyFromObject(its), r.in)
+	}
+	if _, reason := r.step(t); reason == rollout.Completed {
+		t.Error("it is complete with releases that were read before they reported")
+	}
+	r.state.mark = r.Inputs.Mark()
+	if _, reason := r.step(t); reason != rollout.Completed {
+		t.Errorf("reason %v, want Completed", reason)
 	}
 }
 
@@ -178,7 +198,7 @@ func TestBackToTheLastCompleted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRolled(t, map[string]plan.Rollout{"a": {}, "b": test.its, "c": {Ready: ready}})
-			decision := rollout.Decision{Counts: make([]rollout.Count, 2)}
+			decision := rollout.Decision{Counts: []rollout.Count{{Clusters: 1, Updated: 1}, {}}}
 			r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, "1.0.0", &decision, ago(time.Hour).Time)
 			if test.isOther {
 				r.of.Spec.Version = "2.0.0"
@@ -205,7 +225,7 @@ func TestNotBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRolled(t, map[string]plan.Rollout{"a": {Pending: "new", Ready: ready}, "b": test.its, "c": {Ready: ready}})
 			if test.isKnown {
-				decision := rollout.Decision{Counts: make([]rollout.Count, 2)}
+				decision := rollout.Decision{Counts: []rollout.Count{{Clusters: 1, Updated: 1}, {}}}
 				r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, "1.0.0", &decision, completed.Time)
 			}
 			if granted, _ := r.step(t); !slices.Equal(granted, []string{"a"}) {
@@ -241,7 +261,7 @@ func TestCompletedAfterTheLastMove(t *testing.T) {
 func TestApprovalIsForOneRollout(t *testing.T) {
 	ready := ago(time.Hour)
 	completed := func(r *rolled, before time.Duration) {
-		decision := rollout.Decision{Counts: make([]rollout.Count, 2)}
+		decision := rollout.Decision{Counts: []rollout.Count{{Clusters: 1, Updated: 1}, {}}}
 		r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, "1.0.0", &decision, noon.Add(-before))
 	}
 	for name, test := range map[string]struct {

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/rollout"
 	"github.com/muster-fleet/muster/internal/helm/store"
@@ -22,10 +23,12 @@ import (
 
 // state is the input for the status of a HelmChartProxy.
 type state struct {
-	trouble          plan.Trouble
-	notice           string
-	clusters         []*clusterv1.Cluster
-	releases         []*addonsv1.HelmReleaseProxy
+	trouble  plan.Trouble
+	notice   string
+	clusters []*clusterv1.Cluster
+	releases []*addonsv1.HelmReleaseProxy
+	// mark was taken before the releases were read.
+	mark             inputs.Mark
 	isSelectionKnown bool
 	// rollout is the state of the rollout; nil without one, or if it is not known.
 	rollout *rollout.Decision

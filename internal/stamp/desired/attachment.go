@@ -105,6 +105,11 @@ func Without(want *fleetv1.Cluster, names []string) *fleetv1.Cluster {
 	return rest
 }
 
+// NamesAttached reports whether the annotations that say whose an attachment is are among these names.
+func NamesAttached(names []string) bool {
+	return slices.Contains(names, "metadata.annotations."+stamp.AttachedAnnotation) || slices.Contains(names, "metadata.annotations."+stamp.AttachedUIDAnnotation)
+}
+
 // WorkspaceGroup returns the ClusterGroup, in a workspace of Rancher's, for the attached Clusters of a
 // namespace that use a class. A workspace holds Clusters of many namespaces.
 func WorkspaceGroup(workspace, origin string, classKey types.NamespacedName, class *Class) *fleetv1.ClusterGroup {

@@ -66,7 +66,7 @@ func nothing(graph *view.Graph) string {
 	if total := view.Total(graph.Counts); total > 0 {
 		return fmt.Sprintf("nothing to report: %s", Counts(graph.Counts))
 	}
-	return "no ClusterClass and no Cluster to be seen"
+	return "there is no ClusterClass and no Cluster"
 }
 
 // Counts writes how many Clusters are in each state, worst first.
@@ -149,8 +149,7 @@ func lineOf(node *view.Node, style Style) line {
 	}
 }
 
-// nameOf returns the name in a row: without a namespace for a Cluster, which is in the row above, with
-// one for a Bundle.
+// nameOf returns the name in a row. A Cluster's has no namespace, which is in the row above; a Bundle's has one.
 func nameOf(node *view.Node) string {
 	if node.Kind == view.Bundle {
 		return node.Key()

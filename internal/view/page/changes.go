@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// calm is how long changes are gathered before they are sent.
+	// calm is how long the server collects changes before it sends them.
 	calm = 200 * time.Millisecond
-	// tick is how often the graph is rebuilt without a change: an agent's silence is no event.
+	// tick is how often the graph is rebuilt without a change, because an agent that falls silent causes no event.
 	tick = 10 * time.Second
 )
 
@@ -36,9 +36,9 @@ type placed struct {
 	list string
 }
 
-// given has the pages that were served since the last comparison. A page shows the state at its moment,
-// which no comparison may ever see: if a change is reverted before the next comparison, it has no
-// number, but the page must still get the reversal.
+// given has the pages that were served since the last comparison. A page shows the state at the moment when it was
+// served, which no comparison may ever see. If a change is reverted before the next comparison, it gets no number,
+// but the page must still get the reversal.
 type given struct {
 	mu    sync.Mutex
 	pages []*shown
@@ -80,7 +80,7 @@ func (s *Server) keep(ctx context.Context) {
 		}
 		begin := time.Now()
 		last = s.compare(last)
-		// So ten thousand agents that report constantly take at most half of a processor.
+		// This limits the load of ten thousand agents that report constantly to half of a processor.
 		wait(ctx, time.Since(begin)-calm)
 	}
 }
@@ -95,7 +95,7 @@ func wait(ctx context.Context, d time.Duration) {
 // compare sends readers the differences from the last state, and from pages served since, and returns
 // the current state.
 func (s *Server) compare(last *shown) *shown {
-	pages := s.given.take() // Before the objects, so that a page served later is compared later.
+	pages := s.given.take() // The pages are taken before the objects are read, so that a page that is served in between is compared next time.
 	current, err := shownOf(s.overviewOf(view.Build(s.source.Snapshot())))
 	if err != nil || last == nil {
 		s.feed.publish([]change{{Op: "reload"}})

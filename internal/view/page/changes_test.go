@@ -60,7 +60,7 @@ func TestChanges(t *testing.T) {
 		"one comes": {func(c *crowd) {
 			c.objects.Clusters[types.NamespacedName{Namespace: "team-01", Name: "c00005-b"}] = &view.CAPICluster{Class: standard}
 		}, append(counts, "add cluster/team-01/c00005-b "+id(5))},
-		"one comes before all": {func(c *crowd) {
+		"a new Cluster comes first": {func(c *crowd) {
 			c.objects.Clusters[types.NamespacedName{Namespace: "team-01", Name: "a"}] = &view.CAPICluster{Class: standard}
 		}, append(counts, "add cluster/team-01/a")},
 		"one goes": {func(c *crowd) { c.without(key(5)) }, append(counts, "remove "+id(5))},
@@ -114,7 +114,7 @@ func TestManyChangeAtOnce(t *testing.T) {
 	}
 }
 
-// TestMissed: a page that was on its way during a change gets that change.
+// TestMissed: a page that was being sent during a change gets that change.
 func TestMissed(t *testing.T) {
 	f := newFeed()
 	set := func(i int) []change { return []change{{Op: "set", ID: fmt.Sprint(i)}} }
@@ -139,7 +139,7 @@ func TestMissed(t *testing.T) {
 	}
 	for _, after := range []int{loaded, f.now() + 1} {
 		if updates := <-f.join(after); updates.changes[0].Op != "reload" {
-			t.Errorf("who has %d of %d is sent %v", after, f.now(), updates.changes)
+			t.Errorf("a reader that has update %d of %d is sent %v", after, f.now(), updates.changes)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func TestHeavy(t *testing.T) {
 	}
 	f.publish(make([]change, heavy+1))
 	if updates := <-f.join(f.now() - 1); len(f.recent) != 0 || updates.changes[0].Op != "reload" {
-		t.Errorf("%d are kept, and who missed more than a page has is sent %v", len(f.recent), updates.changes[0])
+		t.Errorf("%d are kept, and a reader that missed more changes than a page has cells is sent %v", len(f.recent), updates.changes[0])
 	}
 }
 
@@ -187,7 +187,7 @@ func TestCell(t *testing.T) {
 	for _, isDense := range []bool{false, true} {
 		got := string(cell{ID: "cluster/a/" + hostile + "?x=1#y%2e", Base: "/t/", Name: hostile, Namespace: hostile, Reason: hostile, Sign: "▲", State: view.Problem, Dense: isDense}.HTML())
 		if strings.Contains(got, "<script") || strings.Contains(got, `""`) || strings.Contains(got, "'") {
-			t.Errorf("it is markup: %s", got)
+			t.Errorf("the text contains markup: %s", got)
 		}
 		if want := ` href="/t/cluster/a/%22%3E%3Cscript%3E%27&amp;%60%3Fx=1%23y%252e"`; !strings.Contains(got, want) {
 			t.Errorf("%s is missing in %s", want, got)

@@ -19,7 +19,7 @@ type stream struct {
 	http.Flusher
 }
 
-// send sends changes. A reader that reconnects says the last number that it got.
+// send sends changes. A reader that reconnects names the last number that it got.
 func (s stream) send(number int, changes []change) {
 	text, err := json.Marshal(changes)
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	reader := s.feed.join(after)
 	defer s.feed.leave(reader)
-	to.send(unnumbered, []change{}) // Tells the reader that it is connected.
+	to.send(unnumbered, []change{}) // An empty message tells the reader that it is connected.
 
 	selected := r.URL.Query().Get("cluster")
 	refresh, idle := make(chan struct{}, 1), make(chan struct{}, 1)

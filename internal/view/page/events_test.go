@@ -88,7 +88,7 @@ func (s *served) change(state string) {
 	s.changed <- struct{}{}
 	for begin := time.Now(); s.feed.now() == before; time.Sleep(10 * time.Millisecond) {
 		if time.Since(begin) > 20*time.Second {
-			s.Fatalf("%s was not told", state)
+			s.Fatalf("%s was not sent", state)
 		}
 	}
 }
@@ -107,7 +107,7 @@ func next(lines *bufio.Scanner) (id, data string) {
 	return id, ""
 }
 
-// TestMissedOnTheWay: a reader gets the changes between the rendering of its page and its connection, and
+// TestMissedOnTheWay: a reader gets the changes between the rendering of its page and its connection, and gets
 // none twice when it reconnects.
 func TestMissedOnTheWay(t *testing.T) {
 	s := serveCrowd(t, 3)
@@ -126,7 +126,7 @@ func TestMissedOnTheWay(t *testing.T) {
 	s.change("Modified")
 	lines = bufio.NewScanner(s.get(fmt.Sprintf("events?after=%d", number), last).Body)
 	if id, data := next(lines); id != strconv.Itoa(number+3) || !strings.Contains(data, "Modified") {
-		t.Errorf("who came back was sent %s: %s", id, data)
+		t.Errorf("a reader that reconnected was sent %s: %s", id, data)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestEventsWithoutANumber(t *testing.T) {
 	}
 }
 
-// TestBackAndForth: a reader's page shows a state that no comparison has seen; the reader gets its end.
+// TestBackAndForth: a reader's page shows a state that no comparison has seen; the reader is sent the change back.
 func TestBackAndForth(t *testing.T) {
 	s := serveCrowd(t, 3)
 	s.load()
@@ -147,7 +147,7 @@ func TestBackAndForth(t *testing.T) {
 	s.changed <- struct{}{}
 	_, data := next(bufio.NewScanner(s.get(fmt.Sprintf("events?after=%d", number), "").Body))
 	if !strings.Contains(data, view.ClusterID(crowdKey(0, 1))) || strings.Contains(data, "ErrApplied") {
-		t.Errorf("who saw ErrApplied was sent %q", data)
+		t.Errorf("a reader that saw ErrApplied was sent %q", data)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestImportedWhileWatched(t *testing.T) {
 	lines := bufio.NewScanner(s.get(fmt.Sprintf("events?after=%d&cluster=%s", number, url.QueryEscape(view.ClusterID(key))), "").Body)
 	select {
 	case namespace := <-s.watched:
-		t.Fatalf("%s is watched, which is not there", namespace)
+		t.Fatalf("%s is watched, but does not exist", namespace)
 	case <-time.After(time.Second):
 	}
 	s.mu.Lock()

@@ -9,14 +9,14 @@ const (
 	// backlog is how many updates are kept for readers that reconnect; a reader that is further behind has to
 	// reload the page.
 	backlog = 64
-	// heavy bounds the changes that are kept: more are as large as the page itself.
+	// heavy is the maximum number of changes that are kept: more would be as large as the page itself.
 	heavy = 10_000
 )
 
 // change is a change of the page.
 type change struct {
-	// Op is set (the element with the ID becomes this), add (it comes after another in a list), remove, or
-	// reload.
+	// Op is set (replaces the element with the ID), add (inserts the element into a list, after another), remove,
+	// or reload.
 	Op    string `json:"op"`
 	ID    string `json:"id,omitempty"`
 	List  string `json:"list,omitempty"`
@@ -48,8 +48,7 @@ func (f *feed) now() int {
 	return f.number
 }
 
-// join returns the updates after a number, because changes may have happened while the page was on its
-// way.
+// join returns the updates after a number, because changes may have happened while the page was being sent.
 func (f *feed) join(after int) chan update {
 	f.mu.Lock()
 	defer f.mu.Unlock()

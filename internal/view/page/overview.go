@@ -67,9 +67,9 @@ type list struct {
 }
 
 const (
-	// dense is the number of Clusters from which there is no room for names.
+	// dense is the number of Clusters from which on cells have no room for names.
 	dense = 300
-	// longest is how many cells a list has at most when the page is loaded.
+	// longest is the maximum number of cells in a list when the page is loaded.
 	longest = 250
 	// breath is the pause after the first of many lists: a browser does not paint while it still has data to
 	// read.
@@ -199,11 +199,11 @@ func (d *detail) Trace(bundle *view.Node) string {
 
 func (s *Server) page(w http.ResponseWriter, r *http.Request, selected string) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	// In pieces: the browser fetches the style while the graph is built, and paints the top of the page while
-	// ten thousand cells are still to come. The only possible error is a closed connection.
+	// The page is sent in pieces: the browser fetches the style while the server builds the graph, and paints the
+	// top of the page before it has all of ten thousand cells. The only possible error is a closed connection.
 	_ = pages.ExecuteTemplate(w, "start", &overview{Title: s.title, Base: s.base})
 	_ = http.NewResponseController(w).Flush()
-	number := s.feed.now() // Before the objects: changes in between are sent again.
+	number := s.feed.now() // The number is read before the objects, so that changes in between are sent again.
 	objects := s.source.Snapshot()
 	graph := view.Build(objects)
 	v := s.overviewOf(graph)
@@ -233,7 +233,7 @@ func (s *Server) part(w http.ResponseWriter, r *http.Request, id string) {
 func (s *Server) write(w http.ResponseWriter, name string, what any) {
 	text, err := render(name, what)
 	if err != nil {
-		http.Error(w, "the page cannot be made: "+err.Error(), http.StatusInternalServerError)
+		http.Error(w, "the page cannot be rendered: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

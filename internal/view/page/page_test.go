@@ -25,8 +25,8 @@ func (p *pieces) Write(text []byte) (int, error) {
 	return p.text.Write(text)
 }
 
-// TestPageComesInPieces: the head of the page is sent before the cells are made, so that a browser can
-// paint it while ten thousand of them are still to come.
+// TestPageComesInPieces: the head of the page is sent before the cells are rendered, so that a browser can paint
+// it before ten thousand cells have arrived.
 func TestPageComesInPieces(t *testing.T) {
 	const many = 10_000
 	server, request := newCrowd(many, 1).serve(t, "")
@@ -53,8 +53,8 @@ func TestPageComesInPieces(t *testing.T) {
 	if most > 16<<10 {
 		t.Errorf("the longest of %d pieces has %d of %d bytes", len(written.lengths), most, len(text))
 	}
-	if written.flushed != 2 { // After the style, and after the first list.
-		t.Errorf("%d times sent what there was", written.flushed)
+	if written.flushed != 2 { // The page is flushed after the style, and after the first list.
+		t.Errorf("flushed %d times", written.flushed)
 	}
 	if first := text[:written.lengths[0]]; !strings.HasPrefix(first, "<!DOCTYPE html>") {
 		t.Errorf("the first piece is %.200q", first)

@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view/targets"
 )
 
-// State is how far a Cluster has come with an upgrade.
+// State is the progress of an upgrade on a Cluster.
 type State int
 
 // The states.
@@ -32,7 +32,7 @@ func (s State) isUnavailable() bool { return s == Broken || s == Moved }
 // Strategy is a rolloutStrategy for the Clusters of a Bundle, with its numbers resolved.
 type Strategy struct {
 	partitions []partition
-	// most is how many Clusters may be unavailable, and mostPartitions how many partitions.
+	// most is how many Clusters may be unavailable, and mostPartitions is how many partitions may.
 	most, mostPartitions int
 }
 
@@ -68,7 +68,7 @@ func NewStrategy(in *fleetv1.RolloutStrategy, members []*targets.Member) (*Strat
 	return result, nil
 }
 
-// limit returns how many of a count the first given value allows; all, if none is given. As in Fleet, a
+// limit returns how many of count the first value that is set allows; all, if no value is set. As in Fleet, a
 // percentage is rounded down, but to at least 1, and the limit of an empty partition is 1.
 func limit(count int, values ...*intstr.IntOrString) (int, error) {
 	if count <= 0 {
@@ -101,7 +101,7 @@ func (s *Strategy) Pass(states []State) {
 	s.pass(states, 0, func(int) bool { return true })
 }
 
-// pass is Pass from a partition on; those before it are done. It calls moved for each Cluster that gets the
+// pass is Pass starting at a partition; the earlier ones are done. It calls moved for each Cluster that gets the
 // new version, and ends early when moved returns false.
 func (s *Strategy) pass(states []State, from int, moved func(member int) bool) {
 	p := &pass{states: states, most: s.most, moved: moved, upgraded: map[int]bool{}}
@@ -127,7 +127,7 @@ func (s *Strategy) pass(states []State, from int, moved func(member int) bool) {
 // pass is one step over all partitions.
 type pass struct {
 	states []State
-	// unavailable is how many of all Clusters are unavailable, and most how many may be.
+	// unavailable is how many of all Clusters are unavailable, and most is how many may be.
 	unavailable, most int
 	// upgraded are the Clusters that were ready before this pass.
 	upgraded map[int]bool
@@ -140,7 +140,7 @@ func (p *pass) update(of partition) (lagging int, goesOn bool) {
 	within := 0
 	for _, member := range of.members {
 		if p.states[member].isUnavailable() && !p.upgraded[member] {
-			within++ // Fleet counts these before the pass.
+			within++ // Fleet has counted these before the pass.
 		}
 	}
 	for _, member := range of.members {

@@ -18,18 +18,18 @@ func TestLimit(t *testing.T) {
 		want   int
 		failed bool
 	}{
-		"none is all":              {count: 7, want: 7},
-		"the first counts":         {count: 7, values: []*intstr.IntOrString{nil, count(2), count(3)}, want: 2},
-		"0":                        {count: 7, values: []*intstr.IntOrString{count(0)}},
-		"less than 0":              {count: 7, values: []*intstr.IntOrString{count(-1)}},
-		"more than there are":      {count: 7, values: []*intstr.IntOrString{count(9)}, want: 7},
-		"a percentage, down":       {count: 7, values: []*intstr.IntOrString{percent("50%")}, want: 3},
-		"a percentage, at least 1": {count: 7, values: []*intstr.IntOrString{percent("0%")}, want: 1},
-		"a percentage, at most 7":  {count: 7, values: []*intstr.IntOrString{percent("200%")}, want: 7},
-		"a number as text":         {count: 7, values: []*intstr.IntOrString{percent("9")}, want: 9},
-		"0 as text":                {count: 7, values: []*intstr.IntOrString{percent("0")}, failed: true},
-		"another text":             {count: 7, values: []*intstr.IntOrString{percent("some%")}, failed: true},
-		"nothing to limit":         {values: []*intstr.IntOrString{count(0)}, want: 1},
+		"no value allows all":             {count: 7, want: 7},
+		"the first value counts":          {count: 7, values: []*intstr.IntOrString{nil, count(2), count(3)}, want: 2},
+		"0":                               {count: 7, values: []*intstr.IntOrString{count(0)}},
+		"less than 0":                     {count: 7, values: []*intstr.IntOrString{count(-1)}},
+		"more than the count":             {count: 7, values: []*intstr.IntOrString{count(9)}, want: 7},
+		"a percentage, down":              {count: 7, values: []*intstr.IntOrString{percent("50%")}, want: 3},
+		"a percentage, at least 1":        {count: 7, values: []*intstr.IntOrString{percent("0%")}, want: 1},
+		"a percentage, rounded down to 7": {count: 7, values: []*intstr.IntOrString{percent("200%")}, want: 7},
+		"a number as text":                {count: 7, values: []*intstr.IntOrString{percent("9")}, want: 9},
+		"0 as text":                       {count: 7, values: []*intstr.IntOrString{percent("0")}, failed: true},
+		"another text":                    {count: 7, values: []*intstr.IntOrString{percent("some%")}, failed: true},
+		"an empty partition":              {values: []*intstr.IntOrString{count(0)}, want: 1},
 	} {
 		got, err := limit(test.count, test.values...)
 		if got != test.want || (err != nil) != test.failed {
@@ -45,16 +45,16 @@ func TestPass(t *testing.T) {
 		one, three, all, bundle, partitions *intstr.IntOrString
 		states, want                        []State
 	}{
-		"no limits":                         {states: []State{Old, Old, Old, Old}, want: []State{Moved, Moved, Moved, Moved}},
-		"a partition's limit":               {three: count(1), states: []State{Old, Old, Old, Old}, want: []State{Moved, Moved, Old, Old}},
-		"the Bundle's limit":                {bundle: count(3), three: percent("100%"), states: []State{Old, Old, Old, Old}, want: []State{Moved, Moved, Moved, Old}},
-		"the Bundle's limit, partly":        {bundle: count(2), three: percent("100%"), states: []State{Old, Old, Old, Old}, want: []State{Moved, Moved, Old, Old}},
-		"the Bundle's for a partition":      {bundle: percent("50%"), states: []State{Done, Old, Old, Old}, want: []State{Done, Moved, Old, Old}},
-		"what is broken moves all the same": {bundle: count(1), one: count(1), states: []State{Old, Broken, Broken, Old}, want: []State{Old, Moved, Moved, Old}},
-		"not ready yet":                     {three: count(1), states: []State{Done, Moved, Old, Old}, want: []State{Done, Moved, Old, Old}},
-		"one may lag":                       {three: count(1), states: []State{Done, Done, Old, Old}, want: []State{Done, Done, Moved, Moved}},
-		"nothing to update, but to wait":    {three: count(0), states: []State{Done, Done, Moved, Old}, want: []State{Done, Done, Moved, Old}},
-		"a partition may lag":               {three: count(0), partitions: count(1), states: []State{Done, Moved, Old, Old}, want: []State{Done, Moved, Moved, Moved}},
+		"no limits":                                     {states: []State{Old, Old, Old, Old}, want: []State{Moved, Moved, Moved, Moved}},
+		"a partition's limit":                           {three: count(1), states: []State{Old, Old, Old, Old}, want: []State{Moved, Moved, Old, Old}},
+		"the Bundle's limit":                            {bundle: count(3), three: percent("100%"), states: []State{Old, Old, Old, Old}, want: []State{Moved, Moved, Moved, Old}},
+		"the Bundle's limit, partly used":               {bundle: count(2), three: percent("100%"), states: []State{Old, Old, Old, Old}, want: []State{Moved, Moved, Old, Old}},
+		"the Bundle's limit applies to a partition":     {bundle: percent("50%"), states: []State{Done, Old, Old, Old}, want: []State{Done, Moved, Old, Old}},
+		"broken Clusters are updated, too":              {bundle: count(1), one: count(1), states: []State{Old, Broken, Broken, Old}, want: []State{Old, Moved, Moved, Old}},
+		"not ready yet":                                 {three: count(1), states: []State{Done, Moved, Old, Old}, want: []State{Done, Moved, Old, Old}},
+		"one Cluster may lag":                           {three: count(1), states: []State{Done, Done, Old, Old}, want: []State{Done, Done, Moved, Moved}},
+		"nothing left to update, but not all are ready": {three: count(0), states: []State{Done, Done, Moved, Old}, want: []State{Done, Done, Moved, Old}},
+		"a partition may lag":                           {three: count(0), partitions: count(1), states: []State{Done, Moved, Old, Old}, want: []State{Done, Moved, Moved, Moved}},
 	} {
 		var members []*targets.Member
 		for _, name := range []string{"a", "b", "c", "d"} {

@@ -27,7 +27,7 @@ const (
 	TooSmall = "PartitionTooSmall"
 	// PartitionsSkipped means that Fleet does not wait for a partition because of maxUnavailablePartitions.
 	PartitionsSkipped = "PartitionsSkipped"
-	// PartitionEmpty means that the partitions before the only one that has Clusters are empty.
+	// PartitionEmpty means that all Clusters are in one partition, and the earlier ones are empty.
 	PartitionEmpty = "PartitionEmpty"
 	// InNoPartition means that the Bundle is for Clusters that are in no partition.
 	InNoPartition = "InNoPartition"
@@ -36,7 +36,7 @@ const (
 )
 
 const (
-	// mostPartitions bounds the work for a Bundle, which has room for tens of thousands of partitions.
+	// mostPartitions limits the work for a Bundle, which has room for tens of thousands of partitions.
 	mostPartitions = 500
 	// mostNames limits the partitions or Clusters that a warning names, and mostDefinition the bytes of a partition's
 	// definition.
@@ -57,17 +57,17 @@ func Warnings(bundle *fleetv1.Bundle, members []*targets.Member) []*view.Node {
 	}
 	w := &warner{bundle: bundle, in: bundle.Spec.RolloutStrategy, members: members}
 	if count := len(w.in.Partitions); count > mostPartitions {
-		w.add(TooMany, "write fewer", "of the %d partitions of its rolloutStrategy none was checked: that is done for %d at most", count, mostPartitions)
+		w.add(TooMany, "write fewer", "its rolloutStrategy has %d partitions, of which none was checked: the limit is %d", count, mostPartitions)
 		return w.warnings
 	}
 	strategy, err := NewStrategy(w.in, members)
 	if err != nil {
-		return nil // Fleet says so itself, in the Bundle's conditions.
+		return nil // Fleet itself reports this error in the Bundle's conditions.
 	}
 	w.strategy = strategy
 	w.findFirst()
 	if w.strategy.most == 0 {
-		w.add(NeverStarts, "write at least 1, or leave it out; 0% means 1", "no upgrade starts: the maxUnavailable of its rolloutStrategy is %s", w.in.MaxUnavailable.String())
+		w.add(NeverStarts, "write at least 1, or remove it; 0% means 1", "no upgrade starts: the maxUnavailable of its rolloutStrategy is %s", w.in.MaxUnavailable.String())
 	} else {
 		w.rehearse()
 	}
@@ -102,8 +102,8 @@ func (w *warner) findFirst() {
 	}
 }
 
-// rehearse simulates an upgrade: at each partition's turn, those before it are done, and none of its own Clusters
-// becomes ready. If a Cluster of a later partition moves then, Fleet does not wait for the partition.
+// rehearse simulates an upgrade. At each partition's turn, the earlier ones are done, and none of its own Clusters
+// becomes ready. If Fleet then updates a Cluster of a later partition, it does not wait for this one.
 func (w *warner) rehearse() {
 	causes := map[string][]int{}
 	last := -1
@@ -114,7 +114,7 @@ func (w *warner) rehearse() {
 	}
 	for i := range w.counts {
 		if w.counts[i] == 0 {
-			continue // It lists the same Clusters again, which makes Fleet wait for them.
+			continue // This partition lists the same Clusters again, which makes Fleet wait for them.
 		}
 		moves, goesOn := w.turn(i, w.strategy)
 		switch {
@@ -134,13 +134,13 @@ func (w *warner) rehearse() {
 	}
 	w.explain(causes)
 	if last > 0 && w.counts[last] > 1 && !slices.ContainsFunc(w.counts[:last], func(count int) bool { return count > 0 }) && len(causes) == 0 {
-		w.add(PartitionEmpty, "correct what it selects Clusters by", "none of its %s is in %s: all of them are updated with %s",
+		w.add(PartitionEmpty, "correct its selector", "none of its %s is in %s, so all of them are updated with %s",
 			clusters(len(w.members)), w.names(upTo(last)), w.names([]int{last}))
 	}
 }
 
-// turn simulates the turn of a partition. It returns whether one of its Clusters gets the new version, and
-// whether one of a later partition does, too.
+// turn simulates the turn of a partition. It returns whether one of its Clusters gets the new version, and whether
+// a Cluster of a later partition does, too.
 func (w *warner) turn(at int, strategy *Strategy) (moves, goesOn bool) {
 	states := make([]State, len(w.members))
 	for member, first := range w.first {
@@ -196,7 +196,7 @@ func (w *warner) explain(causes map[string][]int) {
 		value, where := w.limitOf(partitions[0])
 		switch names := w.names(partitions); cause {
 		case NeverStarts:
-			w.add(cause, "write at least 1 (0% means 1); 0 is of use only where the same Clusters are listed a second time, to have Fleet wait for them",
+			w.add(cause, "write at least 1 (0% means 1); 0 is useful only if a partition lists the same Clusters a second time, so that Fleet waits for them",
 				"no upgrade of %s starts: %s is %s", names, where, value.String())
 		case AllAtOnce:
 			means := "without a maxUnavailable, 100% may be unavailable"
@@ -207,22 +207,22 @@ func (w *warner) explain(causes map[string][]int) {
 		case TooSmall:
 			why := fmt.Sprintf("it has %s to update, and %s is %s", clusters(w.counts[partitions[0]]), where, value.String())
 			if len(partitions) > 1 {
-				why = fmt.Sprintf("they have %s Clusters to update, and as many may be unavailable", w.sizes(partitions))
+				why = fmt.Sprintf("they have %s Clusters to update, and that many may be unavailable", w.sizes(partitions))
 			}
 			w.add(cause, w.adviseGate(partitions[0]), "Fleet does not wait for %s and updates the next one in the same pass: %s", names, why)
 		default:
-			w.add(cause, "leave maxUnavailablePartitions out, or write 0; a percentage is at least 1", "Fleet does not wait for %s: maxUnavailablePartitions is %s, so the partition may stay unavailable",
+			w.add(cause, "remove maxUnavailablePartitions, or write 0; a percentage is at least 1", "Fleet does not wait for %s: maxUnavailablePartitions is %s, so the partition may stay unavailable",
 				names, w.in.MaxUnavailablePartitions.String())
 		}
 	}
 }
 
-// adviseGate returns the partition that makes Fleet wait for another: the same Clusters again, of which none may
+// adviseGate returns the partition that makes Fleet wait for another: it has the same Clusters, of which none may
 // be unavailable. At its turn they have been updated, so a limit of 0 delays only later partitions.
 func (w *warner) adviseGate(at int) string {
 	again := w.in.Partitions[at]
 	again.Name, again.MaxUnavailable = w.name(at)+"-ready", ptr.To(intstr.FromInt32(0))
-	return fmt.Sprintf("list the same Clusters once more, right after it, and Fleet waits until all of them are ready: %s", definition(again))
+	return fmt.Sprintf("list the same Clusters once more, right after it, so that Fleet waits until all of them are ready: %s", definition(again))
 }
 
 // leftOut warns about the Clusters that are in no partition.
@@ -236,8 +236,8 @@ func (w *warner) leftOut() {
 	if len(out) == 0 {
 		return
 	}
-	w.add(InNoPartition, "add a last partition for all that is left: "+definition(fleetv1.Partition{Name: "rest", ClusterSelector: &metav1.LabelSelector{}}),
-		"%d of its %s in no partition: a new one gets no BundleDeployment, and one that has it is never updated: %s", len(out), clustersAre(len(w.members), len(out)), list(out))
+	w.add(InNoPartition, "add a last partition for all other Clusters: "+definition(fleetv1.Partition{Name: "rest", ClusterSelector: &metav1.LabelSelector{}}),
+		"%d of its %s in no partition: a new Cluster gets no BundleDeployment, and one that has the Bundle is never updated: %s", len(out), clustersAre(len(w.members), len(out)), list(out))
 }
 
 func clustersAre(all, out int) string {

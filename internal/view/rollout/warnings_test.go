@@ -76,10 +76,10 @@ func TestWarnings(t *testing.T) {
 		return fleetv1.RolloutStrategy{MaxUnavailablePartitions: limit, Partitions: partitions}
 	}
 	const (
-		gateCanary = `in the Bundle, list the same Clusters once more, right after it, and Fleet waits until all of them are ready: {"name":"canary-ready","maxUnavailable":0,"clusterName":"canary"}`
-		gateTest   = `in the Bundle, list the same Clusters once more, right after it, and Fleet waits until all of them are ready: {"name":"test-ready","maxUnavailable":0,"clusterGroup":"testing"}`
-		addRest    = `in the Bundle, add a last partition for all that is left: {"name":"rest","clusterSelector":{}}`
-		atLeast    = "in the Bundle, write at least 1 (0% means 1); 0 is of use only where the same Clusters are listed a second time, to have Fleet wait for them"
+		gateCanary = `in the Bundle, list the same Clusters once more, right after it, so that Fleet waits until all of them are ready: {"name":"canary-ready","maxUnavailable":0,"clusterName":"canary"}`
+		gateTest   = `in the Bundle, list the same Clusters once more, right after it, so that Fleet waits until all of them are ready: {"name":"test-ready","maxUnavailable":0,"clusterGroup":"testing"}`
+		addRest    = `in the Bundle, add a last partition for all other Clusters: {"name":"rest","clusterSelector":{}}`
+		atLeast    = "in the Bundle, write at least 1 (0% means 1); 0 is useful only if a partition lists the same Clusters a second time, so that Fleet waits for them"
 	)
 	for name, test := range map[string]struct {
 		strategy fleetv1.RolloutStrategy
@@ -94,65 +94,65 @@ func TestWarnings(t *testing.T) {
 			`AllAtOnce: Fleet does not wait for partition "test" and updates the next one in the same pass: its maxUnavailable is 100% → ` + gateTest}},
 		"A, 100% of the Bundle": {bounded(percent("100%"), testing3(nil), rest), []string{
 			`AllAtOnce: Fleet does not wait for partition "test" and updates the next one in the same pass: the Bundle's maxUnavailable is 100% → ` + gateTest}},
-		"A, and nothing that waits": {list(rest, canary(nil)), nil},
+		"A, and no partition waits": {list(rest, canary(nil)), nil},
 
 		"B": {list(canary(count(1)), rest), []string{
 			`PartitionTooSmall: Fleet does not wait for partition "canary" and updates the next one in the same pass: it has 1 Cluster to update, and its maxUnavailable is 1 → ` + gateCanary}},
 		"B, a percentage is 1 at least": {list(canary(percent("0%")), rest), []string{
 			`PartitionTooSmall: Fleet does not wait for partition "canary" and updates the next one in the same pass: it has 1 Cluster to update, and its maxUnavailable is 0% → ` + gateCanary}},
 		"B, two partitions": {list(canary(count(1)), testing3(count(4)), rest), []string{
-			`PartitionTooSmall: Fleet does not wait for partitions "canary", "test" and updates the next one in the same pass: they have 1, 3 Clusters to update, and as many may be unavailable → ` + gateCanary}},
-		"B, those that an earlier one holds do not count": {list(testing3(count(2)), fleetv1.Partition{Name: "lab", ClusterSelector: &metav1.LabelSelector{
+			`PartitionTooSmall: Fleet does not wait for partitions "canary", "test" and updates the next one in the same pass: they have 1, 3 Clusters to update, and that many may be unavailable → ` + gateCanary}},
+		"B, Clusters of earlier partitions do not count": {list(testing3(count(2)), fleetv1.Partition{Name: "lab", ClusterSelector: &metav1.LabelSelector{
 			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "env", Operator: metav1.LabelSelectorOpIn, Values: []string{"test", "canary"}}},
 		}, MaxUnavailable: count(2)}, rest), []string{
 			`PartitionTooSmall: Fleet does not wait for partition "lab" and updates the next one in the same pass: it has 1 Cluster to update, and its maxUnavailable is 2 → ` +
-				`in the Bundle, list the same Clusters once more, right after it, and Fleet waits until all of them are ready: ` +
+				`in the Bundle, list the same Clusters once more, right after it, so that Fleet waits until all of them are ready: ` +
 				`{"name":"lab-ready","maxUnavailable":0,"clusterSelector":{"matchExpressions":[{"key":"env","operator":"In","values":["test","canary"]}]}}`}},
 		"B, of the Bundle": {bounded(count(2), canary(nil), rest), []string{
 			`PartitionTooSmall: Fleet does not wait for partition "canary" and updates the next one in the same pass: it has 1 Cluster to update, and the Bundle's maxUnavailable is 2 → ` + gateCanary}},
 		"B, but the Bundle's limit waits": {bounded(count(1), canary(nil), rest), nil},
 		"B, but the last one": {list(testing3(count(1)), prod, canary(count(1))), []string{
 			`AllAtOnce: Fleet does not wait for partition "prod" and updates the next one in the same pass: without a maxUnavailable, 100% may be unavailable → ` +
-				`in the Bundle, list the same Clusters once more, right after it, and Fleet waits until all of them are ready: {"name":"prod-ready","maxUnavailable":0,"clusterSelector":{"matchLabels":{"env":"prod"}}}`}},
+				`in the Bundle, list the same Clusters once more, right after it, so that Fleet waits until all of them are ready: {"name":"prod-ready","maxUnavailable":0,"clusterSelector":{"matchLabels":{"env":"prod"}}}`}},
 
 		"C": {list(canary(count(0)), rest), []string{`NeverStarts: no upgrade of partition "canary" starts: its maxUnavailable is 0 → ` + atLeast}},
 		"C, the last one": {list(testing3(count(1)), fleetv1.Partition{Name: "rest", ClusterSelector: &metav1.LabelSelector{}, MaxUnavailable: count(-1)}), []string{
 			`NeverStarts: no upgrade of partition "rest" starts: its maxUnavailable is -1 → ` + atLeast}},
 		"C, of the Bundle": {bounded(count(0), canary(count(1)), rest), []string{
-			`NeverStarts: no upgrade starts: the maxUnavailable of its rolloutStrategy is 0 → in the Bundle, write at least 1, or leave it out; 0% means 1`}},
-		"C, nothing of it is left to update": {list(canary(nil), canary(count(0)), rest), nil},
+			`NeverStarts: no upgrade starts: the maxUnavailable of its rolloutStrategy is 0 → in the Bundle, write at least 1, or remove it; 0% means 1`}},
+		"C, the partition has no Clusters left to update": {list(canary(nil), canary(count(0)), rest), nil},
 		"C, a later one has the same Clusters": {skipping(count(1), canary(count(0)), rest), []string{
 			`PartitionsSkipped: Fleet does not wait for partition "canary": maxUnavailablePartitions is 1, so the partition may stay unavailable → ` +
-				"in the Bundle, leave maxUnavailablePartitions out, or write 0; a percentage is at least 1"}},
+				"in the Bundle, remove maxUnavailablePartitions, or write 0; a percentage is at least 1"}},
 		"C, but 0% is 1": {list(testing3(percent("0%")), rest), nil},
 
 		"F": {list(testing3(count(1)), prod), []string{
-			"InNoPartition: 1 of its 8 Clusters is in no partition: a new one gets no BundleDeployment, and one that has it is never updated: team/canary → " + addRest}},
+			"InNoPartition: 1 of its 8 Clusters is in no partition: a new Cluster gets no BundleDeployment, and one that has the Bundle is never updated: team/canary → " + addRest}},
 		"F, many": {list(canary(nil)), []string{
-			"InNoPartition: 7 of its 8 Clusters are in no partition: a new one gets no BundleDeployment, and one that has it is never updated: team/test-0, team/test-1, team/test-2, and 4 more → " + addRest}},
+			"InNoPartition: 7 of its 8 Clusters are in no partition: a new Cluster gets no BundleDeployment, and one that has the Bundle is never updated: team/test-0, team/test-1, team/test-2, and 4 more → " + addRest}},
 		"F, a partition without a selector": {list(testing3(count(1)), prod, fleetv1.Partition{Name: "rest"}), []string{
-			"InNoPartition: 1 of its 8 Clusters is in no partition: a new one gets no BundleDeployment, and one that has it is never updated: team/canary → " + addRest}},
+			"InNoPartition: 1 of its 8 Clusters is in no partition: a new Cluster gets no BundleDeployment, and one that has the Bundle is never updated: team/canary → " + addRest}},
 		"C and F": {list(canary(count(0)), prod), []string{
 			`NeverStarts: no upgrade of partition "canary" starts: its maxUnavailable is 0 → ` + atLeast,
-			"InNoPartition: 3 of its 8 Clusters are in no partition: a new one gets no BundleDeployment, and one that has it is never updated: team/test-0, team/test-1, team/test-2 → " + addRest}},
+			"InNoPartition: 3 of its 8 Clusters are in no partition: a new Cluster gets no BundleDeployment, and one that has the Bundle is never updated: team/test-0, team/test-1, team/test-2 → " + addRest}},
 
 		"a gate": {list(testing3(count(1)), rest), nil},
 		"a gate, but partitions may lag": {skipping(percent("10%"), testing3(count(1)), rest), []string{
 			`PartitionsSkipped: Fleet does not wait for partition "test": maxUnavailablePartitions is 10%, so the partition may stay unavailable → ` +
-				"in the Bundle, leave maxUnavailablePartitions out, or write 0; a percentage is at least 1"}},
+				"in the Bundle, remove maxUnavailablePartitions, or write 0; a percentage is at least 1"}},
 		"a gate, 0 partitions may lag": {skipping(count(0), testing3(count(1)), rest), nil},
 		"an empty canary": {list(fleetv1.Partition{Name: "typo", ClusterGroup: "testign"}, rest), []string{
-			`PartitionEmpty: none of its 8 Clusters is in partition "typo": all of them are updated with partition "rest" → in the Bundle, correct what it selects Clusters by`}},
-		"empty, where others are not":     {list(fleetv1.Partition{ClusterName: "none"}, testing3(count(1)), rest), nil},
-		"invalid: Fleet says so":          {list(canary(percent("some")), rest), nil},
-		"invalid selector: Fleet says so": {list(canary(nil), fleetv1.Partition{ClusterSelector: env("!")}), nil},
+			`PartitionEmpty: none of its 8 Clusters is in partition "typo", so all of them are updated with partition "rest" → in the Bundle, correct its selector`}},
+		"an empty partition among others":    {list(fleetv1.Partition{ClusterName: "none"}, testing3(count(1)), rest), nil},
+		"invalid: Fleet reports it":          {list(canary(percent("some")), rest), nil},
+		"invalid selector: Fleet reports it": {list(canary(nil), fleetv1.Partition{ClusterSelector: env("!")}), nil},
 		"without a name, and hostile text": {list(fleetv1.Partition{ClusterName: "canary", MaxUnavailable: count(1)}, fleetv1.Partition{Name: "a\u202e\x1b", ClusterGroup: "testing"}, rest), []string{
 			`AllAtOnce: Fleet does not wait for partition "a\u202e\x1b" and updates the next one in the same pass: without a maxUnavailable, 100% may be unavailable → ` +
-				`in the Bundle, list the same Clusters once more, right after it, and Fleet waits until all of them are ready: {"name":"a\u202e\u001b-ready","maxUnavailable":0,"clusterGroup":"testing"}`,
+				`in the Bundle, list the same Clusters once more, right after it, so that Fleet waits until all of them are ready: {"name":"a\u202e\u001b-ready","maxUnavailable":0,"clusterGroup":"testing"}`,
 			`PartitionTooSmall: Fleet does not wait for partition "partition-1" and updates the next one in the same pass: it has 1 Cluster to update, and its maxUnavailable is 1 → ` +
-				`in the Bundle, list the same Clusters once more, right after it, and Fleet waits until all of them are ready: {"name":"partition-1-ready","maxUnavailable":0,"clusterName":"canary"}`}},
+				`in the Bundle, list the same Clusters once more, right after it, so that Fleet waits until all of them are ready: {"name":"partition-1-ready","maxUnavailable":0,"clusterName":"canary"}`}},
 		"too many": {list(make([]fleetv1.Partition, mostPartitions+1)...), []string{
-			"TooManyPartitions: of the 501 partitions of its rolloutStrategy none was checked: that is done for 500 at most → in the Bundle, write fewer"}},
+			"TooManyPartitions: its rolloutStrategy has 501 partitions, of which none was checked: the limit is 500 → in the Bundle, write fewer"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -166,7 +166,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestAdvice: following the advice of a warning leads to no other.
+// TestAdvice: whoever follows the advice of a warning gets no other warning.
 func TestAdvice(t *testing.T) {
 	its := bundle(fleetv1.RolloutStrategy{Partitions: []fleetv1.Partition{
 		{Name: "canary", ClusterName: "canary"}, {Name: "canary-ready", ClusterName: "canary", MaxUnavailable: count(0)},
@@ -188,7 +188,7 @@ func TestWhereToWrite(t *testing.T) {
 	}
 }
 
-// TestLeftOut: Bundles whose partitions no person wrote get no warning.
+// TestLeftOut: Bundles whose partitions were not written by people get no warning.
 func TestLeftOut(t *testing.T) {
 	ungated := fleetv1.RolloutStrategy{Partitions: []fleetv1.Partition{{Name: "canary", ClusterName: "canary"}}}
 	ofProxy := bundle(ungated)

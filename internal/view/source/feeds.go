@@ -33,7 +33,7 @@ type feed struct {
 	// optional means that the kind may not be served.
 	optional bool
 
-	// move replaces the objects of a scope by newly read ones.
+	// move replaces the objects of a scope with newly read ones.
 	move func(scope Scope, from, to *view.Objects)
 	put  func(*view.Objects, client.Object)
 	drop func(*view.Objects, types.NamespacedName)
@@ -121,7 +121,7 @@ func feeds() []feed {
 	}
 }
 
-// isAbsent reports whether an error says that an optional kind is not there.
+// isAbsent reports whether an error means that an optional kind is not served.
 func (f feed) isAbsent(err error) bool {
 	return f.optional && (meta.IsNoMatchError(err) || errors.Is(err, errNotInFile))
 }
@@ -145,7 +145,7 @@ func merged[V any](scope Scope, within, beyond map[types.NamespacedName]V) map[t
 	return result
 }
 
-// cutGroup drops the status, which names each Cluster in trouble.
+// cutGroup drops the status, which names each failing Cluster.
 func cutGroup(in *fleetv1.ClusterGroup) *fleetv1.ClusterGroup {
 	result := &fleetv1.ClusterGroup{Spec: in.Spec}
 	result.Namespace, result.Name, result.Labels = in.Namespace, in.Name, in.Labels
@@ -169,7 +169,7 @@ func each(list client.ObjectList, visit func(client.Object)) {
 	})
 }
 
-// errNotInFile means that a file has no object of a kind, which proves nothing about the cluster.
+// errNotInFile means that a file has no object of a kind, which says nothing about the cluster.
 var errNotInFile = errors.New("none in the file")
 
 // unreadable returns a note that says why objects could not be read; empty for any other error, which
@@ -179,11 +179,11 @@ func unreadable(err error, by string) string {
 	case errors.Is(err, errNotInFile):
 		return errNotInFile.Error()
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return "may not be read by you"
+		return "you may not read them"
 	case meta.IsNoMatchError(err):
 		return fmt.Sprintf("not served here; is %s installed?", by)
 	case apierrors.IsResourceExpired(err), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err), apierrors.IsTooManyRequests(err):
-		return "cut short, not all are shown: " + err.Error()
+		return "the list was cut short, so not all are shown: " + err.Error()
 	default:
 		return ""
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/muster-fleet/muster/internal/manifests"
 )
 
-// File is a client.Reader on files as kubectl get -o yaml writes them: a bug report can be examined
+// File is a client.Reader on files as kubectl get -o yaml writes them, so that a bug report can be examined
 // without its cluster.
 type File struct {
 	scheme *runtime.Scheme
@@ -30,7 +30,7 @@ type File struct {
 	now    time.Time
 }
 
-// Open reads files. It fails if a file cannot be read completely: half a graph would look like the whole.
+// Open reads files. It fails if a file cannot be read completely, because half a graph would look like the whole.
 func Open(scheme *runtime.Scheme, paths []string, stdin io.Reader) (*File, error) {
 	objects, problems := manifests.Read(paths, stdin)
 	var errs []error
@@ -48,13 +48,13 @@ func Open(scheme *runtime.Scheme, paths []string, stdin io.Reader) (*File, error
 		result.now = newest(result.now, object.Raw)
 	}
 	if len(objects) == 0 && len(errs) == 0 {
-		errs = append(errs, errors.New("there is no object in the file"))
+		errs = append(errs, errors.New("the file has no objects"))
 	}
 	return result, errors.Join(errs...)
 }
 
-// newest returns the latest time in an object. Files do not say when they were written, and by the reader's
-// own clock every agent of last week would be silent.
+// newest returns the latest time in an object. Files do not say when they were written, and according to the
+// reader's clock, every agent of last week would be silent.
 func newest(latest time.Time, raw []byte) time.Time {
 	text := string(raw)
 	for {

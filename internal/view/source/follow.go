@@ -33,7 +33,8 @@ type Follower struct {
 }
 
 const (
-	// again is the first pause before another list or watch, and longest the longest, after many useless ones.
+	// again is the first pause before another list or watch, and longest is the longest one, after many useless
+	// attempts.
 	again   = time.Second
 	longest = 30 * time.Second
 	// lasting is how long a useful watch lives even without events.
@@ -51,8 +52,8 @@ func (p *pause) take(ctx context.Context) {
 	}
 }
 
-// Follow starts to follow, and returns once every kind has been listed or has failed. The objects note
-// whatever cannot be read, then or later; the Follower keeps trying.
+// Follow starts a Follower, and returns once every kind has been listed or has failed. The objects note the kinds
+// that cannot be read, then or later; the Follower keeps trying.
 func Follow(ctx context.Context, from client.WithWatch, scope Scope) (*Follower, error) {
 	f := &Follower{client: from, scope: scope, objects: view.NewObjects(), changed: make(chan struct{}, 1)}
 	failed := make(chan error, len(feeds()))
@@ -76,7 +77,7 @@ func Follow(ctx context.Context, from client.WithWatch, scope Scope) (*Follower,
 		errs = append(errs, err)
 	}
 	if len(errs) == len(feeds()) {
-		return nil, errors.Join(errs...) // Nothing could be read: there is no API server.
+		return nil, errors.Join(errs...) // No kind could be read: there is no API server.
 	}
 	return f, ctx.Err()
 }
@@ -136,7 +137,7 @@ func (f *Follower) follow(ctx context.Context, feed feed, failed chan<- error) {
 	}
 }
 
-// keep watches a kind from a version on, again and again, until that fails.
+// keep watches a kind from a version on, again and again, until a watch fails.
 func (f *Follower) keep(ctx context.Context, feed feed, version string, pause *pause) error {
 	for ctx.Err() == nil {
 		begin := time.Now()
@@ -156,7 +157,7 @@ func (f *Follower) keep(ctx context.Context, feed feed, version string, pause *p
 }
 
 func staleness(err error, since time.Time) string {
-	return fmt.Sprintf("not up to date since %s: %s", since.Format(time.TimeOnly), err)
+	return fmt.Sprintf("not updated since %s: %s", since.Format(time.TimeOnly), err)
 }
 
 // list lists a kind and replaces the earlier objects.

@@ -67,14 +67,14 @@ func (s *server) Watch(ctx context.Context, list client.ObjectList, _ ...client.
 		s.watches++
 		tooMany := s.watches > 10_000
 		s.mu.Unlock()
-		if tooMany { // This is a loop without a pause: the clock would stand still.
+		if tooMany { // The Follower loops without a pause, so the clock would stand still.
 			return living(ctx, time.Hour), nil
 		}
 	}
 	return s.watch(ctx, list)
 }
 
-// played is a watch that lives for a while, sends some events, and ends.
+// played is a simulated watch: it lives for a while, sends some events, and ends.
 type played chan watch.Event
 
 func (p played) Stop()                          {}
@@ -122,8 +122,8 @@ func expired() watch.Event {
 
 var errForbidden = apierrors.NewForbidden(schema.GroupResource{Resource: "clusters"}, "", nil)
 
-// TestFollowPauses counts the requests to an API server, or to a proxy before it, whose watches are useless:
-// a few in ten minutes, at last one in half a minute.
+// TestFollowPauses counts the requests to an API server, or a proxy in front of it, whose watches are useless: a
+// few in ten minutes, finally one in half a minute.
 func TestFollowPauses(t *testing.T) {
 	moved := &clusterv1.Cluster{}
 	moved.ResourceVersion = "2"
@@ -142,7 +142,7 @@ func TestFollowPauses(t *testing.T) {
 				return living(ctx, 0, expired()), nil
 			}, 15, 30, 15, 30,
 		},
-		"watches end at once, having told something": {
+		"watches end at once, after an event": {
 			func(ctx context.Context, calls int) (watch.Interface, error) {
 				reported := moved.DeepCopy()
 				reported.ResourceVersion = fmt.Sprint(calls + 1)
@@ -188,7 +188,7 @@ func TestFollowWithoutWatch(t *testing.T) {
 	s := &server{watch: func(context.Context, client.ObjectList) (watch.Interface, error) { return nil, errForbidden }}
 	following(t, s, Scope{}, func(t *testing.T, f *Follower) {
 		time.Sleep(time.Second / 2)
-		if why := f.Snapshot().Unread[view.Cluster]; !strings.HasPrefix(why, "not up to date since ") {
+		if why := f.Snapshot().Unread[view.Cluster]; !strings.HasPrefix(why, "not updated since ") {
 			t.Errorf("got %q", why)
 		}
 	})
@@ -213,10 +213,10 @@ func TestFollowNamespace(t *testing.T) {
 		for second := range 120 {
 			objects := f.Snapshot()
 			if !objects.Classes[class] || objects.Mappings[leads] == nil || objects.Namespaces["team-a"] == nil {
-				t.Fatalf("after %d s, there are the classes %v, the mappings %v and the namespaces %v", second, objects.Classes, objects.Mappings, objects.Namespaces)
+				t.Fatalf("after %d s, the classes are %v, the mappings %v and the namespaces %v", second, objects.Classes, objects.Mappings, objects.Namespaces)
 			}
 			if there := objects.Mappings[own] != nil; second < 10 && !there || second > 12 && there {
-				t.Fatalf("after %d s, the mapping of the namespace itself is there: %v", second, there)
+				t.Fatalf("after %d s, the mapping of the namespace itself exists: %v", second, there)
 			}
 			if second == 5 {
 				s.mu.Lock()
@@ -242,7 +242,7 @@ func TestFollowBeyond(t *testing.T) {
 		case passed > 2*time.Minute && passed < 3*time.Minute && key.Namespace == "classes":
 			return errForbidden
 		case passed > time.Minute && passed < 2*time.Minute:
-			return errors.New("nobody is there")
+			return errors.New("the API server is gone")
 		}
 		return nil
 	}
@@ -266,8 +266,8 @@ func TestFollowBeyond(t *testing.T) {
 			mapping, class bool
 		}{
 			{50 * time.Second, "", true, true},
-			{105 * time.Second, "not up to date since", true, true}, // The objects read last stay.
-			{170 * time.Second, "may not be read by you", false, false},
+			{105 * time.Second, "not updated since", true, true}, // The objects read last stay.
+			{170 * time.Second, "you may not read them", false, false},
 			{225 * time.Second, "", false, true},
 		} {
 			note, mapping, class := until(want.passed)
@@ -278,7 +278,7 @@ func TestFollowBeyond(t *testing.T) {
 	})
 }
 
-// A HelmChartProxy is noted while it rolls out. Where the kind is not served, nothing is noted, until it is.
+// A HelmChartProxy is noted during its rollout. While the kind is not served, nothing is noted.
 func TestRolloutsAreNoted(t *testing.T) {
 	rolling := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
 	rolling.Status.Conditions = []metav1.Condition{{Type: addonsv1.RolloutCompletedCondition, Status: metav1.ConditionFalse, Reason: "Soaking", Message: "stage canary, 1 of 1 updated"}}

@@ -20,7 +20,7 @@ import (
 type Scope struct {
 	// Namespace is the only one whose Clusters are shown; empty means all.
 	Namespace string
-	// Bundles means to read the Bundles on each Cluster, too.
+	// Bundles means that the Bundles on each Cluster are read, too.
 	Bundles bool
 }
 
@@ -41,7 +41,7 @@ func Read(ctx context.Context, reader client.Reader, scope Scope) (*view.Objects
 	objects.Now = now(reader)
 	for _, feed := range feeds() {
 		if scope.Namespace != "" && feed.kind == view.Namespace {
-			continue // Function beyond reads it.
+			continue // The function beyond reads this kind.
 		}
 		_, err := feed.read(ctx, reader, scope, objects)
 		if err := note(objects, feed, err); err != nil {
@@ -89,8 +89,8 @@ func (f feed) within(scope Scope) []client.ListOption {
 	return []client.ListOption{client.InNamespace(scope.Namespace)}
 }
 
-// beyond reads objects outside the namespace in scope: the classes of its Clusters, and the mappings that
-// lead there.
+// beyond reads objects outside the namespace in scope: the classes of its Clusters, and the mappings to the
+// namespace.
 func beyond(ctx context.Context, reader client.Reader, scope Scope, objects *view.Objects) error {
 	if scope.Namespace == "" {
 		return nil

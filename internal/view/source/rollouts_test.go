@@ -54,12 +54,12 @@ func TestRollouts(t *testing.T) {
 		want      string
 		lists     string
 	}{
-		"all":                      {"", "", "[classes/app AllAtOnce]", "BundleList BundleNamespaceMappingList NamespaceList ClusterList ClusterGroupList"},
-		"of a namespace":           {"classes", "", "[classes/app AllAtOnce]", "BundleList/classes BundleNamespaceMappingList/classes NamespaceList ClusterList ClusterGroupList"},
-		"of one without any":       {"team", "", "[]", "BundleList/team"},
-		"a list that fails":        {"", "ClusterList", "[] broken", "BundleList BundleNamespaceMappingList NamespaceList ClusterList"},
-		"Bundles that fail":        {"", "BundleList", "[] broken", "BundleList"},
-		"of a namespace, it fails": {"classes", "NamespaceList", "[] broken", "BundleList/classes BundleNamespaceMappingList/classes NamespaceList"},
+		"all":                              {"", "", "[classes/app AllAtOnce]", "BundleList BundleNamespaceMappingList NamespaceList ClusterList ClusterGroupList"},
+		"of a namespace":                   {"classes", "", "[classes/app AllAtOnce]", "BundleList/classes BundleNamespaceMappingList/classes NamespaceList ClusterList ClusterGroupList"},
+		"a namespace without partitions":   {"team", "", "[]", "BundleList/team"},
+		"a list that fails":                {"", "ClusterList", "[] broken", "BundleList BundleNamespaceMappingList NamespaceList ClusterList"},
+		"Bundles that fail":                {"", "BundleList", "[] broken", "BundleList"},
+		"Bundles of a namespace that fail": {"classes", "NamespaceList", "[] broken", "BundleList/classes BundleNamespaceMappingList/classes NamespaceList"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var lists []string

@@ -15,7 +15,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view/trace"
 )
 
-// subject is a Cluster on which to explain the Bundle.
+// subject is a Cluster for which Survey explains the Bundle.
 type subject struct {
 	key    types.NamespacedName
 	capi   *view.CAPICluster

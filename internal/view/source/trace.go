@@ -112,7 +112,7 @@ func (t *tracing) cluster(ctx context.Context, namespace, name string) error {
 	return nil
 }
 
-// one narrows lists to one Cluster.
+// one is a reader whose lists have only one Cluster.
 type one struct {
 	client.Reader
 	key types.NamespacedName
@@ -178,7 +178,7 @@ func only(found map[types.NamespacedName]bool, name string, namespaces []string,
 	case len(keys) > 0:
 		return types.NamespacedName{}, fmt.Errorf("%q is in several namespaces; name one of %s", name, strings.Join(sortedStrings(keys), ", "))
 	case forbidden != nil:
-		return types.NamespacedName{}, fmt.Errorf("%q is not in %s, and you may not look elsewhere; name it as NAMESPACE/%s", name, strings.Join(sortedStrings(namespaces), ", "), name)
+		return types.NamespacedName{}, fmt.Errorf("%q is not in %s, and you may not search other namespaces; name it as NAMESPACE/%s", name, strings.Join(sortedStrings(namespaces), ", "), name)
 	}
 	return types.NamespacedName{}, fmt.Errorf("%q does not exist in any namespace", name)
 }
@@ -238,7 +238,7 @@ func (t *tracing) values(ctx context.Context) error {
 	secret := &corev1.Secret{}
 	err := t.reader.Get(ctx, t.in.Bundle, secret)
 	if apierrors.IsNotFound(err) {
-		t.in.Unread[trace.BundleValues] = "there is none; Fleet waits for it"
+		t.in.Unread[trace.BundleValues] = "it does not exist; Fleet waits for it"
 		return nil
 	}
 	t.in.Values = secret.Data
@@ -283,7 +283,7 @@ func (t *tracing) groupsIn(ctx context.Context, namespace string) error {
 		}
 	}, client.InNamespace(namespace))
 	if err != nil && t.in.Cluster.Namespace != "" && namespace != t.in.Cluster.Namespace {
-		return nil // Then the Bundle's other Clusters remain unknown.
+		return nil // The Bundle's other Clusters then remain unknown.
 	}
 	return t.note(view.ClusterGroup, "Fleet", err)
 }

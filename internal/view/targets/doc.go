@@ -19,7 +19,7 @@ type Reach struct {
 	Own bool
 	// Through are the names of the mappings that lead there.
 	Through []string
-	// Others are the mappings that do not, and why.
+	// Others are the mappings that do not lead there, and why.
 	Others []Refusal
 }
 
@@ -51,10 +51,10 @@ func ReachOf(bundle *fleetv1.Bundle, namespace string, namespaceLabels map[strin
 	return result
 }
 
-// unmapped returns why a mapping does not lead a Bundle to a namespace, or "".
+// unmapped returns why a mapping does not map a Bundle to a namespace, or "".
 func unmapped(mapping *fleetv1.BundleNamespaceMapping, bundle *fleetv1.Bundle, namespace string, namespaceLabels map[string]string) string {
 	if mapping.BundleSelector == nil || mapping.NamespaceSelector == nil {
-		return "it has no selectors and maps nothing: it is being retired, or was never filled in"
+		return "it has no selectors and maps nothing: it is being retired, or was created without any"
 	}
 	if why := mismatch(mapping.BundleSelector, bundle.Labels, "the Bundle"); why != "" {
 		return "its bundleSelector does not match: " + why
@@ -107,9 +107,9 @@ func mismatchOf(selector labels.Selector, has map[string]string, whose string) s
 			continue
 		}
 		if value, found := has[requirement.Key()]; found {
-			return fmt.Sprintf("it wants %s, and %s has %s=%s", requirement.String(), whose, requirement.Key(), value)
+			return fmt.Sprintf("it requires %s, and %s has %s=%s", requirement.String(), whose, requirement.Key(), value)
 		}
-		return fmt.Sprintf("it wants %s, and %s has no label %s", requirement.String(), whose, requirement.Key())
+		return fmt.Sprintf("it requires %s, and %s has no label %s", requirement.String(), whose, requirement.Key())
 	}
 	return "it matches nothing"
 }

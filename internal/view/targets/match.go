@@ -22,13 +22,13 @@ type Match struct {
 	Tried []Refusal
 	// Customizations change the options for this Cluster, in order.
 	Customizations []*fleetv1.BundleTarget
-	// DoNotDeploy names the part of the Bundle that forbids this Cluster; empty if none does.
+	// DoNotDeploy names the part of the Bundle that excludes this Cluster; empty if none does.
 	DoNotDeploy string
-	// Invalid says why no target of the Bundle is usable, whatever the Cluster.
+	// Invalid says why no target of the Bundle is usable for any Cluster.
 	Invalid error
 }
 
-// Deploys reports whether the Bundle is for the Cluster.
+// Deploys reports whether the Bundle targets the Cluster.
 func (m *Match) Deploys() bool { return m.Invalid == nil && m.Target != nil && m.DoNotDeploy == "" }
 
 // Matcher holds the parsed targets of a Bundle, to match many Clusters.
@@ -48,8 +48,8 @@ func NewMatcher(bundle *fleetv1.Bundle) (*Matcher, error) {
 	}
 	result := &Matcher{bundle: bundle, restrictions: restrictions}
 	if len(restrictions) > 0 {
-		// The customizations from fleet.yaml come first, then the targets of the GitRepo, each of which is a
-		// restriction, too.
+		// The customizations from fleet.yaml come first. The targets of the GitRepo follow, and each of them is
+		// also a restriction.
 		result.customizations = max(0, len(bundle.Spec.Targets)-len(restrictions))
 	}
 	for i := range bundle.Spec.Targets {
@@ -95,7 +95,7 @@ func (m *Matcher) match(subjects []subject, explain bool) *Match {
 	return result
 }
 
-// resolve drops customizations without effect, and finds the one that forbids the Cluster.
+// resolve drops customizations without effect, and finds the one that excludes the Cluster.
 func (m *Match) resolve(mode fleetv1.TargetCustomizationMode) {
 	if m.Target == nil {
 		m.Customizations = nil
@@ -129,8 +129,8 @@ type subject struct {
 	labels, groupLabels map[string]string
 }
 
-// subjectsOf returns a Cluster as a member of each of its groups, because a target and its restriction must
-// match by the same group. A Cluster with groups is not matched without one.
+// subjectsOf returns a Cluster as a member of each of its groups, because a target and its restriction must match
+// with the same group. A Cluster that has groups is never matched without one.
 func subjectsOf(cluster *fleetv1.Cluster, groups []*fleetv1.ClusterGroup) []subject {
 	if len(groups) == 0 {
 		return []subject{{name: cluster.Name, labels: cluster.Labels}}
@@ -145,7 +145,7 @@ func subjectsOf(cluster *fleetv1.Cluster, groups []*fleetv1.ClusterGroup) []subj
 // criterion is one requirement of a target.
 type criterion struct {
 	matches func(subject) bool
-	// why says how a Cluster fails it.
+	// why says how a Cluster fails the criterion.
 	why func([]subject) string
 }
 
@@ -252,10 +252,10 @@ func (c criteria) isMet(restrictions []criteria, subjects []subject) bool {
 // unmatched returns why a target does not match a Cluster.
 func unmatched(wants criteria, subjects []subject) string {
 	if wants.matchesAny(subjects) {
-		return "it matches, but no target restriction does; those are the targets of the GitRepo that made the Bundle"
+		return "it matches, but no target restriction does; the restrictions are the targets of the GitRepo that made the Bundle"
 	}
 	if len(wants) == 0 {
-		return "it names nothing, and so matches no Cluster"
+		return "it is empty, so it matches no Cluster"
 	}
 	for _, one := range wants {
 		fails := true

@@ -18,7 +18,7 @@ func group(name string, labels map[string]string, of *metav1.LabelSelector) *fle
 	return result
 }
 
-// The rules are Fleet's; the cases are named after them.
+// The rules are Fleet's. Each case is named after a rule.
 func TestMatch(t *testing.T) {
 	cluster := &fleetv1.Cluster{}
 	cluster.Namespace, cluster.Name = "team", "prod"
@@ -38,22 +38,22 @@ func TestMatch(t *testing.T) {
 		want         string // the name of the matching target, "doNotDeploy", "invalid", or ""
 		why          string
 	}{
-		"by name":                       {targets: []fleetv1.BundleTarget{{Name: "a", ClusterName: "prod"}}, want: "a"},
-		"by Rancher's name":             {targets: []fleetv1.BundleTarget{{Name: "a", ClusterName: "Production"}}, want: "a"},
-		"by another name":               {targets: []fleetv1.BundleTarget{{Name: "a", ClusterName: "dev"}}, why: `clusterName "dev"`},
-		"by a group":                    {targets: []fleetv1.BundleTarget{{Name: "a", ClusterGroup: "blue"}}, want: "a"},
-		"by a group it is not in":       {targets: []fleetv1.BundleTarget{{Name: "a", ClusterGroup: "other"}}, why: "is in blue, red"},
-		"by the labels of a group":      {targets: []fleetv1.BundleTarget{{Name: "a", ClusterGroupSelector: selector("color", "red")}}, want: "a"},
-		"by labels no group has":        {targets: []fleetv1.BundleTarget{{Name: "a", ClusterGroupSelector: selector("color", "green")}}, why: "matches no group"},
-		"one group must satisfy both":   {targets: []fleetv1.BundleTarget{{Name: "a", ClusterGroup: "blue", ClusterGroupSelector: selector("color", "red")}}, why: "no single group"},
-		"all that is said must match":   {targets: []fleetv1.BundleTarget{{Name: "a", ClusterName: "prod", ClusterSelector: selector("env", "dev")}}, why: "env=prod"},
-		"a label it does not have":      {targets: []fleetv1.BundleTarget{{Name: "a", ClusterSelector: selector("gpu", "yes")}}, why: "no label gpu"},
-		"an empty selector matches all": {targets: []fleetv1.BundleTarget{{Name: "a", ClusterSelector: &metav1.LabelSelector{}}}, want: "a"},
-		"an empty target matches none":  {targets: []fleetv1.BundleTarget{{Name: "a"}}, why: "names nothing"},
-		"the first that matches":        {targets: []fleetv1.BundleTarget{{Name: "a", ClusterName: "dev"}, yes, {Name: "c", ClusterName: "prod"}}, want: "yes"},
-		"doNotDeploy":                   {targets: []fleetv1.BundleTarget{{Name: "a", ClusterName: "prod", DoNotDeploy: true}, yes}, want: "doNotDeploy"},
-		"an invalid selector":           {targets: []fleetv1.BundleTarget{yes, {Name: "b", ClusterSelector: selector("!", "")}}, want: "invalid"},
-		"restricted to itself":          {targets: []fleetv1.BundleTarget{yes}, restrictions: []fleetv1.BundleTargetRestriction{as(yes)}, want: "yes"},
+		"by name":                                {targets: []fleetv1.BundleTarget{{Name: "a", ClusterName: "prod"}}, want: "a"},
+		"by the name in Rancher":                 {targets: []fleetv1.BundleTarget{{Name: "a", ClusterName: "Production"}}, want: "a"},
+		"by another name":                        {targets: []fleetv1.BundleTarget{{Name: "a", ClusterName: "dev"}}, why: `clusterName "dev"`},
+		"by a group":                             {targets: []fleetv1.BundleTarget{{Name: "a", ClusterGroup: "blue"}}, want: "a"},
+		"by a group that the Cluster is not in":  {targets: []fleetv1.BundleTarget{{Name: "a", ClusterGroup: "other"}}, why: "is in blue, red"},
+		"by the labels of a group":               {targets: []fleetv1.BundleTarget{{Name: "a", ClusterGroupSelector: selector("color", "red")}}, want: "a"},
+		"by labels that no group has":            {targets: []fleetv1.BundleTarget{{Name: "a", ClusterGroupSelector: selector("color", "green")}}, why: "matches no group"},
+		"one group must satisfy both":            {targets: []fleetv1.BundleTarget{{Name: "a", ClusterGroup: "blue", ClusterGroupSelector: selector("color", "red")}}, why: "no single group"},
+		"all criteria must match":                {targets: []fleetv1.BundleTarget{{Name: "a", ClusterName: "prod", ClusterSelector: selector("env", "dev")}}, why: "env=prod"},
+		"a label that the Cluster does not have": {targets: []fleetv1.BundleTarget{{Name: "a", ClusterSelector: selector("gpu", "yes")}}, why: "no label gpu"},
+		"an empty selector matches all":          {targets: []fleetv1.BundleTarget{{Name: "a", ClusterSelector: &metav1.LabelSelector{}}}, want: "a"},
+		"an empty target matches none":           {targets: []fleetv1.BundleTarget{{Name: "a"}}, why: "it is empty"},
+		"the first that matches":                 {targets: []fleetv1.BundleTarget{{Name: "a", ClusterName: "dev"}, yes, {Name: "c", ClusterName: "prod"}}, want: "yes"},
+		"doNotDeploy":                            {targets: []fleetv1.BundleTarget{{Name: "a", ClusterName: "prod", DoNotDeploy: true}, yes}, want: "doNotDeploy"},
+		"an invalid selector":                    {targets: []fleetv1.BundleTarget{yes, {Name: "b", ClusterSelector: selector("!", "")}}, want: "invalid"},
+		"restricted to itself":                   {targets: []fleetv1.BundleTarget{yes}, restrictions: []fleetv1.BundleTargetRestriction{as(yes)}, want: "yes"},
 		"restricted to others": {
 			targets: []fleetv1.BundleTarget{yes}, restrictions: []fleetv1.BundleTargetRestriction{{ClusterName: "dev"}}, why: "no target restriction",
 		},
@@ -61,7 +61,7 @@ func TestMatch(t *testing.T) {
 			targets:      []fleetv1.BundleTarget{{Name: "a", ClusterGroup: "red"}},
 			restrictions: []fleetv1.BundleTargetRestriction{{ClusterGroup: "blue"}}, why: "no target restriction",
 		},
-		"a customization is no target": {
+		"a customization is not a target": {
 			targets:      []fleetv1.BundleTarget{{Name: "custom", ClusterName: "prod"}, {Name: "b", ClusterName: "dev"}},
 			restrictions: []fleetv1.BundleTargetRestriction{{ClusterName: "dev"}}, why: `clusterName "dev"`,
 		},
@@ -73,7 +73,7 @@ func TestMatch(t *testing.T) {
 			targets:      []fleetv1.BundleTarget{{Name: "one", ClusterName: "prod"}, {Name: "two", ClusterName: "prod", DoNotDeploy: true}, yes},
 			restrictions: []fleetv1.BundleTargetRestriction{as(yes)}, want: "yes",
 		},
-		"all customizations count if told so": {
+		"all customizations count in that mode": {
 			targets:      []fleetv1.BundleTarget{{Name: "one", ClusterName: "prod"}, {Name: "two", ClusterName: "prod", DoNotDeploy: true}, yes},
 			restrictions: []fleetv1.BundleTargetRestriction{as(yes)}, mode: fleetv1.TargetCustomizationModeAllMatches, want: "doNotDeploy",
 		},
@@ -82,7 +82,7 @@ func TestMatch(t *testing.T) {
 			bundle := &fleetv1.Bundle{Spec: fleetv1.BundleSpec{Targets: test.targets, TargetRestrictions: test.restrictions, TargetCustomizationMode: test.mode}}
 			in, others := GroupsOf(cluster, []*fleetv1.ClusterGroup{red, blue, other, none})
 			if len(in) != 2 || len(others) != 2 {
-				t.Fatalf("it is in %d groups, and not in %d", len(in), len(others))
+				t.Fatalf("the Cluster is in %d groups, and not in %d others", len(in), len(others))
 			}
 			match := MatchOf(bundle, cluster, in)
 			got := ""
@@ -121,14 +121,14 @@ func TestReach(t *testing.T) {
 		want    bool
 		why     string
 	}{
-		"everything":               {mapping("classes", all, all), true, ""},
-		"by labels":                {mapping("classes", selector("tier", "base"), selector("team", "a")), true, ""},
-		"not the Bundle":           {mapping("classes", selector("tier", "top"), all), false, "tier=base"},
-		"not the namespace":        {mapping("classes", all, selector("team", "b")), false, "team=a"},
-		"without selectors":        {mapping("classes", nil, nil), false, "maps nothing"},
-		"with one selector":        {mapping("classes", all, nil), false, "maps nothing"},
-		"of another namespace":     {mapping("team-a", all, all), false, ""},
-		"with an invalid selector": {mapping("classes", all, selector("!", "")), false, "invalid"},
+		"everything":                   {mapping("classes", all, all), true, ""},
+		"by labels":                    {mapping("classes", selector("tier", "base"), selector("team", "a")), true, ""},
+		"the Bundle does not match":    {mapping("classes", selector("tier", "top"), all), false, "tier=base"},
+		"the namespace does not match": {mapping("classes", all, selector("team", "b")), false, "team=a"},
+		"without selectors":            {mapping("classes", nil, nil), false, "maps nothing"},
+		"with one selector":            {mapping("classes", all, nil), false, "maps nothing"},
+		"of another namespace":         {mapping("team-a", all, all), false, ""},
+		"with an invalid selector":     {mapping("classes", all, selector("!", "")), false, "invalid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reach := ReachOf(bundle, "team-a", of, []*fleetv1.BundleNamespaceMapping{test.mapping})
@@ -161,21 +161,21 @@ func TestRender(t *testing.T) {
 		labels         map[string]string
 		wrong          string
 	}{
-		"no Helm":                     {labels: labelled},
-		"plain":                       {bundle: values("a", "b"), labels: labelled},
-		"a value there is":            {bundle: values("a", "${ .ClusterValues.zone }"), labels: labelled},
-		"a value there is not":        {bundle: values("a", "${ .ClusterValues.rack }"), labels: labelled, wrong: "rack"},
-		"a Cluster without labels":    {bundle: values("a", "${ .ClusterValues.rack }")},
-		"nor with hidden ones only":   {bundle: values("a", "${ .ClusterValues.rack }"), labels: map[string]string{"x.cattle.io/y": "z"}},
-		"but with Fleet's own":        {bundle: values("a", "${ .ClusterValues.rack }"), labels: map[string]string{"fleet.cattle.io/y": "z"}, wrong: "rack"},
-		"a label there is not":        {bundle: values("a", "global.fleet.clusterLabels.none"), labels: labelled},
-		"a template that is broken":   {bundle: values("a", "${ .ClusterName"), labels: labelled, wrong: "helm.values"},
-		"overridden by the target":    {bundle: values("a", "${ .ClusterValues.rack }"), target: values("a", "b"), labels: labelled},
-		"made wrong by the target":    {bundle: values("a", "b"), target: values("c", "${ .ClusterValues.rack }"), labels: labelled, wrong: "rack"},
-		"not to be processed":         {bundle: &fleetv1.HelmOptions{DisablePreProcess: true, Values: values("a", "${ .None }").Values}, labels: labelled},
-		"templateValues":              {bundle: &fleetv1.HelmOptions{TemplateValues: map[string]string{"x": "${ .ClusterValues.rack }"}}, labels: labelled, wrong: "templateValues.x"},
-		"no YAML":                     {bundle: &fleetv1.HelmOptions{TemplateValues: map[string]string{"x": "a: b: c"}}, labels: labelled, wrong: "no YAML"},
-		"the environment is not read": {bundle: values("a", `${ env "HOME" }`), labels: labelled, wrong: "env"},
+		"no Helm":                           {labels: labelled},
+		"plain":                             {bundle: values("a", "b"), labels: labelled},
+		"a value that exists":               {bundle: values("a", "${ .ClusterValues.zone }"), labels: labelled},
+		"a value that does not exist":       {bundle: values("a", "${ .ClusterValues.rack }"), labels: labelled, wrong: "rack"},
+		"a Cluster without labels":          {bundle: values("a", "${ .ClusterValues.rack }")},
+		"a Cluster with hidden labels only": {bundle: values("a", "${ .ClusterValues.rack }"), labels: map[string]string{"x.cattle.io/y": "z"}},
+		"a Cluster with Fleet's own label":  {bundle: values("a", "${ .ClusterValues.rack }"), labels: map[string]string{"fleet.cattle.io/y": "z"}, wrong: "rack"},
+		"a label that does not exist":       {bundle: values("a", "global.fleet.clusterLabels.none"), labels: labelled},
+		"a broken template":                 {bundle: values("a", "${ .ClusterName"), labels: labelled, wrong: "helm.values"},
+		"overridden by the target":          {bundle: values("a", "${ .ClusterValues.rack }"), target: values("a", "b"), labels: labelled},
+		"broken by the target":              {bundle: values("a", "b"), target: values("c", "${ .ClusterValues.rack }"), labels: labelled, wrong: "rack"},
+		"templating is disabled":            {bundle: &fleetv1.HelmOptions{DisablePreProcess: true, Values: values("a", "${ .None }").Values}, labels: labelled},
+		"templateValues":                    {bundle: &fleetv1.HelmOptions{TemplateValues: map[string]string{"x": "${ .ClusterValues.rack }"}}, labels: labelled, wrong: "templateValues.x"},
+		"not YAML":                          {bundle: &fleetv1.HelmOptions{TemplateValues: map[string]string{"x": "a: b: c"}}, labels: labelled, wrong: "not YAML"},
+		"the environment is not read":       {bundle: values("a", `${ env "HOME" }`), labels: labelled, wrong: "env"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bundle := &fleetv1.Bundle{}
@@ -208,11 +208,11 @@ func TestIndex(t *testing.T) {
 		tier, group string
 		want        string
 	}{
-		"mapped":               {"base", "", "team/a classes/b team/z"},
-		"not mapped":           {"top", "", "classes/b"},
-		"in a group":           {"base", "prod", "team/z"},
-		"in none":              {"base", "none", ""},
-		"in one that is wrong": {"base", "broken", ""},
+		"mapped":            {"base", "", "team/a classes/b team/z"},
+		"not mapped":        {"top", "", "classes/b"},
+		"in a group":        {"base", "prod", "team/z"},
+		"in none":           {"base", "none", ""},
+		"in an invalid one": {"base", "broken", ""},
 	} {
 		bundle := &fleetv1.Bundle{}
 		bundle.Namespace, bundle.Labels = "classes", map[string]string{"tier": test.tier}

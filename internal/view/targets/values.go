@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// labelPrefix and a label's key, as a whole value, stand for the label's value.
+	// A value that consists of labelPrefix and a label's key stands for the label's value.
 	labelPrefix = "global.fleet.clusterLabels."
-	// deepest bounds the nesting of values, and patience the time to render them: a Bundle is a foreign program
-	// that runs on the reader's machine.
+	// deepest limits the nesting of values, and patience the time to render them: the templates of a Bundle are
+	// someone else's program, which runs on the reader's machine.
 	deepest  = 50
 	patience = 5 * time.Second
 )
@@ -207,13 +207,13 @@ func execute(name, text string, in map[string]any, into any) error {
 		return err
 	}
 	if err := yaml.Unmarshal(out.Bytes(), into); err != nil {
-		return fmt.Errorf("%s is no YAML once it is rendered: %w", name, err)
+		return fmt.Errorf("%s is not YAML once it is rendered: %w", name, err)
 	}
 	return nil
 }
 
-// functions are the functions that Fleet's templates may call. getHostByName resolves nothing, because the
-// template is not the reader's own.
+// functions are the functions that Fleet's templates may call. getHostByName resolves nothing, because someone
+// else wrote the template.
 func functions() template.FuncMap {
 	known := sprig.TxtFuncMap()
 	for _, name := range []string{"env", "expandenv", "include", "tpl"} {

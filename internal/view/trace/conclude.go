@@ -15,31 +15,31 @@ func (e *explainer) conclude() {
 	_, isUnread := e.Unread[view.Deployment]
 	switch {
 	case e.trace.Verdict == Undecided && deployed != nil:
-		e.say("the Bundle is on the Cluster (%s); why could not be followed to the end", deployed.State)
+		e.say("the Bundle is on the Cluster (%s); not everything that explains this could be read", deployed.State)
 	case e.trace.Verdict == Undecided:
-		e.say("whether the Bundle is for the Cluster cannot be said: what decides it could not be read")
+		e.say("it is unknown whether the Bundle targets the Cluster: some objects that decide this could not be read")
 	case e.trace.Verdict == Targeted && isUnread:
-		e.say("the Bundle is for the Cluster; whether it is there could not be read")
+		e.say("the Bundle targets the Cluster; it is unknown whether it is deployed there")
 	case e.trace.Verdict == Targeted && deployed != nil:
-		e.say("the Bundle is for the Cluster, and is there: %s", deployed.State)
+		e.say("the Bundle targets the Cluster, and is deployed there: %s", deployed.State)
 		if state := fleetv1.BundleState(deployed.State); state != fleetv1.Ready {
 			e.trace.Do = view.DoFor(deployed.State)
 		}
 	case e.trace.Verdict == Targeted:
-		e.say("the Bundle is for the Cluster, and Fleet has not deployed it yet")
+		e.say("the Bundle targets the Cluster, but Fleet has not deployed it yet")
 		e.trace.Do = e.adviseMissing()
 	case e.trace.Verdict == Blocked && deployed != nil:
-		e.say("the Bundle is for the Cluster, but Fleet is stopped by an error; what is there is from before (%s)", deployed.State)
+		e.say("the Bundle targets the Cluster, but an error stops Fleet; an earlier deployment is there (%s)", deployed.State)
 	case e.trace.Verdict == Blocked:
-		e.say("the Bundle is for the Cluster, but Fleet is stopped by an error and deploys nothing new")
+		e.say("the Bundle targets the Cluster, but an error stops Fleet, which deploys nothing new")
 	case deployed != nil && e.isFinal():
-		e.say("the Bundle is not for the Cluster, and Fleet is about to remove it")
+		e.say("the Bundle does not target the Cluster, and Fleet is about to remove it")
 	case deployed != nil:
-		e.say("the Bundle is not for the Cluster any more, but Fleet has not looked again: it is still there (%s)", deployed.State)
-		e.trace.Do = "Fleet reconciles it when the Bundle or a Fleet Cluster changes, not when a mapping, group or Namespace does; Muster sees to its own mappings. To have it do so now: " +
+		e.say("the Bundle no longer targets the Cluster, but Fleet has not looked again: it is still deployed there (%s)", deployed.State)
+		e.trace.Do = "Fleet reconciles it when the Bundle or a Fleet Cluster changes, not when a mapping, group or Namespace does; Muster takes care of its own mappings. To make Fleet look now: " +
 			fmt.Sprintf("kubectl annotate bundles.fleet.cattle.io -n %s %s reconcile-at=\"$(date +%%s)\" --overwrite", e.Bundle.Namespace, e.Bundle.Name)
 	default:
-		e.say("the Bundle is not for the Cluster, and is not there")
+		e.say("the Bundle does not target the Cluster, and is not deployed there")
 	}
 }
 
@@ -52,21 +52,21 @@ func (e *explainer) say(format string, args ...any) {
 	e.trace.Conclusion = fmt.Sprintf(format, args...)
 }
 
-// adviseMissing returns why Fleet may not have made a BundleDeployment that is due.
+// adviseMissing returns why Fleet may not have created an expected BundleDeployment.
 func (e *explainer) adviseMissing() string {
 	status := &e.Found.Status
 	for _, condition := range status.Conditions {
 		if condition.Type == "Ready" && condition.Status == "False" && condition.Reason == "Error" {
-			return "Fleet says of the Bundle: " + condition.Message
+			return "Fleet reports about the Bundle: " + condition.Message
 		}
 	}
 	switch {
 	case status.MaxUnavailablePartitions < status.UnavailablePartitions:
-		return fmt.Sprintf("its rollout waits: %d partitions are unavailable, and %d may be", status.UnavailablePartitions, status.MaxUnavailablePartitions)
+		return fmt.Sprintf("its rollout waits: %d partitions are unavailable, but only %d may be", status.UnavailablePartitions, status.MaxUnavailablePartitions)
 	case e.Found.Spec.RolloutStrategy != nil && len(e.Found.Spec.RolloutStrategy.Partitions) > 0:
-		return "its rolloutStrategy has partitions of its own: a Cluster in none of them gets nothing"
+		return "its rolloutStrategy has partitions: a Cluster in none of them gets nothing"
 	default:
-		return "needs action from Fleet; if this stays, its controller does not run, or has not looked since a mapping or group was made: it looks when the Bundle or a Fleet Cluster changes"
+		return "needs action from Fleet; if this stays, its controller does not run, or has not looked since a mapping or group was created: it looks when the Bundle or a Fleet Cluster changes"
 	}
 }
 

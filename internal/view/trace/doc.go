@@ -9,7 +9,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Input has the objects that decide. The lists may have others, too.
+// Input has the objects that decide the verdict. Its lists may have others, too.
 type Input struct {
 	Bundle, Cluster types.NamespacedName
 	// Found is the Bundle; nil if it does not exist.
@@ -21,8 +21,8 @@ type Input struct {
 	Judged *view.Node
 	// Fleet is the Fleet Cluster; nil if it does not exist.
 	Fleet *fleetv1.Cluster
-	// Others visits the other Fleet Clusters that the Bundle may target, possibly thousands, and perhaps this
-	// one; nil if none of them matters.
+	// Others visits the other Fleet Clusters that the Bundle may target, possibly thousands, and perhaps this one.
+	// It is nil if none of them matters.
 	Others   func(visit func(*fleetv1.Cluster)) error
 	Groups   []*fleetv1.ClusterGroup
 	Mappings []*fleetv1.BundleNamespaceMapping
@@ -30,7 +30,7 @@ type Input struct {
 	Namespaces map[string]map[string]string
 	// Deployments are the BundleDeployments of the Bundle.
 	Deployments []*fleetv1.BundleDeployment
-	// Unread has, for each kind that could not be read, the reason. Whatever depends on it is unknown.
+	// Unread has, for each kind that could not be read, the reason. Steps that depend on such a kind are unknown.
 	Unread map[view.Kind]string
 }
 
@@ -45,7 +45,7 @@ const (
 	Passed  Result = "Passed"
 	Failed  Result = "Failed"
 	Unknown Result = "Unknown"
-	// Note is a step that decides nothing.
+	// Note is the result of a step that decides nothing.
 	Note Result = "Note"
 )
 
@@ -56,7 +56,7 @@ type Step struct {
 	Result Result `json:"result"`
 	// Message is a sentence about this Bundle and this Cluster.
 	Message string `json:"message"`
-	// Details are mismatches, or the objects that lead there.
+	// Details are mismatches, or the objects that lead from the Bundle to the Cluster.
 	Details []string `json:"details,omitempty"`
 }
 
@@ -80,11 +80,11 @@ type Verdict string
 const (
 	// Targeted means that the Bundle targets the Cluster.
 	Targeted Verdict = "Targeted"
-	// NotTargeted means that it does not.
+	// NotTargeted means that the Bundle does not target the Cluster.
 	NotTargeted Verdict = "NotTargeted"
-	// Blocked means that it does, but Fleet does not update the Bundle until an error is corrected.
+	// Blocked means that it targets the Cluster, but Fleet does not update the Bundle until an error is corrected.
 	Blocked Verdict = "Blocked"
-	// Undecided means that objects which decide could not be read.
+	// Undecided means that objects that decide the verdict could not be read.
 	Undecided Verdict = "Undecided"
 )
 
@@ -96,7 +96,7 @@ type Trace struct {
 	// FailedStep is the first step that fails; empty if none does.
 	FailedStep string `json:"failedStep,omitempty"`
 	Steps      []Step `json:"steps"`
-	// Deployed is the Bundle's state on the Cluster, whatever the verdict; nil if it is not there.
+	// Deployed is the Bundle's state on the Cluster, with any verdict; nil if the Bundle is not there.
 	Deployed *Deployed `json:"deployed,omitempty"`
 	// Conclusion is the result in one sentence.
 	Conclusion string `json:"conclusion"`

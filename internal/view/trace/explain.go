@@ -61,7 +61,7 @@ func (e *explainer) bundle() bool {
 	case e.Found == nil && e.Unread[view.Bundle] != "":
 		return e.unknown(StepBundle, view.Bundle)
 	case e.Found == nil:
-		e.trace.Do = "look for its name: kubectl get bundles.fleet.cattle.io -A; a HelmOp or GitRepo makes it only when its chart or repository can be read"
+		e.trace.Do = "look up its name: kubectl get bundles.fleet.cattle.io -A; a HelmOp or GitRepo creates it only when its chart or repository can be read"
 		return e.failed(StepBundle, nil, "there is no Bundle %s", e.Bundle)
 	case !e.Found.DeletionTimestamp.IsZero():
 		return e.failed(StepBundle, nil, "Bundle %s is being deleted", e.Bundle)
@@ -90,7 +90,7 @@ func (e *explainer) cluster() bool {
 	case e.CAPI == nil && e.Unread[view.Cluster] != "":
 		return e.unknown(StepCluster, view.Cluster)
 	case e.CAPI == nil:
-		e.trace.Do = "look for its name: kubectl muster tree"
+		e.trace.Do = "look up its name: kubectl muster tree"
 		return e.failed(StepCluster, nil, "there is no Cluster %s, neither in Cluster API nor in Fleet", e.Cluster)
 	}
 	why := "it has no Fleet Cluster"
@@ -127,7 +127,7 @@ func (e *explainer) namespace() bool {
 	return e.failed(StepNamespace, details, "no BundleNamespaceMapping leads Bundle %s from namespace %s to namespace %s", e.Bundle.Name, e.Bundle.Namespace, namespace)
 }
 
-// namespaceLabels returns the labels of a Namespace; if unknown, the one that each Namespace has.
+// namespaceLabels returns the labels of a Namespace; if they are unknown, the label that every Namespace has.
 func (e *explainer) namespaceLabels(name string) map[string]string {
 	if known := e.Namespaces[name]; known != nil {
 		return known
@@ -138,13 +138,13 @@ func (e *explainer) namespaceLabels(name string) map[string]string {
 // adviseMapping returns what makes Muster create a mapping.
 func (e *explainer) adviseMapping() string {
 	if e.CAPI != nil && e.CAPI.Class.Namespace == e.Bundle.Namespace {
-		return "Muster makes that mapping while a selected, unpaused Cluster of the namespace uses a class of the other: if this one does, the syncer's log says what keeps it"
+		return "Muster creates that mapping while a selected, unpaused Cluster of the namespace uses a class of the other: if this Cluster does, the syncer's log says what prevents it"
 	}
 	class := "no class"
 	if e.CAPI != nil && e.CAPI.Class.Name != "" {
 		class = "class " + e.CAPI.Class.String()
 	}
-	return fmt.Sprintf("Bundles come to a Cluster from its own namespace and from that of its class; this one uses %s: put the Bundle there, or make a mapping by hand", class)
+	return fmt.Sprintf("Bundles reach a Cluster from its own namespace and from that of its class; this Cluster uses %s: put the Bundle there, or create a mapping by hand", class)
 }
 
 func refusals(what string, all []targets.Refusal) []string {
@@ -173,7 +173,7 @@ func (e *explainer) target() bool {
 	e.match = targets.MatchOf(e.Found, e.Fleet, in)
 	switch {
 	case e.match.Invalid != nil:
-		e.trace.Do = "correct the Bundle; until then Fleet changes nothing about it"
+		e.trace.Do = "correct the Bundle; until then Fleet does not update it"
 		return e.failed(StepTarget, nil, "a target of the Bundle is invalid: %s", e.match.Invalid)
 	case e.match.Target != nil:
 		details := []string{}
@@ -183,7 +183,7 @@ func (e *explainer) target() bool {
 		return e.passed(StepTarget, details, "%s matches", e.match.Name)
 	case e.Unread[view.ClusterGroup] != "":
 		e.trace.Verdict = Undecided
-		e.add(StepTarget, Unknown, refusals("", e.match.Tried), "without the groups no target is known to match")
+		e.add(StepTarget, Unknown, refusals("", e.match.Tried), "without the groups, it is unknown whether a target matches")
 		return false
 	}
 	details := refusals("", e.match.Tried)
@@ -205,7 +205,7 @@ func (e *explainer) allowed() bool {
 	if e.match.DoNotDeploy == "" {
 		return true // There is nothing to report.
 	}
-	e.trace.Do = "take doNotDeploy out of it, if the Bundle should come"
+	e.trace.Do = "if the Bundle should be deployed, remove doNotDeploy"
 	return e.failed(StepAllowed, nil, "%s says doNotDeploy", e.match.DoNotDeploy)
 }
 
@@ -213,8 +213,8 @@ func (e *explainer) values() bool {
 	bundle := e.Found
 	if bundle.Spec.ValuesHash != "" {
 		if e.Unread[BundleValues] != "" {
-			e.add(StepValues, Unknown, nil, "whether its values can be rendered: %s: %s", BundleValues.Plural(), e.Unread[BundleValues])
-			return true // Most values render; the later steps show Fleet's result.
+			e.add(StepValues, Unknown, nil, "it is unknown whether its values can be rendered: %s: %s", BundleValues.Plural(), e.Unread[BundleValues])
+			return true // Values usually render, so the trace continues; the later steps show Fleet's result.
 		}
 		var err error
 		if bundle, err = targets.WithValues(bundle, e.Values); err != nil {
@@ -222,16 +222,16 @@ func (e *explainer) values() bool {
 		}
 	}
 	if err := targets.Render(bundle, e.match, e.Fleet); err != nil {
-		e.trace.Do = "correct the Bundle's values, or give the Cluster what they name; until then Fleet changes nothing about this Bundle on any Cluster"
+		e.trace.Do = "correct the Bundle's values, or give the Cluster the values or labels that they refer to; until then Fleet does not update this Bundle on any Cluster"
 		return e.block(nil, "the Bundle's values cannot be rendered for this Cluster: %s", err)
 	}
 	blockers, err := e.blockers(bundle)
 	if len(blockers) > 0 {
-		e.trace.Do = "correct the Bundle's values, or give those Clusters what they name: one Cluster without it stops the Bundle for all"
-		return e.block(blockers, "the Bundle's values cannot be rendered for another Cluster, and Fleet then changes nothing about the Bundle on any")
+		e.trace.Do = "correct the Bundle's values, or give those Clusters the values or labels that they refer to: one Cluster without them stops the Bundle for all"
+		return e.block(blockers, "the Bundle's values cannot be rendered for another Cluster, so Fleet does not update the Bundle on any Cluster")
 	}
 	if err != nil {
-		e.add(StepValues, Unknown, nil, "its values can be rendered for this Cluster; whether another stops the Bundle could not be read: %s", err)
+		e.add(StepValues, Unknown, nil, "its values can be rendered for this Cluster; it is unknown whether another Cluster stops the Bundle: %s", err)
 		return true
 	}
 	return e.passed(StepValues, nil, "its values can be rendered")
@@ -269,12 +269,12 @@ func (e *explainer) block(details []string, format string, args ...any) bool {
 func (e *explainer) fleetNamespace() bool {
 	if e.Fleet.Status.Namespace == "" {
 		e.trace.Do = "needs action from Fleet: its agent management gives each Fleet Cluster a namespace; does it run?"
-		return e.failed(StepReady, nil, "Fleet has given the Fleet Cluster no namespace yet, so it can deploy nothing to it")
+		return e.failed(StepReady, nil, "Fleet has given the Fleet Cluster no namespace yet, so it cannot deploy to the cluster")
 	}
 	return true
 }
 
-// deployment finds the BundleDeployment that Fleet has made.
+// deployment finds the BundleDeployment that Fleet has created.
 func (e *explainer) deployment() {
 	if e.Fleet == nil || e.Fleet.Status.Namespace == "" {
 		return

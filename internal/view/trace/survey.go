@@ -19,7 +19,7 @@ type Summary struct {
 	Cluster    string  `json:"cluster"`
 	Verdict    Verdict `json:"verdict"`
 	FailedStep string  `json:"failedStep,omitempty"`
-	// Deployed is Fleet's state of the Bundle on the Cluster; empty if it is not there.
+	// Deployed is Fleet's state of the Bundle on the Cluster; empty if the Bundle is not there.
 	Deployed   string `json:"deployed,omitempty"`
 	Conclusion string `json:"conclusion"`
 }
@@ -79,13 +79,13 @@ var failures = map[string]string{
 func (s *Summary) judge() (view.State, string) {
 	there := ""
 	if s.Deployed != "" {
-		there = "there (" + s.Deployed + ")"
+		there = "deployed (" + s.Deployed + ")"
 	}
 	switch {
 	case s.Verdict == Undecided:
-		return view.Unknown, join(there, "what decides it could not be read")
+		return view.Unknown, join(there, "unknown: some objects could not be read")
 	case s.Verdict == Targeted && there == "":
-		return view.Waiting, "for it, and not there yet"
+		return view.Waiting, "targeted, not deployed yet"
 	case s.Verdict == Targeted:
 		return view.OfBundle(s.Deployed), there
 	case s.Verdict == Blocked:
@@ -93,9 +93,9 @@ func (s *Summary) judge() (view.State, string) {
 	case there != "":
 		return view.Problem, join("still "+there, failures[s.FailedStep])
 	case s.FailedStep == StepReady:
-		return view.Waiting, "not there: " + failures[s.FailedStep]
+		return view.Waiting, "not deployed: " + failures[s.FailedStep]
 	default:
-		return view.Inactive, "not for it: " + failures[s.FailedStep]
+		return view.Inactive, "not targeted: " + failures[s.FailedStep]
 	}
 }
 

@@ -145,7 +145,9 @@ func (d *deployed) test(t *testing.T) {
 		g.Expect(env.Apply(ctx, others.yaml(`{matchLabels: {few: "yes"}}`, " {maxUnavailable: 1}"))).To(Succeed())
 		others.completes(g, "1.0.0", "first", few)
 		small, large := others.step(t), d.step(t)
-		g.Expect(large).To(BeNumerically("<=", small+1))
+		// A slow step takes a few more: reports that come together in a fast one are written one by one. Anything for each
+		// other Cluster would be four times as much.
+		g.Expect(large).To(BeNumerically("<=", small*3/2))
 		g.Expect(large).To(BeNumerically("<=", mostRequests))
 		for _, its := range []*deployed{others, d} {
 			its.a.leave(nil)

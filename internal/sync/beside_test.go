@@ -1,0 +1,352 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
+)
+
+// theirs is Rancher's Fleet Cluster of the scene.
+var theirs = types.NamespacedName{Namespace: "workspace", Name: "c-abcde"}
+
+func ranchers(kind schema.GroupVersionKind, namespace, name string, labels map[string]string, fields map[string]any) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{Object: fields}
+	object.SetGroupVersionKind(kind)
+	object.SetNamespace(namespace)
+	object.SetName(name)
+	object.SetUID(types.UID("uid-of-" + name))
+	object.SetLabels(labels)
+	return object
+}
+
+func rancherCRDOf(name string) *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+}
+
+// newRancherScene returns a scene whose Cluster Turtles has imported into Rancher.
+func newRancherScene(t *testing.T, more ...client.Object) *scene {
+	t.Helper()
+	s := newScene(t, "standard", "classes", func(cluster *clusterv1.Cluster) { cluster.Finalizers = []string{"capicluster.turtles.cattle.io"} })
+	s.scopes.rancher = newRancher(s.server, listed{&informertest.FakeInformers{Scheme: s.direct.Scheme()}, s.server})
+	s.users.rancher = s.scopes.rancher
+	for _, object := range append(more,
+		rancherCRDOf(stamp.ManagementCRD), rancherCRDOf(provisioningCRD),
+		ranchers(managementKind, "", theirs.Name, map[string]string{"cluster-api.cattle.io/capi-cluster-owner": s.key.Name, "cluster-api.cattle.io/capi-cluster-owner-ns": s.key.Namespace}, map[string]any{
+			"spec":   map[string]any{"fleetWorkspaceName": theirs.Namespace},
+			"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}},
+		}),
+		ranchers(provisioningKind, theirs.Namespace, theirs.Name, nil, map[string]any{"status": map[string]any{"clusterName": theirs.Name}}),
+		&fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: theirs.Namespace, Name: theirs.Name, UID: "fleet", Labels: map[string]string{stamp.RancherClusterLabel: theirs.Name}}},
+	) {
+		if err := s.direct.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// imported returns the condition of the scene's Cluster, as "<status> <reason>", with its message, and the Cluster.
+func (s *scene) imported(t *testing.T) (state, message string, cluster *clusterv1.Cluster) {
+	t.Helper()
+	cluster = &clusterv1.Cluster{}
+	if err := s.direct.Get(t.Context(), s.key, cluster); err != nil {
+		t.Fatal(err)
+	}
+	condition := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
+	if condition == nil {
+		return "", "", cluster
+	}
+	return fmt.Sprintf("%s %s", condition.Status, condition.Reason), condition.Message, cluster
+}
+
+// fleetOf returns Rancher's Fleet Cluster.
+func (s *scene) fleetOf(t *testing.T) *fleetv1.Cluster {
+	t.Helper()
+	fleet := &fleetv1.Cluster{}
+	if err := s.direct.Get(t.Context(), theirs, fleet); err != nil {
+		t.Fatal(err)
+	}
+	return fleet
+}
+
+func (s *scene) delete(t *testing.T, objects ...client.Object) {
+	t.Helper()
+	for _, object := range objects {
+		if err := s.direct.Delete(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Events of an attached Cluster cost nothing once it has come to rest.
+func TestAttachedIsReconciledOnce(t *testing.T) {
+	s := newRancherScene(t)
+	_, writes := s.reconcile(t)
+	if state, message, cluster := s.imported(t); state != "True Attached" || cluster.Annotations[stamp.ManagementAnnotation] != theirs.Name {
+		t.Fatalf("%s: %s; noted %q; written %q", state, message, cluster.Annotations[stamp.ManagementAnnotation], writes)
+	}
+	if _, writes := s.reconcile(t); len(writes) > 0 {
+		t.Errorf("written again: %q", writes)
+	}
+	if _, isKnown := s.digest(t); !isKnown {
+		t.Error("it is looked at again")
+	}
+	reads, _ := s.reconcile(t)
+	t.Logf("%d reads", len(reads))
+	fleet := s.fleetOf(t)
+	delete(fleet.Labels, stamp.OriginNamespaceLabel)
+	if err := s.direct.Update(t.Context(), fleet); err != nil {
+		t.Fatal(err)
+	}
+	if _, isKnown := s.digest(t); isKnown {
+		t.Error("a change of Rancher's Fleet Cluster is not looked at")
+	}
+	s.reconcile(t)
+	if s.fleetOf(t).Labels[stamp.OriginNamespaceLabel] != s.key.Namespace {
+		t.Error("the label is not put back")
+	}
+}
+
+func managementObject() client.Object {
+	return ranchers(managementKind, "", theirs.Name, nil, map[string]any{})
+}
+func provisioningObject() client.Object {
+	return ranchers(provisioningKind, theirs.Namespace, theirs.Name, nil, map[string]any{})
+}
+
+// own reports whether the Cluster has a Fleet Cluster of Muster's.
+func (s *scene) own(t *testing.T) bool {
+	t.Helper()
+	return s.direct.Get(t.Context(), s.key, &fleetv1.Cluster{}) == nil
+}
+
+// Rancher lets go of an attached Cluster, and its agent may still run. Whatever the condition says meanwhile, and
+// after a restart, the Cluster is not imported until its owner says so, or nothing of Rancher's is left.
+func TestRemembersRancher(t *testing.T) {
+	for _, reason := range []string{reasonPaused, reasonFailed, reasonDeselected, reasonConflict, reasonUnresolved, ""} {
+		t.Run(reason, func(t *testing.T) {
+			s := newRancherScene(t)
+			s.reconcile(t)
+			s.change(t, &clusterv1.Cluster{}, func(object client.Object) {
+				cluster := object.(*clusterv1.Cluster)
+				if cluster.Status.Conditions = nil; reason != "" {
+					cluster.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Status: metav1.ConditionFalse, Reason: reason, LastTransitionTime: metav1.Now()}}
+				}
+			})
+			s.delete(t, managementObject(), provisioningObject())
+			s.scopes.rancher = newRancher(s.server, listed{&informertest.FakeInformers{Scheme: s.direct.Scheme()}, s.server})
+			s.reconcile(t)
+			state, message, cluster := s.imported(t)
+			if state != "False WaitingForRancher" || !strings.Contains(message, stamp.ManagementAnnotation) || s.own(t) {
+				t.Fatalf("%s: %s", state, message)
+			}
+			if reason == reasonPaused { // Its owner says that the agent is gone.
+				delete(cluster.Annotations, stamp.ManagementAnnotation)
+				if err := s.direct.Update(t.Context(), cluster); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				s.delete(t, s.fleetOf(t))
+			}
+			s.reconcile(t)
+			if state, message, cluster := s.imported(t); state != "True Imported" || cluster.Annotations[stamp.ManagementAnnotation] != "" || !s.own(t) {
+				t.Errorf("%s: %s; %v", state, message, cluster.Annotations)
+			}
+		})
+	}
+}
+
+// lateReader is an API server that knows a Fleet Cluster of Rancher's which the cache does not show.
+type lateReader struct{ client.Reader }
+
+func (lateReader) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if found, ok := list.(*metav1.PartialObjectMetadataList); ok && strings.Contains(fmt.Sprint(options), theirs.Name) {
+		found.Items = []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Namespace: theirs.Namespace, Name: theirs.Name}}}
+	}
+	return nil
+}
+
+// The cache does not show the Fleet Cluster that Rancher has left.
+func TestRemembersRancherWithAStaleCache(t *testing.T) {
+	s := newRancherScene(t)
+	s.reconcile(t)
+	s.delete(t, managementObject(), provisioningObject(), s.fleetOf(t))
+	live := s.clusterReconciler.live
+	s.clusterReconciler.live = lateReader{live}
+	s.reconcile(t)
+	if state, message, cluster := s.imported(t); state != "False WaitingForRancher" || cluster.Annotations[stamp.ManagementAnnotation] == "" || s.own(t) {
+		t.Fatalf("%s: %s", state, message)
+	}
+	s.clusterReconciler.live = live
+	s.reconcile(t)
+	if state, message, _ := s.imported(t); state != "True Imported" {
+		t.Errorf("%s: %s", state, message)
+	}
+}
+
+// Rancher's CRD is being deleted: Rancher's objects, and its agents, are still there.
+func TestCRDBeingDeleted(t *testing.T) {
+	s := newRancherScene(t)
+	crd := rancherCRDOf(stamp.ManagementCRD)
+	if err := s.direct.Patch(t.Context(), crd, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["customresourcecleanup.apiextensions.k8s.io"]}}`))); err != nil {
+		t.Fatal(err)
+	}
+	s.delete(t, crd)
+	s.reconcile(t)
+	if state, message, _ := s.imported(t); state != "True Attached" || s.own(t) {
+		t.Errorf("%s: %s", state, message)
+	}
+}
+
+// The CRD of provisioning Clusters is missing, and the management Clusters are not listed yet.
+func TestUnlistedWithoutProvisioning(t *testing.T) {
+	s := newRancherScene(t)
+	s.delete(t, rancherCRDOf(provisioningCRD))
+	s.scopes.rancher = newRancher(s.server, listed{&informertest.FakeInformers{Scheme: s.direct.Scheme(), InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
+		managementKind: controllertest.NewFakeInformer(),
+	}}, s.server})
+	s.reconcile(t)
+	if state, message, _ := s.imported(t); state != "False WaitingForControlPlane" || s.own(t) {
+		t.Errorf("it is decided without Rancher's objects: %s: %s", state, message)
+	}
+}
+
+// attachedBy makes a Fleet Cluster of Rancher's that is attached to the scene's Cluster.
+func (s *scene) attachedBy(t *testing.T, name, manager string, labels map[string]string, cluster, uid string) *fleetv1.Cluster {
+	t.Helper()
+	fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: theirs.Namespace, Name: name, Labels: labels}}
+	if err := s.direct.Create(t.Context(), fleet); client.IgnoreAlreadyExists(err) != nil {
+		t.Fatal(err)
+	}
+	if err := s.direct.Patch(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "Cluster", "metadata": map[string]any{
+			"namespace": theirs.Namespace, "name": name, "annotations": map[string]any{stamp.AttachedAnnotation: cluster, stamp.AttachedUIDAnnotation: uid},
+		},
+	}}, client.Apply, client.FieldOwner(manager), client.ForceOwnership); err != nil { //nolint:staticcheck // as another client
+		t.Fatal(err)
+	}
+	return fleet
+}
+
+// An attachment to a Fleet Cluster of Rancher's that is not the Cluster's any more is taken off, also while the
+// Cluster is attached to another one, and if an earlier attempt failed.
+func TestStraysAreDetached(t *testing.T) {
+	s := newRancherScene(t)
+	s.reconcile(t)
+	stray := s.attachedBy(t, "c-older", stamp.AttachManager, map[string]string{stamp.RancherClusterLabel: "c-older"}, s.key.String(), "prod")
+	s.reconcile(t)
+	if err := s.direct.Get(t.Context(), client.ObjectKeyFromObject(stray), stray); err != nil || stamp.IsAttached(stray) {
+		t.Errorf("%v, %v", err, stray.Annotations)
+	}
+	if state, message, _ := s.imported(t); state != "True Attached" || !stamp.IsAttached(s.fleetOf(t)) {
+		t.Errorf("%s: %s", state, message)
+	}
+}
+
+// A Fleet Cluster that says that it is attached keeps no Cluster from being imported, whether or not Muster can
+// take its fields off again.
+func TestForgedAttachment(t *testing.T) {
+	for name, labels := range map[string]map[string]string{"without Rancher's label": nil, "with it": {stamp.RancherClusterLabel: "c-evil1"}} {
+		t.Run(name, func(t *testing.T) {
+			s := newRancherScene(t)
+			s.delete(t, managementObject(), provisioningObject(), s.fleetOf(t))
+			s.attachedBy(t, "forged", stamp.AttachManager, labels, s.key.String(), "prod")
+			s.refuse = func(object client.Object) error {
+				if object.GetName() == "forged" {
+					return apierrors.NewForbidden(schema.GroupResource{Resource: "clusters"}, "forged", errors.New("a policy"))
+				}
+				return nil
+			}
+			s.reconcile(t)
+			state, message, _ := s.imported(t)
+			if state != "True Imported" || !s.own(t) {
+				t.Errorf("%s: %s", state, message)
+			}
+			if said := strings.Contains(message, "a policy"); said != (labels != nil) {
+				t.Errorf("says %q", message)
+			}
+		})
+	}
+}
+
+// Another writer owns the annotations that say whose the attachment is: nothing is attached, and nothing loops.
+func TestAttachedBySomeoneElse(t *testing.T) {
+	s := newRancherScene(t)
+	s.attachedBy(t, theirs.Name, "somebody", nil, "other/one", "other")
+	for range 3 {
+		_, writes := s.reconcile(t)
+		if len(writes) > 3 {
+			t.Errorf("written %q", writes)
+		}
+	}
+	state, message, _ := s.imported(t)
+	if state != "True NameConflict" || !strings.Contains(message, "other/one") || !strings.Contains(message, stamp.AttachedAnnotation) {
+		t.Errorf("%s: %s", state, message)
+	}
+	if fleet := s.fleetOf(t); stamp.IsAttached(fleet) || fleet.Labels[stamp.OriginNamespaceLabel] != "" {
+		t.Errorf("it is attached: %v", fleet.Labels)
+	}
+}
+
+// With patchResource off, attached fields stay unchanged, but the attachment of an earlier Cluster of this name is
+// replaced.
+func TestAttachmentOfAnEarlierCluster(t *testing.T) {
+	s := newRancherScene(t)
+	s.attachedBy(t, theirs.Name, stamp.AttachManager, nil, s.key.String(), "earlier")
+	config := fixture.Config()
+	if err := s.direct.Get(t.Context(), client.ObjectKeyFromObject(config), config); err != nil {
+		t.Fatal(err)
+	}
+	config.Spec.Cluster.PatchResource = ptr.To(false)
+	if err := s.direct.Update(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	s.reconcile(t)
+	if fleet := s.fleetOf(t); fleet.Annotations[stamp.AttachedUIDAnnotation] != "prod" || fleet.Labels[stamp.OriginNamespaceLabel] != s.key.Namespace {
+		t.Errorf("attached to %v", fleet.Annotations)
+	}
+}
+
+// A user in the workspace makes a group of the name that Muster needs, and labels it as one of Muster's own.
+func TestForgedGroup(t *testing.T) {
+	for name, labels := range map[string]map[string]string{
+		"no class":                       {},
+		"a class that does not exist":    {stamp.ClassNameLabel: "standard.classes.team", stamp.ClassNamespaceLabel: theirs.Namespace},
+		"a use that does not exist":      {stamp.ClassNameLabel: "standard", stamp.ClassNamespaceLabel: "classes"},
+		"of another class and namespace": {stamp.ClassNameLabel: "other", stamp.ClassNamespaceLabel: "other", stamp.OriginNamespaceLabel: "other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			group := &fleetv1.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: theirs.Namespace, Name: "standard.classes.team", Labels: labels}}
+			metav1.SetMetaDataLabel(&group.ObjectMeta, stamp.ManagedByLabel, stamp.ManagedBy)
+			group.Spec.Selector = &metav1.LabelSelector{}
+			s := newRancherScene(t, group)
+			s.reconcile(t)
+			if state, message, _ := s.imported(t); state != "True Attached" {
+				t.Errorf("%s: %s", state, message)
+			}
+			if err := s.direct.Get(t.Context(), client.ObjectKeyFromObject(group), group); err != nil || group.Spec.Selector.MatchLabels[stamp.OriginNamespaceLabel] != s.key.Namespace {
+				t.Errorf("%v: selects %v", err, group.Spec.Selector)
+			}
+		})
+	}
+}
