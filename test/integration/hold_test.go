@@ -292,6 +292,7 @@ func TestHoldWithoutPrograms(t *testing.T) {
 	s := newScene(t, g)
 	t.Run("the syncer is killed while an upgrade is held", func(t *testing.T) {
 		g := NewWithT(t)
+		g.SetDefaultEventuallyTimeout(time.Minute) // A syncer that was killed leaves its Lease behind.
 		cluster := s.holds(g, "killed", "30m")
 		its := addOn(g, cluster, "cni")
 		reportsApplied(g, its, false)
