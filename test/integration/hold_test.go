@@ -179,6 +179,7 @@ func TestHoldsThatEnd(t *testing.T) {
 		has := current(g, cluster).Annotations[stamp.HookAnnotation]
 		old := current(g, cluster)
 		delete(old.Annotations, stamp.HookAnnotation)
+		old.ResourceVersion = "" // An unconditional PUT, as of an older copy.
 		g.Expect(admin.Update(ctx, old)).To(Succeed())
 		g.Expect(old.Annotations).To(HaveKeyWithValue(stamp.HookAnnotation, has))
 	})
