@@ -138,9 +138,9 @@ RUN_TARGETS := MAKE='$(MAKE)' hack/run-targets.sh
 # What everybody runs before a change is sent, and what would find most mistakes.
 TEST_TARGETS := test-unit test-main test-random-once test-page
 # What every change must pass.
-TEST_ALL_TARGETS := parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-rancher test-fleet-installer-once test-helm-once test-channels-once test-random test-faults test-e2e test-release-trial
+TEST_ALL_TARGETS := parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-rancher test-fleet-installer-once test-helm-once test-hold-once test-channels-once test-random test-faults test-e2e test-release-trial
 # What takes long and breaks seldom.
-TEST_NIGHTLY_TARGETS := test-random-rancher test-upgrade test-move test-migration test-channels test-fleet-installer test-helm test-story-faults test-release test-images faults
+TEST_NIGHTLY_TARGETS := test-random-rancher test-upgrade test-move test-migration test-channels test-fleet-installer test-helm test-hold test-story-faults test-release test-images faults
 
 .PHONY: test
 test: ## Run what finds most mistakes, in minutes: unit tests, the main decisions, a random run, the page
@@ -290,6 +290,16 @@ test-helm: ## Test HelmChartProxies on the whole stack, with charts of other pro
 test-helm-once: ## Test a HelmChartProxy and a rollout on the whole stack, and three charts of other projects beside Helm
 	$(STACK) build
 	$(TEST) -timeout=30m -run='^TestStory$$|^TestStages$$|^TestCorpus$$/^(metrics-server|ingress-nginx|fleet-crd)$$' ./test/helm
+
+.PHONY: test-hold
+test-hold: ## Test that upgrades wait for their add-ons, on the whole stack
+	$(STACK) build
+	$(TEST) -timeout=30m ./test/hold/...
+
+.PHONY: test-hold-once
+test-hold-once: ## Let one upgrade wait for its add-on, on the whole stack
+	$(STACK) build
+	$(TEST) -v -timeout=15m -run='^TestHold$$' ./test/hold
 
 .PHONY: test-release
 test-release: ## Release the last commit in two clones, compare byte by byte, and use what was made

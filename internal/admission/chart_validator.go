@@ -18,6 +18,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/manifests"
 )
 
@@ -67,10 +68,20 @@ func (v ChartValidator) validate(ctx context.Context, old, proxy *addonsv1.HelmC
 		}
 		errs = append(errs, refused...)
 	}
+	warnings := chartWarnings(proxy)
 	if len(errs) == 0 {
-		return plan.Warnings(proxy), nil
+		return warnings, nil
 	}
-	return plan.Warnings(proxy), apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("HelmChartProxy").GroupKind(), proxy.Name, bounds.Errors(errs))
+	return warnings, apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("HelmChartProxy").GroupKind(), proxy.Name, bounds.Errors(errs))
+}
+
+// chartWarnings returns the warnings about a HelmChartProxy, those about upgrades that wait for it included.
+func chartWarnings(proxy *addonsv1.HelmChartProxy) []string {
+	warnings := plan.Warnings(proxy)
+	if stuck := hold.Stuck(proxy.Spec.ValuesTemplate); stuck != "" {
+		warnings = append(warnings, "spec.valuesTemplate: "+stuck)
+	}
+	return warnings
 }
 
 // mayName checks that the author may read the Secrets and ConfigMaps that the HelmChartProxy delivers, and may
@@ -192,7 +203,7 @@ func (c *checker) checkChart(ctx context.Context, about Finding, from *manifests
 	if !ok {
 		return err
 	}
-	warnings := plan.Warnings(proxy)
+	warnings := chartWarnings(proxy)
 	plan.Default(proxy)
 	c.findBroken(about, plan.Validate(proxy), broken)
 	for _, warning := range warnings {

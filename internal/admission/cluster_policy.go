@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -105,4 +106,20 @@ func unknownRegistration(in settings.Settings, subject stamp.Subject) string {
 	}
 	return fmt.Sprintf("annotation %s: %q is neither %q nor %q and has no effect; the FleetAddonConfig decides, and it says %q",
 		stamp.RegistrationAnnotation, value, stamp.ByAgent, stamp.ByManager, stamp.RegistrationOf(in.Cluster, subject, nil))
+}
+
+// holdsNothing warns that the annotation by which a Cluster now asks for holds has no effect; empty if it has.
+func holdsNothing(before, cluster hold.Cluster) string {
+	if cluster.Annotations[stamp.HoldAnnotation] == before.Annotations[stamp.HoldAnnotation] {
+		return ""
+	}
+	bound, err := hold.Bound(cluster.Annotations)
+	switch {
+	case err != nil:
+		return err.Error()
+	case bound > 0 && cluster.Version == "":
+		return fmt.Sprintf("annotation %s has no effect: the Cluster has no topology, and Cluster API holds only the upgrades of topologies", stamp.HoldAnnotation)
+	default:
+		return ""
+	}
 }

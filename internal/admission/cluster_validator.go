@@ -62,6 +62,7 @@ func (v *ClusterValidator) Handle(ctx context.Context, req admission.Request) ad
 			response.Warnings = appendText(response.Warnings, unknownRegistration(current, subject))
 		}
 	}
+	response.Warnings = appendText(response.Warnings, holdsNothing(before.held(), cluster.held()))
 	if newClass {
 		missing, err := classMissing(ctx, v.Others, subject.Class)
 		undecided = errors.Join(undecided, err)

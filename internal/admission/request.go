@@ -2,10 +2,13 @@ package admission
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/json"
 
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -21,7 +24,9 @@ type clusterRequest struct {
 		Annotations  map[string]string `json:"annotations"`
 	} `json:"metadata"`
 	Spec struct {
+		Paused   bool `json:"paused"`
 		Topology struct {
+			Version  string `json:"version"`
 			ClassRef struct {
 				Name      string `json:"name"`
 				Namespace string `json:"namespace"`
@@ -30,6 +35,18 @@ type clusterRequest struct {
 			ClassNamespace string `json:"classNamespace"`
 		} `json:"topology"`
 	} `json:"spec"`
+	Status struct {
+		conditions
+		V1Beta2 conditions `json:"v1beta2"` // in v1beta1
+	} `json:"status"`
+}
+
+type conditions struct {
+	Conditions []struct {
+		Type   string `json:"type"`
+		Status string `json:"status"`
+		Reason string `json:"reason"`
+	} `json:"conditions"`
 }
 
 // parseCluster reads a Cluster as the API server sent it. Like the API server, it matches
@@ -65,5 +82,21 @@ func (c *clusterRequest) subject(namespace string) stamp.Subject {
 		Labels:      c.Metadata.Labels,
 		Annotations: c.Metadata.Annotations,
 		Class:       c.class(namespace),
+	}
+}
+
+// held returns the fields that decide whether an upgrade is held. A Cluster that is attached to Rancher's Fleet Cluster
+// is not held.
+func (c *clusterRequest) held() hold.Cluster {
+	isInFleet := false
+	for _, condition := range slices.Concat(c.Status.Conditions, c.Status.V1Beta2.Conditions) {
+		if condition.Type == hold.ImportedCondition && condition.Status == "True" {
+			isInFleet = condition.Reason != hold.Attached
+		}
+	}
+	_, isPaused := c.Metadata.Annotations[clusterv1.PausedAnnotation]
+	return hold.Cluster{
+		Labels: c.Metadata.Labels, Annotations: c.Metadata.Annotations, Version: c.Spec.Topology.Version,
+		Paused: c.Spec.Paused || isPaused, InFleet: isInFleet,
 	}
 }

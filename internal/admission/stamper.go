@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -42,6 +44,7 @@ func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.R
 		return admission.Errored(http.StatusBadRequest, err)
 	}
 	var wanted stamp.Stamp
+	hook, isRestored := cluster.Metadata.Annotations[stamp.HookAnnotation], false
 	switch req.Operation {
 	case admissionv1.Create:
 		wanted = s.onCreate(ctx, req, cluster.subject(req.Namespace))
@@ -52,11 +55,16 @@ func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.R
 		}
 		bySyncer := s.Syncer != "" && req.UserInfo.Username == s.Syncer
 		wanted = stamp.OnUpdate(cluster.subject(req.Namespace), stamp.PinOf(old.Metadata.Annotations), bySyncer)
+		hook = hold.OnUpdate(old.held(), cluster.held(), bySyncer, time.Now())
+		isRestored = hook != "" && hook == old.Metadata.Annotations[stamp.HookAnnotation]
 	default:
 		return admission.Allowed("")
 	}
 
-	response := admission.Patched("", patches(cluster, wanted)...)
+	response := admission.Patched("", patches(cluster, wanted, hook)...)
+	if _, found := cluster.Metadata.Annotations[stamp.HookAnnotation]; isRestored && !found {
+		response.Warnings = append(response.Warnings, fmt.Sprintf("annotation %s stays: the upgrade waits for its add-ons; to end that, set %s to 0", stamp.HookAnnotation, stamp.HoldAnnotation))
+	}
 	if wanted.Shortened {
 		response.Warnings = append(response.Warnings, nameShortened(wanted))
 	}
@@ -79,12 +87,14 @@ func nameShortened(wanted stamp.Stamp) string {
 	return fmt.Sprintf("the Cluster's name does not fit Fleet, which wants a DNS label of at most 63 characters: its Fleet Cluster will be named %q", wanted.Pin.ClusterName)
 }
 
-// patches returns the JSON patch that gives a Cluster its stamp: one operation for each key that differs, and none
-// for other fields.
-func patches(cluster *clusterRequest, wanted stamp.Stamp) []jsonpatch.Operation {
+// patches returns the JSON patch that gives a Cluster its stamp and its hold: one operation for each key that differs,
+// and none for other fields.
+func patches(cluster *clusterRequest, wanted stamp.Stamp, hook string) []jsonpatch.Operation {
+	annotations := wanted.AnnotationValues()
+	annotations[stamp.HookAnnotation] = hook
 	return slices.Concat(
 		mapPatches("/metadata/labels", cluster.Metadata.Labels, wanted.LabelValues()),
-		mapPatches("/metadata/annotations", cluster.Metadata.Annotations, wanted.AnnotationValues()))
+		mapPatches("/metadata/annotations", cluster.Metadata.Annotations, annotations))
 }
 
 func mapPatches(path string, current, wanted map[string]string) []jsonpatch.Operation {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -36,6 +37,8 @@ type State struct {
 	// AskedSince is when the webhook that checks who may use a class was installed; nil if it
 	// does not exist or was not read.
 	AskedSince *time.Time
+	// Now is when the state was read.
+	Now time.Time
 	// Unread has, for each kind that could not be read, the reason.
 	Unread map[Kind]string
 }
@@ -67,6 +70,8 @@ type Report struct {
 	Released []Leftover `json:"released"`
 	// Doubles are Clusters that are in Fleet twice: as a Fleet Cluster of Muster's and as one of Rancher's.
 	Doubles []Double `json:"doubles"`
+	// Holds are holds on upgrades that may be left behind.
+	Holds []Hold `json:"holds"`
 	// Notes say which kinds could not be read, and what is therefore unknown.
 	Notes []string `json:"notes"`
 }
@@ -133,6 +138,31 @@ type Double struct {
 	Message string `json:"message"`
 }
 
+// Hold is a hold on the upgrade of a Cluster that may be left behind. It keeps back all changes of the Cluster's
+// topology.
+type Hold struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Why       string `json:"why"`
+	// End is the command that ends it.
+	End string `json:"end"`
+}
+
+// holds lists the holds that nothing may end.
+func (a *audit) holds() {
+	for _, cluster := range a.Clusters {
+		if why := hold.Leftover(cluster.Annotations, a.Now); why != "" {
+			a.report.Holds = append(a.report.Holds, Hold{
+				Namespace: cluster.Namespace, Name: cluster.Name, Why: why,
+				End: fmt.Sprintf("kubectl -n %s annotate clusters.cluster.x-k8s.io %s %s-", cluster.Namespace, cluster.Name, stamp.HookAnnotation),
+			})
+		}
+	}
+	slices.SortFunc(a.report.Holds, func(x, y Hold) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+	})
+}
+
 // doubles lists the Clusters that are in Fleet twice, according to the syncer.
 func (a *audit) doubles() {
 	for _, cluster := range a.Clusters {
@@ -153,13 +183,14 @@ const (
 
 // Audit reports on a state.
 func Audit(state *State) *Report {
-	a := &audit{State: state, report: &Report{Mappings: []Mapping{}, Clusters: []Use{}, Released: []Leftover{}, Doubles: []Double{}, Notes: []string{}}}
+	a := &audit{State: state, report: &Report{Mappings: []Mapping{}, Clusters: []Use{}, Released: []Leftover{}, Doubles: []Double{}, Holds: []Hold{}, Notes: []string{}}}
 	a.index()
 	a.notes()
 	a.mappings()
 	a.uses()
 	a.leftovers()
 	a.doubles()
+	a.holds()
 	slices.SortFunc(a.report.Mappings, func(x, y Mapping) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
@@ -243,7 +274,7 @@ func (a *audit) notes() {
 		silent = append(silent, "whether a mapping has a rightful user")
 	}
 	if a.Unread[Clusters] != "" {
-		silent = append(silent, "which Clusters use a class of another namespace", "which are in Fleet twice")
+		silent = append(silent, "which Clusters use a class of another namespace", "which are in Fleet twice", "which holds are left behind")
 	}
 	if a.Unread[Clusters] != "" || a.Unread[FleetClusters] != "" {
 		silent = append(silent, "which Fleet Clusters are left over")
@@ -283,6 +314,13 @@ func (r *Report) WriteTables(to io.Writer) error {
 	}
 	for _, double := range r.Doubles {
 		fmt.Fprintf(table, "%s\t%s\t%s\n", double.Namespace, double.Name, double.Message)
+	}
+	if len(r.Holds) > 0 {
+		fmt.Fprintln(table)
+		section(table, "Holds on upgrades that may be left behind", len(r.Holds), "NAMESPACE\tNAME\tWHY\tTO END IT")
+	}
+	for _, its := range r.Holds {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", its.Namespace, its.Name, its.Why, its.End)
 	}
 	for i, note := range r.Notes {
 		if i == 0 {

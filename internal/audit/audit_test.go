@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -230,13 +231,44 @@ func TestDoubles(t *testing.T) {
 	}
 }
 
+// A hold is left behind if the syncer will not end it.
+func TestHolds(t *testing.T) {
+	began := func(ago time.Duration) string {
+		return hold.Hold{From: "v1", To: "v2", Since: noon.Add(-ago)}.String()
+	}
+	got := Audit(state(func(s *State) {
+		s.Now = noon
+		for name, annotations := range map[string]map[string]string{
+			"none":    {stamp.HoldAnnotation: "30m"},
+			"others":  {"before-upgrade.hook.cluster.cluster.x-k8s.io/else": "x"},
+			"held":    {stamp.HoldAnnotation: "30m", stamp.HookAnnotation: began(30 * time.Minute)},
+			"overdue": {stamp.HoldAnnotation: "30m", stamp.HookAnnotation: began(time.Hour)},
+			"unasked": {stamp.HookAnnotation: began(0)},
+			"forged":  {stamp.HoldAnnotation: "30m", stamp.HookAnnotation: "x"},
+		} {
+			s.Clusters = append(s.Clusters, user(name))
+			s.Clusters[len(s.Clusters)-1].Annotations = annotations
+		}
+	})).Holds
+	var names []string
+	for _, its := range got {
+		names = append(names, its.Name)
+	}
+	if diff := cmp.Diff([]string{"forged", "overdue", "unasked"}, names); diff != "" {
+		t.Fatalf("holds (-want +got):\n%s", diff)
+	}
+	if want := "kubectl -n team annotate clusters.cluster.x-k8s.io forged before-upgrade.hook.cluster.cluster.x-k8s.io/muster-"; got[0].End != want {
+		t.Errorf("%s", got[0].End)
+	}
+}
+
 // The report names the kinds that could not be read, and the resulting gaps.
 func TestNotes(t *testing.T) {
 	got := Audit(state(func(s *State) { s.Unread = map[Kind]string{Clusters: "may not be read", Webhook: "may not be read"} })).Notes
 	want := []string{
 		"Clusters: may not be read",
 		"ValidatingWebhookConfiguration muster-validating-webhook: may not be read",
-		"unknown: whether a mapping has a rightful user, which Clusters use a class of another namespace, which are in Fleet twice, which Fleet Clusters are left over",
+		"unknown: whether a mapping has a rightful user, which Clusters use a class of another namespace, which are in Fleet twice, which holds are left behind, which Fleet Clusters are left over",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("notes (-want +got):\n%s", diff)
@@ -251,6 +283,7 @@ var example = &Report{
 	Clusters: []Use{{Namespace: "team", Name: "one", Class: "std", ClassNamespace: "platform", Created: noon, Asked: AskedOlder}},
 	Released: []Leftover{},
 	Doubles:  []Double{{Namespace: "team", Name: "one", Message: "two agents"}},
+	Holds:    []Hold{{Namespace: "team", Name: "one", Why: "nobody asks", End: "kubectl …"}},
 	Notes:    []string{"Namespaces: may not be read"},
 }
 
@@ -268,6 +301,10 @@ Released Fleet Clusters whose Cluster is gone: 0
 Clusters that are in Fleet twice, as Muster's and as Rancher's: 1
 NAMESPACE   NAME   HOW
 team        one    two agents
+
+Holds on upgrades that may be left behind: 1
+NAMESPACE   NAME   WHY           TO END IT
+team        one    nobody asks   kubectl …
 
 note: Namespaces: may not be read
 `

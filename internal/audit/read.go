@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"fmt"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,7 @@ import (
 func Read(ctx context.Context, reader client.Reader) (*State, error) {
 	r := &reading{Reader: reader, state: &State{
 		Settings: settings.Default(), Namespaces: map[string]map[string]string{}, Classes: map[types.NamespacedName]bool{}, Unread: map[Kind]string{},
+		Now: time.Now(),
 	}}
 	for _, read := range []struct {
 		kind Kind

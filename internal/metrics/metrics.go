@@ -218,3 +218,24 @@ func FleetCondition(condition, status, reason string, reasons []string) {
 		fleetConditions.WithLabelValues(condition, status, reason).Set(1)
 	}
 }
+
+// upgradesHeld is a vector without labels for the same reason as above.
+var (
+	upgradesHeld = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "muster_upgrades_held",
+		Help: "CAPI Clusters whose upgrade waits for its add-ons.",
+	}, nil)
+
+	upgradeHolds = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "muster_upgrade_holds_total",
+		Help: "Upgrades of CAPI Clusters that were held, or were to be, by how the hold ended: the reason of the condition FleetUpgradeHeld.",
+	}, []string{"end"})
+)
+
+func init() { ctrlmetrics.Registry.MustRegister(upgradesHeld, upgradeHolds) }
+
+// UpgradesHeld sets the number of Clusters whose upgrade is held.
+func UpgradesHeld(count int) { upgradesHeld.WithLabelValues().Set(float64(count)) }
+
+// UpgradeHoldEnded counts the end of a hold.
+func UpgradeHoldEnded(end string) { upgradeHolds.WithLabelValues(end).Inc() }

@@ -21,6 +21,15 @@ const (
 	// ClusterNameAnnotation pins the name of the Cluster's Fleet Cluster.
 	ClusterNameAnnotation = Domain + "/cluster-name"
 
+	// HoldAnnotation on a Cluster or ClusterClass asks Muster to hold upgrades, for at most this duration,
+	// until the add-ons for the new version are ready.
+	HoldAnnotation = Domain + "/hold-upgrade"
+	// ClassHoldAnnotation on a Cluster holds the HoldAnnotation of its ClusterClass.
+	ClassHoldAnnotation = Domain + "/hold-upgrade-of-class"
+	// HookAnnotation on a Cluster is the hold itself: Cluster API starts no upgrade while a key with this
+	// prefix is there. Keys of others are none of Muster's business.
+	HookAnnotation = "before-upgrade.hook.cluster.cluster.x-k8s.io/muster"
+
 	// AdoptAnnotation set to "true" on a Fleet object hands it to Muster.
 	AdoptAnnotation = Domain + "/adopt"
 	// ImportedFromAnnotation on a Fleet Cluster holds the name of the CAPI Cluster that it was made

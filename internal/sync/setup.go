@@ -122,6 +122,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		&namespaceReconciler{Client: mgr.GetClient(), users: c.users, settings: c.settings},
 		&classReconciler{mgr.GetClient()},
 		newClusterReconciler(c, reader, groups, mappings, tally),
+		newHoldReconciler(c, reader),
 	} {
 		if err := reconciler.setUp(c); err != nil {
 			return fmt.Errorf("setting up %T: %w", reconciler, err)

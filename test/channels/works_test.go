@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,6 +39,12 @@ func (s *scene) works() {
 	g.Eventually(func() error {
 		return s.admin.Get(ctx, client.ObjectKey{Namespace: "classes", Name: "team"}, &fleetv1.BundleNamespaceMapping{})
 	}).Should(Succeed())
+
+	// The syncer would end this hold once the Cluster is not paused.
+	held := fixture.Cluster("team", "held", "", "")
+	held.Annotations = map[string]string{stamp.HookAnnotation: "x"}
+	held.Spec.Paused = ptr.To(true)
+	g.Expect(s.admin.Create(ctx, held)).To(Succeed())
 
 	s.protects(g, cluster)
 	g.Expect(fixture.NothingRefused(s.env, s.namespace, []string{"muster-webhook", "muster-syncer"}, func(e stack.AuditEvent) bool {
@@ -70,8 +77,11 @@ kubectl create clusterrolebinding test-clusters --clusterrole=test-clusters --us
 	g.Expect(tom.Create(ctx, forged, client.DryRunAll)).To(MatchError(ContainSubstring("ValidatingAdmissionPolicy 'muster-bookkeeping'")))
 }
 
-// isRetained checks that Clusters and their Fleet objects outlived Muster.
+// isRetained checks that Clusters and their Fleet objects outlived Muster, and that no hold of an upgrade did.
 func (s *scene) isRetained(g Gomega) {
+	held := &clusterv1.Cluster{}
+	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "team", Name: "held"}, held)).To(Succeed())
+	g.Expect(held.Annotations).NotTo(HaveKey(stamp.HookAnnotation))
 	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "team", Name: "one"}, &clusterv1.Cluster{})).To(Succeed())
 	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "team", Name: "one"}, &fleetv1.Cluster{})).To(Succeed())
 	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "classes", Name: "team"}, &fleetv1.BundleNamespaceMapping{})).To(Succeed())

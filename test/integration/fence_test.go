@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
@@ -108,6 +110,14 @@ spec: {privateRepoURL: registry.example}
 		patch(g, cluster.DeepCopy(), body)
 	}
 
+	held := target(capiVersion, "Cluster", s.namespace, "held") // It is not imported, so the syncer does not end its hold.
+	holding := s.cluster(held.GetName())
+	holding.Annotations = map[string]string{
+		stamp.HoldAnnotation: "1h", "before-upgrade.hook.cluster.cluster.x-k8s.io/else": "x",
+		stamp.HookAnnotation: hold.Hold{From: "v1.35.0", To: fixture.KubernetesVersion, Since: time.Now()}.String(),
+	}
+	holding.Spec.Paused = ptr.To(true)
+	create(g, holding)
 	const (
 		label      = `{"metadata":{"labels":{"a":"b"}}}`
 		finalizer  = `{"metadata":{"finalizers":["a.example/b"]}}`
@@ -162,6 +172,9 @@ spec: {privateRepoURL: registry.example}
 		{"may not put an annotation of Cluster API on it", cluster, entry("annotations", "topology.cluster.x-k8s.io/hold-upgrade-sequence", `""`),
 			"topology.cluster.x-k8s.io/hold-upgrade-sequence"},
 		{"may not put an annotation of Muster on it", cluster, entry("annotations", stamp.AdoptAnnotation, `"true"`), stamp.AdoptAnnotation},
+		{"may not end a hold of others", held, entry("annotations", "before-upgrade.hook.cluster.cluster.x-k8s.io/else", "null"),
+			"may not change or remove labels and annotations of a Cluster: before-upgrade.hook.cluster.cluster.x-k8s.io/else"},
+		{"may not ask for holds as a user does", cluster, entry("annotations", stamp.HoldAnnotation, `"1h"`), stamp.HoldAnnotation},
 		{"may not change a variable", cluster, variables(value("region", `"x"`), disks, zones), "variables of a Cluster's topology: region of topology"},
 		{"may not change what is in a variable", cluster, variables(region, value("disks", `{"root":{"size":2,"kind":"ssd"}}`), zones), "disks of topology"},
 		{"may not add to the list of a variable", cluster, variables(region, disks, value("zones", `["a","b","c"]`)), "zones of topology"},
@@ -175,7 +188,7 @@ spec: {privateRepoURL: registry.example}
 		{"may not add workers", cluster, workers(`{"class":"default","name":"more"},` + md(1, north)), "spec.topology: more"},
 		{"may not put a finalizer on a CAPI Cluster", cluster, finalizer, "put none on"},
 		{"may not put an owner on a CAPI Cluster", cluster, owner, "may not change a Cluster's owners"},
-		{"may not set another condition of a CAPI Cluster", cluster, condition, "only FleetImported and FleetBundlesReady"},
+		{"may not set another condition of a CAPI Cluster", cluster, condition, "only FleetImported, FleetBundlesReady and FleetUpgradeHeld"},
 		{"may not set another status of a CAPI Cluster", cluster, `status {"status":{"initialization":{"controlPlaneInitialized":false}}}`,
 			"may change of a Cluster's status only"},
 
@@ -199,6 +212,8 @@ spec: {privateRepoURL: registry.example}
 		{"may add an override", cluster, overrides("[" + value("region", `"east"`) + "," + value("new", "1") + "]"), ""},
 		{"may add overrides to workers", cluster, strings.Replace(workers(md(1, north)), `"plain",`, `"plain","variables":{"overrides":[`+value("new",
 			"1")+`]},`, 1), ""},
+		{"may end a hold", held, entry("annotations", stamp.HookAnnotation, "null"), ""},
+		{"may pass on the wish of a class", cluster, entry("annotations", stamp.ClassHoldAnnotation, `"1h"`), ""},
 		{"may stamp a Cluster", cluster, entry("labels", stamp.ClassNameLabel, "null"), ""},
 		{"may annotate a Namespace", namespace, entry("annotations", workspace, "null"), ""},
 	})

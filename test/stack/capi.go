@@ -65,7 +65,7 @@ func (s *Stack) capiSpecs() ([]process.Spec, error) {
 				"--webhook-cert-dir=" + s.hub.pki.Path("capi-webhooks"), fmt.Sprintf("--webhook-port=%d", s.capi[provider.Name]),
 				"--health-addr=" + health, "--diagnostics-address=0", "--insecure-diagnostics=true",
 				// The rate limit of one reconcile per second and object is for big fleets.
-				"--feature-gates=ClusterTopology=true,MachinePool=false,ReconcilerRateLimiting=false",
+				fmt.Sprintf("--feature-gates=ClusterTopology=true,MachinePool=false,ReconcilerRateLimiting=false,RuntimeSDK=%t", s.options.RuntimeSDK),
 				"--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields",
 			},
 			Ready: poll.Answers(http.DefaultClient, "http://"+health+"/readyz"),

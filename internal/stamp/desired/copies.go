@@ -185,7 +185,7 @@ var reserved = []string{
 }
 
 func isReserved(key string) bool {
-	if IsCopy(key) {
+	if IsCopy(key) || key == stamp.HookAnnotation {
 		return true
 	}
 	for _, prefix := range reserved {

@@ -7,8 +7,11 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // Keys of the template values, read in a bundle as ${ .ClusterValues.<key> }.
@@ -30,6 +33,8 @@ func Values(cluster *clusterv1.Cluster, controlPlane, infrastructure map[string]
 	}
 	object["apiVersion"] = clusterv1.GroupVersion.String()
 	object["kind"] = clusterv1.ClusterKind
+	// A hold must not change the values of the add-ons that it waits for.
+	unstructured.RemoveNestedField(object, "metadata", "annotations", stamp.HookAnnotation)
 
 	variables, err := variables(cluster)
 	if err != nil {

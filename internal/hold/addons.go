@@ -1,0 +1,157 @@
+package hold
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// settle is how long after Fleet was given the version a Bundle whose values may depend on it must be
+	// unchanged before Muster believes that Fleet has nothing to change. Fleet records nowhere which template values it has seen,
+	// and takes a second or two.
+	settle = 15 * time.Second
+	// renderTime is the same for a HelmChartProxy whose template reads the version.
+	renderTime = time.Minute
+	// named is how many add-ons a message names.
+	named = 3
+)
+
+// AddOn is a Bundle or a HelmChartProxy on a cluster.
+type AddOn struct {
+	Name string
+	// ID changes with the wanted deployment, and Changed is when the wanted deployment last changed.
+	ID      string
+	Changed time.Time
+	// Ready means that the wanted deployment is there, and ready.
+	Ready bool
+	// Patience is how long an unchanged ID must last to prove that nothing changes; zero if the version
+	// cannot matter.
+	Patience time.Duration
+}
+
+// AddOns are the add-ons of a Cluster at one moment.
+type AddOns struct {
+	// Handed means that Fleet has been given the new version.
+	Handed bool
+	All    []AddOn
+}
+
+// PatienceForBundle is the Patience for a Bundle whose values Fleet renders.
+func PatienceForBundle(hasValues bool) time.Duration {
+	if hasValues {
+		return settle
+	}
+	return 0
+}
+
+// PatienceForTemplate is the Patience for a HelmChartProxy.
+func PatienceForTemplate(template string) time.Duration {
+	if Reads(template, TopologyVersion) {
+		return renderTime
+	}
+	return 0
+}
+
+// Memory notes the add-ons of a Cluster since its hold began. If the program restarts, the patience for
+// unchanged add-ons begins anew.
+type Memory struct {
+	// of is the hold that the rest is about.
+	of      string
+	first   map[string]string
+	handed  time.Time
+	changed map[string]bool
+}
+
+// Progress says how far the add-ons are.
+type Progress struct {
+	// Waiting names the add-ons that are not ready, Unproven those that have not changed and may do so yet.
+	Waiting, Unproven []string
+	// Handed means that Fleet has been given the new version.
+	Handed bool
+	// Changed means that an add-on was changed for the new version.
+	Changed bool
+	// Again is when the unproven ones are believed.
+	Again time.Duration
+}
+
+func (p Progress) isDone() bool { return p.Handed && len(p.Waiting) == 0 && len(p.Unproven) == 0 }
+
+// String says why the hold goes on.
+func (p Progress) String() string {
+	switch {
+	case !p.Handed:
+		return "Fleet has not been given the new version yet"
+	case len(p.Waiting) > 0:
+		return "not ready: " + list(p.Waiting)
+	default:
+		return "may still change: " + list(p.Unproven)
+	}
+}
+
+func list(names []string) string {
+	if len(names) <= named {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:named], ", "), len(names)-named)
+}
+
+// IsHanded reports whether Fleet has been given the new version.
+func (m *Memory) IsHanded(of Hold) bool { return m.of == of.String() && !m.handed.IsZero() }
+
+// Unready returns the progress if one of these add-ons is not ready, and the others need no look; false if
+// all are, or if the hold is new: what is seen first is compared with later.
+func (m *Memory) Unready(of Hold, addOns []AddOn) (Progress, bool) {
+	progress := Progress{Handed: m.IsHanded(of)}
+	for _, addOn := range addOns {
+		if !addOn.Ready {
+			progress.Waiting = append(progress.Waiting, addOn.Name)
+		}
+	}
+	slices.Sort(progress.Waiting)
+	return progress, progress.Handed && len(progress.Waiting) > 0
+}
+
+// See compares the add-ons with those that were seen first, and says how far they are.
+func (m *Memory) See(of Hold, seen AddOns, now time.Time) Progress {
+	if m.of != of.String() {
+		*m = Memory{of: of.String(), first: map[string]string{}, changed: map[string]bool{}}
+		for _, addOn := range seen.All {
+			m.first[addOn.Name] = addOn.ID
+		}
+	}
+	if seen.Handed && m.handed.IsZero() {
+		m.handed = now
+	}
+	progress := Progress{Handed: seen.Handed}
+	unproven := func(name string, patience time.Duration) {
+		left := patience
+		if !m.handed.IsZero() {
+			left -= now.Sub(m.handed)
+		}
+		if left > 0 {
+			progress.Unproven = append(progress.Unproven, name)
+			progress.Again = max(progress.Again, left)
+		}
+	}
+	for _, addOn := range seen.All {
+		// A change within the second in which the hold began is known only by comparison.
+		if first, known := m.first[addOn.Name]; !known || first != addOn.ID || addOn.Changed.After(of.Since) {
+			m.changed[addOn.Name] = true
+		}
+		switch {
+		case !addOn.Ready:
+			progress.Waiting = append(progress.Waiting, addOn.Name)
+		case !m.changed[addOn.Name]:
+			unproven(addOn.Name, addOn.Patience)
+		}
+	}
+	if of.More { // Fleet may select other Bundles.
+		unproven("Bundles that other labels select", settle)
+	}
+	progress.Changed = len(m.changed) > 0
+	slices.Sort(progress.Waiting)
+	slices.Sort(progress.Unproven)
+	return progress
+}

@@ -1,0 +1,206 @@
+package hold
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// Condition is the type of the condition on an opted-in Cluster that says whether its upgrade is held, and
+// why not. Its message begins with the versions that it is about.
+const Condition = "FleetUpgradeHeld"
+
+// Reasons of Condition. All but the first have status False. All but the first two are the end of a hold,
+// or say that there was none.
+const (
+	reasonWaiting = "WaitingForAddOns"
+	// reasonNoUpgrade says that the hold takes effect with the next version.
+	reasonNoUpgrade = "NoUpgrade"
+	// reasonReady says that the add-ons for the new version are ready.
+	reasonReady = "AddOnsReady"
+	// reasonUnchanged says that no add-on is changed for the new version.
+	reasonUnchanged = "AddOnsUnchanged"
+	reasonBound     = "BoundPassed"
+	reasonReverted  = "Reverted"
+	reasonOptedOut  = "OptedOut"
+	// reasonGone says that the Cluster is no longer in Fleet.
+	reasonGone = "NotInFleet"
+	// reasonInvalid says that Muster did not write the annotation.
+	reasonInvalid = "InvalidHold"
+	// reasonReleased says that the hold is gone, for an unknown reason.
+	reasonReleased = "Released"
+	// reasonNotHeld says that Cluster API upgrades, or may do so, without a hold.
+	reasonNotHeld = "NotHeld"
+)
+
+// Ends are the reasons for which a hold ends, or for which there was none.
+var Ends = []string{
+	reasonReady, reasonUnchanged, reasonBound, reasonReverted, reasonOptedOut, reasonGone, reasonInvalid, reasonReleased, reasonNotHeld,
+}
+
+// IsWarning reports whether an end is worth a warning: the upgrade does not, or did not, wait for its
+// add-ons.
+func IsWarning(reason string) bool {
+	return reason == reasonBound || reason == reasonNotHeld || reason == reasonInvalid
+}
+
+// State is what the decision about a Cluster is made from.
+type State struct {
+	Cluster
+	// Told is the condition that the Cluster has; nil for none.
+	Told *metav1.Condition
+	// ControlPlane is the version that Cluster API has given the control plane; empty if unknown.
+	ControlPlane string
+	// Progress is called at most once, and only if the add-ons matter.
+	Progress func(Hold) (Progress, error)
+	Now      time.Time
+}
+
+// Decision says what to do with a Cluster.
+type Decision struct {
+	// Release takes the annotation off.
+	Release bool
+	// Tell is the condition that the Cluster should have; nil for none.
+	Tell *metav1.Condition
+	// End is the end of a hold that has not been announced yet; nil for none.
+	End *metav1.Condition
+	// Again is when to look again without an event; zero for never.
+	Again time.Duration
+}
+
+// Decide decides about a Cluster. The error is that of Progress.
+func Decide(s State) (Decision, error) {
+	bound, _ := Bound(s.Annotations)
+	annotation, has := s.Annotations[stamp.HookAnnotation]
+	if s.Paused {
+		return Decision{Tell: s.Told}, nil
+	}
+	if !has {
+		return s.withoutHold(bound), nil
+	}
+	held, valid := Parse(annotation)
+	if !valid {
+		return s.release(Hold{From: s.Version}, reasonInvalid, "annotation "+stamp.HookAnnotation+" had a value that Muster does not write, and is removed"), nil
+	}
+	held.To = s.Version // With the webhook down, the version may have changed again.
+	switch {
+	case s.Version == held.From:
+		return s.release(Hold{From: s.Version}, reasonReverted, "the version was changed back"), nil
+	case bound == 0:
+		return s.withdraw(reasonOptedOut), nil
+	case s.ControlPlane != "" && s.ControlPlane != held.From:
+		return s.release(held, reasonNotHeld, fmt.Sprintf(
+			"Cluster API upgrades the control plane to %s in spite of the hold: its feature gate RuntimeSDK is off", short(s.ControlPlane))), nil
+	case !s.InFleet:
+		return s.withdraw(reasonGone), nil
+	}
+	return s.hold(held, bound)
+}
+
+// hold decides about a Cluster with a hold that still has a purpose.
+func (s State) hold(held Hold, bound time.Duration) (Decision, error) {
+	left := held.Since.Add(bound).Sub(s.Now)
+	progress, err := s.Progress(held)
+	switch {
+	case err == nil && progress.isDone() && progress.Changed:
+		return s.release(held, reasonReady, "the add-ons for the new version are ready"), nil
+	case err == nil && progress.isDone():
+		return s.release(held, reasonUnchanged, "the new version changes no add-on"), nil
+	case held.Since.After(s.Now.Add(skew)):
+		return s.release(held, reasonInvalid, "the hold began in the future, so somebody else wrote it"), nil
+	case held.isOver(bound, s.Now) && err != nil:
+		return s.release(held, reasonBound, fmt.Sprintf("it was held for %s, and its add-ons could not be read: %v", bound, err)), nil
+	case held.isOver(bound, s.Now):
+		return s.release(held, reasonBound, fmt.Sprintf("it was held for %s, the longest it may be (%s)", bound, progress)), nil
+	case err != nil:
+		return Decision{Tell: s.Told, Again: left}, err
+	}
+	until := held.Since.Add(bound).UTC().Format(time.RFC3339)
+	return Decision{
+		Tell:  s.tell(held, metav1.ConditionTrue, reasonWaiting, fmt.Sprintf("the upgrade is held until %s at the latest (%s)", until, progress)),
+		Again: sooner(left, progress.Again),
+	}, nil
+}
+
+// withoutHold decides about a Cluster without the annotation.
+func (s State) withoutHold(bound time.Duration) Decision {
+	from, to := told(s.Told)
+	wasHeld := s.Told != nil && s.Told.Status == metav1.ConditionTrue
+	switch {
+	case bound == 0 && wasHeld:
+		return s.withdraw(reasonOptedOut)
+	case bound == 0, !s.InFleet, s.Version == "":
+		return Decision{}
+	case s.Told == nil:
+		return Decision{Tell: s.tell(Hold{From: s.Version}, metav1.ConditionFalse, reasonNoUpgrade, "the next change of the version is held for at most "+bound.String())}
+	case wasHeld && s.Version == from:
+		return s.release(Hold{From: from}, reasonReverted, "the version was changed back")
+	case wasHeld && s.Version == to:
+		return s.release(Hold{From: from, To: to}, reasonReleased, "the hold is gone")
+	case s.Version == to:
+		return Decision{Tell: s.Told}
+	default:
+		return s.release(Hold{From: to, To: s.Version}, reasonNotHeld,
+			"the version changed without a hold: the Cluster was paused, not in Fleet or upgrading already, or Muster's webhook could not be reached")
+	}
+}
+
+// release ends a hold, or notes that there is none.
+func (s State) release(of Hold, reason, message string) Decision {
+	_, has := s.Annotations[stamp.HookAnnotation]
+	end := s.tell(of, metav1.ConditionFalse, reason, message)
+	return Decision{Release: has, Tell: end, End: end}
+}
+
+// withdraw ends a hold of a Cluster that can have none, and therefore no condition.
+func (s State) withdraw(reason string) Decision {
+	message := "the Cluster no longer asks for a hold with " + stamp.HoldAnnotation
+	if reason == reasonGone {
+		message = "the Cluster is no longer in Fleet"
+	}
+	decision := s.release(Hold{From: s.Version}, reason, message)
+	decision.Tell = nil
+	return decision
+}
+
+// tell returns a condition about the versions of a hold.
+func (s State) tell(of Hold, status metav1.ConditionStatus, reason, message string) *metav1.Condition {
+	return &metav1.Condition{Type: Condition, Status: status, Reason: reason, Message: about(of) + message}
+}
+
+const between = " to "
+
+// about is the begin of a message; told reads it.
+func about(of Hold) string {
+	if of.To == "" {
+		return short(of.From) + ": "
+	}
+	return short(of.From) + between + short(of.To) + ": "
+}
+
+// told returns the versions that a condition is about: the last one that was seen is to.
+func told(condition *metav1.Condition) (from, to string) {
+	if condition == nil {
+		return "", ""
+	}
+	versions, _, _ := strings.Cut(condition.Message, ": ")
+	from, to, found := strings.Cut(versions, between)
+	if !found {
+		return "", from
+	}
+	return from, to
+}
+
+func short(version string) string { return version[:min(len(version), longestVersion)] }
+
+// sooner returns the shorter of two waits; zero stands for none.
+func sooner(a, b time.Duration) time.Duration {
+	if a <= 0 || b <= 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}

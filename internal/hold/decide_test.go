@@ -1,0 +1,203 @@
+package hold
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+func condition(status metav1.ConditionStatus, reason, message string) *metav1.Condition {
+	return &metav1.Condition{Type: Condition, Status: status, Reason: reason, Message: message}
+}
+
+func TestDecide(t *testing.T) {
+	value := func(from, to string, ago time.Duration) string {
+		return Hold{From: from, To: to, Since: noon.Add(-ago)}.String()
+	}
+	held := optedIn(stamp.HookAnnotation, value("v1", "v2", time.Minute))
+	waiting := condition(metav1.ConditionTrue, reasonWaiting, "v1 to v2: x")
+	before := condition(metav1.ConditionFalse, reasonNoUpgrade, "v1: x")
+	done, changed, busy := Progress{Handed: true}, Progress{Handed: true, Changed: true}, Progress{Handed: true, Waiting: []string{"Bundle cni"}}
+	for name, test := range map[string]struct {
+		annotations  map[string]string
+		version      string
+		change       func(*State)
+		told         *metav1.Condition
+		controlPlane string
+		progress     Progress
+		failed       error
+		// want is the reason of the condition with the versions it is about; end that of the end.
+		want, end string
+		release   bool
+		again     time.Duration
+	}{
+		"nobody asks":              {version: "v1"},
+		"nobody asks any more":     {version: "v1", told: before},
+		"opts in":                  {annotations: optedIn(), version: "v1", want: "NoUpgrade v1"},
+		"nothing happens":          {annotations: optedIn(), version: "v1", told: before, want: "NoUpgrade v1"},
+		"no topology":              {annotations: optedIn()},
+		"not in Fleet":             {annotations: optedIn(), version: "v1", change: func(s *State) { s.InFleet = false }},
+		"waits":                    {annotations: held, version: "v2", told: before, progress: busy, want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
+		"goes on waiting":          {annotations: held, version: "v2", told: waiting, progress: busy, want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
+		"not handed":               {annotations: held, version: "v2", told: waiting, want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
+		"unproven":                 {annotations: held, version: "v2", progress: Progress{Handed: true, Unproven: []string{"x"}, Again: time.Second}, want: "WaitingForAddOns v1 to v2", again: time.Second},
+		"ready":                    {annotations: held, version: "v2", told: waiting, progress: changed, want: "AddOnsReady v1 to v2", end: reasonReady, release: true},
+		"nothing changes":          {annotations: held, version: "v2", told: waiting, progress: done, want: "AddOnsUnchanged v1 to v2", end: reasonUnchanged, release: true},
+		"the bound":                {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 30*time.Minute)), version: "v2", progress: busy, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
+		"ready at the bound":       {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 30*time.Minute)), version: "v2", progress: changed, want: "AddOnsReady v1 to v2", end: reasonReady, release: true},
+		"unreadable at the bound":  {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", failed: errors.New("no"), want: "BoundPassed v1 to v2", end: reasonBound, release: true},
+		"unreadable":               {annotations: held, version: "v2", told: waiting, failed: errors.New("no"), want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
+		"from the future":          {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", -time.Hour)), version: "v2", progress: busy, want: "InvalidHold v1 to v2", end: reasonInvalid, release: true},
+		"a clock that is fast":     {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", -30*time.Second)), version: "v2", progress: busy, want: "WaitingForAddOns v1 to v2", again: 30*time.Minute + 30*time.Second},
+		"not ours":                 {annotations: optedIn(stamp.HookAnnotation, "x"), version: "v2", want: "InvalidHold v2", end: reasonInvalid, release: true},
+		"reverted":                 {annotations: held, version: "v1", told: waiting, want: "Reverted v1", end: reasonReverted, release: true},
+		"reverted by the webhook":  {annotations: optedIn(), version: "v1", told: waiting, want: "Reverted v1", end: reasonReverted},
+		"opted out":                {annotations: map[string]string{stamp.HookAnnotation: value("v1", "v2", 0)}, version: "v2", told: waiting, end: reasonOptedOut, release: true},
+		"opted out by the webhook": {version: "v2", told: waiting, end: reasonOptedOut},
+		"a broken wish":            {annotations: map[string]string{stamp.HoldAnnotation: "x", stamp.HookAnnotation: value("v1", "v2", 0)}, version: "v2", told: waiting, end: reasonOptedOut, release: true},
+		"gone from Fleet":          {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.InFleet = false }, end: reasonGone, release: true},
+		"paused":                   {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.Paused = true }, progress: changed, want: "WaitingForAddOns v1 to v2"},
+		"no RuntimeSDK":            {annotations: held, version: "v2", told: waiting, controlPlane: "v2", progress: busy, want: "NotHeld v1 to v2", end: reasonNotHeld, release: true},
+		"a step of several":        {annotations: held, version: "v2", told: waiting, controlPlane: "v1.5", progress: busy, want: "NotHeld v1 to v2", end: reasonNotHeld, release: true},
+		"the control plane waits":  {annotations: held, version: "v2", told: waiting, controlPlane: "v1", progress: busy, want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
+		"the webhook was down":     {annotations: optedIn(), version: "v2", told: before, want: "NotHeld v1 to v2", end: reasonNotHeld},
+		"down after a reversal":    {annotations: optedIn(), version: "v2", told: condition(metav1.ConditionFalse, reasonReverted, "v1: x"), want: "NotHeld v1 to v2", end: reasonNotHeld},
+		"down at a second version": {annotations: held, version: "v3", told: waiting, progress: busy, want: "WaitingForAddOns v1 to v3", again: 29 * time.Minute},
+		"released, and not told":   {annotations: optedIn(), version: "v2", told: waiting, want: "Released v1 to v2", end: reasonReleased},
+		"released, and told":       {annotations: optedIn(), version: "v2", told: condition(metav1.ConditionFalse, reasonReady, "v1 to v2: x"), want: "AddOnsReady v1 to v2"},
+		"a condition of others":    {annotations: optedIn(), version: "v2", told: condition(metav1.ConditionFalse, "X", ""), want: "NotHeld  to v2", end: reasonNotHeld},
+	} {
+		state := State{
+			Cluster: Cluster{Annotations: test.annotations, Version: test.version, InFleet: true},
+			Told:    test.told, ControlPlane: test.controlPlane, Now: noon,
+			Progress: func(of Hold) (Progress, error) {
+				if of.To != test.version {
+					t.Errorf("%s: asked about %v", name, of)
+				}
+				return test.progress, test.failed
+			},
+		}
+		if test.change != nil {
+			test.change(&state)
+		}
+		got, err := Decide(state)
+		if err != nil && test.failed == nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		about := func(condition *metav1.Condition) string {
+			if condition == nil {
+				return ""
+			}
+			versions, _, _ := strings.Cut(condition.Message, ": ")
+			return condition.Reason + " " + versions
+		}
+		if about(got.Tell) != test.want {
+			t.Errorf("%s: it tells %q, want %q", name, about(got.Tell), test.want)
+		}
+		if end := strings.Fields(about(got.End) + " ")[:min(1, len(strings.Fields(about(got.End))))]; strings.Join(end, "") != test.end {
+			t.Errorf("%s: it ends by %q, want %q", name, end, test.end)
+		}
+		if got.Release != test.release || got.Again != test.again {
+			t.Errorf("%s: release %t, again %s", name, got.Release, got.Again)
+		}
+		if got.Tell != nil && got.Tell.Status == metav1.ConditionTrue != (got.Tell.Reason == reasonWaiting) {
+			t.Errorf("%s: %v", name, got.Tell)
+		}
+	}
+}
+
+// A condition that is told once is not told differently the next time.
+func TestDecideIsSteady(t *testing.T) {
+	told := []*metav1.Condition{nil}
+	for range 3 {
+		for _, has := range []string{"", Hold{From: "v1", To: "v2", Since: noon}.String(), Hold{From: "v1", To: "v2", Since: noon.Add(-time.Hour)}.String(), "x"} {
+			for _, version := range []string{"v1", "v2", "v3"} {
+				for _, before := range told {
+					annotations := optedIn()
+					if has != "" {
+						annotations[stamp.HookAnnotation] = has
+					}
+					state := State{Cluster: Cluster{Annotations: annotations, Version: version, InFleet: true}, Told: before, Now: noon,
+						Progress: func(Hold) (Progress, error) { return Progress{}, nil }}
+					first, _ := Decide(state)
+					state.Told = first.Tell
+					if first.Release {
+						delete(annotations, stamp.HookAnnotation)
+					}
+					again, _ := Decide(state)
+					if again.Tell == nil || *again.Tell != *first.Tell || again.Release || again.End != nil {
+						t.Fatalf("%s, %q, %v: %v, then %v", version, has, before, first, again)
+					}
+					if len(told) < 100 {
+						told = append(told, first.Tell)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestMemory(t *testing.T) {
+	of := Hold{From: "v1", To: "v2", Since: noon}
+	type look struct {
+		after time.Duration
+		seen  AddOns
+		want  string
+	}
+	ready := func(id string, patience time.Duration) AddOn {
+		return AddOn{Name: "a", ID: id, Ready: true, Patience: patience}
+	}
+	all := func(handed bool, all ...AddOn) AddOns { return AddOns{Handed: handed, All: all} }
+	busy := AddOn{Name: "a", ID: "2", Patience: settle}
+	for name, test := range map[string]struct {
+		of    Hold
+		looks []look
+	}{
+		"no add-ons":                 {of, []look{{0, all(true), "unchanged"}}},
+		"not handed":                 {of, []look{{0, all(false), "waits"}, {time.Hour, all(false), "waits"}, {time.Hour, all(true), "unchanged"}}},
+		"static":                     {of, []look{{0, all(true, ready("1", 0)), "unchanged"}}},
+		"may change":                 {of, []look{{0, all(true, ready("1", settle)), "waits"}, {settle - 1, all(true, ready("1", settle)), "waits"}, {1, all(true, ready("1", settle)), "unchanged"}}},
+		"handed late":                {of, []look{{0, all(false, ready("1", settle)), "waits"}, {time.Minute, all(true, ready("1", settle)), "waits"}, {settle, all(true, ready("1", settle)), "unchanged"}}},
+		"changes":                    {of, []look{{0, all(true, ready("1", settle)), "waits"}, {time.Second, all(true, busy), "waits"}, {time.Hour, all(true, busy), "waits"}, {1, all(true, ready("2", settle)), "changed"}}},
+		"another changes":            {of, []look{{0, all(true, ready("1", settle)), "waits"}, {settle - 1, all(true, ready("1", settle), AddOn{Name: "b", ID: "1", Ready: true}), "waits"}, {1, all(true, ready("1", settle), AddOn{Name: "b", ID: "1", Ready: true}), "changed"}}},
+		"changed before it was seen": {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, Changed: noon.Add(time.Second)}), "changed"}}},
+		"changed before the hold":    {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, Changed: noon}), "waits"}}},
+		"broken all the time":        {of, []look{{0, all(true, AddOn{Name: "a", ID: "1"}), "waits"}, {time.Hour, all(true, AddOn{Name: "a", ID: "1"}), "waits"}}},
+		"labels change":              {Hold{From: "v1", To: "v2", Since: noon, More: true}, []look{{0, all(true), "waits"}, {settle, all(true), "unchanged"}}},
+	} {
+		var memory Memory
+		now := noon
+		for i, look := range test.looks {
+			now = now.Add(look.after)
+			progress := memory.See(test.of, look.seen, now)
+			got := "waits"
+			if progress.isDone() {
+				got = map[bool]string{true: "changed", false: "unchanged"}[progress.Changed]
+			}
+			if got != look.want {
+				t.Errorf("%s, look %d: %s (%s), want %s", name, i, got, progress, look.want)
+			}
+			if got == "waits" && len(progress.Unproven) > 0 && progress.Again <= 0 {
+				t.Errorf("%s, look %d: nobody looks again", name, i)
+			}
+		}
+	}
+	// A second version begins anew.
+	var memory Memory
+	memory.See(of, all(true, ready("1", settle)), noon)
+	memory.See(of, all(true, ready("2", settle)), noon)
+	if progress := memory.See(Hold{From: "v1", To: "v3", Since: noon}, all(true, ready("2", settle)), noon); progress.isDone() {
+		t.Error("what changed for another version counts")
+	}
+}
+
+func TestMessageNamesFew(t *testing.T) {
+	if got := (Progress{Handed: true, Waiting: []string{"a", "b", "c", "d", "e"}}).String(); got != "not ready: a, b, c and 2 more" {
+		t.Error(got)
+	}
+}

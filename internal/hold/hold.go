@@ -1,0 +1,186 @@
+// Package hold decides when an upgrade waits for its add-ons. The webhook puts a hold on a Cluster in the
+// request that changes the version (OnUpdate), and the syncer takes it off (Decide). Whether a values
+// template can depend on a version is in reads.go. The package is pure: it knows no API server.
+package hold
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/muster-fleet/muster/internal/message"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+const (
+	// Longest is the longest bound: a hold also keeps back other changes of the topology.
+	Longest = 24 * time.Hour
+	// skew is how far the clocks of two programs may differ.
+	skew = time.Minute
+
+	// longestVersion is the limit of Cluster API, and longestValue what Muster shows of a wrong value.
+	longestVersion = 256
+	longestValue   = 64
+)
+
+// Hold is the value of stamp.HookAnnotation: from which version to which, and since when.
+type Hold struct {
+	From  string    `json:"from"`
+	To    string    `json:"to"`
+	Since time.Time `json:"since"`
+	// More means that the same request changed labels or annotations, so that other add-ons may be
+	// selected.
+	More bool `json:"more,omitempty"`
+}
+
+// String returns the annotation.
+func (h Hold) String() string {
+	h.Since = h.Since.UTC().Truncate(time.Second)
+	encoded, err := json.Marshal(h)
+	if err != nil { // Its fields can always be encoded.
+		panic(err)
+	}
+	return string(encoded)
+}
+
+// Parse reads the annotation. It returns false for a value that Muster does not write.
+func Parse(annotation string) (Hold, bool) {
+	var h Hold
+	if len(annotation) > 4*longestVersion || json.Unmarshal([]byte(annotation), &h) != nil {
+		return Hold{}, false
+	}
+	return h, h.From != "" && h.To != "" && !h.Since.IsZero() && len(h.From) <= longestVersion && len(h.To) <= longestVersion
+}
+
+// isOver reports whether the bound has passed. A hold from the future was written by someone else.
+func (h Hold) isOver(bound time.Duration, now time.Time) bool {
+	return !now.Before(h.Since.Add(bound)) || h.Since.After(now.Add(skew))
+}
+
+// Bound returns how long an upgrade of a Cluster with these annotations may be held; zero without such an
+// annotation. The Cluster's own annotation takes precedence over its class. The error says what cannot be
+// used.
+func Bound(annotations map[string]string) (time.Duration, error) {
+	key := stamp.HoldAnnotation
+	value, found := annotations[key]
+	if !found {
+		key = stamp.ClassHoldAnnotation
+		if value, found = annotations[key]; !found {
+			return 0, nil
+		}
+	}
+	bound, err := time.ParseDuration(strings.TrimSpace(value))
+	if err != nil || bound < 0 {
+		return 0, fmt.Errorf("annotation %s: %q is no duration such as 30m or 1h30m, so no upgrade is held", key, message.Short(value, longestValue))
+	}
+	return min(bound, Longest), nil
+}
+
+// The condition by which the syncer says that a Cluster is in Fleet, and the reason for one whose Fleet Cluster is
+// Rancher's: such a Cluster is not held.
+const (
+	ImportedCondition = "FleetImported"
+	Attached          = "Attached"
+)
+
+// Cluster holds the fields of a Cluster that decide whether its upgrade is held.
+type Cluster struct {
+	Labels, Annotations map[string]string
+	// Version is spec.topology.version; empty without a topology.
+	Version string
+	Paused  bool
+	// InFleet means that its condition FleetImported is True.
+	InFleet bool
+}
+
+// pendingHooks is the annotation in which Cluster API notes the hooks of an upgrade that is under way.
+const pendingHooks = "runtime.cluster.x-k8s.io/pending-hooks"
+
+func (c Cluster) isUpgrading() bool {
+	return strings.Contains(c.Annotations[pendingHooks], "AfterClusterUpgrade")
+}
+
+// OnUpdate returns the value that stamp.HookAnnotation should have after an update; empty for none. A
+// hold begins in the request that changes the version, and ends in one that changes it back. Before that,
+// only the syncer ends it, or a request that opts out: a PUT of an older copy of the Cluster lacks the
+// annotation, too. No
+// request brings a hold of its own.
+func OnUpdate(before, after Cluster, bySyncer bool, now time.Time) string {
+	has, wanted := before.Annotations[stamp.HookAnnotation], after.Annotations[stamp.HookAnnotation]
+	current, isHeld := Parse(has)
+	bound, _ := Bound(after.Annotations)
+	switch {
+	case bySyncer && wanted == "":
+		return ""
+	case bound == 0 && before.Version == after.Version:
+		if asked, _ := Bound(before.Annotations); asked == 0 {
+			return has // It was not opted in before either: the syncer takes a leftover off.
+		}
+		return ""
+	case bound == 0:
+		return ""
+	case before.Version != after.Version:
+		return onVersion(current, isHeld, before, after, now)
+	case isHeld && current.To == after.Version && !current.isOver(bound, now):
+		return has
+	case wanted == has:
+		return has
+	default:
+		return ""
+	}
+}
+
+// onVersion returns the annotation after a change of the version.
+func onVersion(current Hold, isHeld bool, before, after Cluster, now time.Time) string {
+	next := Hold{
+		From: before.Version, To: after.Version, Since: now,
+		More: !maps.Equal(before.Labels, after.Labels) || !maps.Equal(others(before.Annotations), others(after.Annotations)),
+	}
+	switch {
+	case before.Version == "" || after.Version == "":
+		return ""
+	case isHeld && after.Version == current.From:
+		return ""
+	case isHeld: // Cluster API has not begun with the earlier version.
+		next.From, next.More = current.From, next.More || current.More
+		return next.String()
+	case !before.InFleet, after.Paused, after.isUpgrading():
+		return ""
+	default:
+		return next.String()
+	}
+}
+
+// others returns the annotations that templates and selectors may read.
+func others(annotations map[string]string) map[string]string {
+	result := maps.Clone(annotations)
+	maps.DeleteFunc(result, func(key, _ string) bool {
+		return key == stamp.HookAnnotation || strings.HasPrefix(key, stamp.Domain+"/") || key == "kubectl.kubernetes.io/last-applied-configuration"
+	})
+	return result
+}
+
+// overdue is how long after its bound a hold counts as left behind: the syncer ends it within moments.
+const overdue = 5 * time.Minute
+
+// Leftover says why nothing may end the hold of a Cluster with these annotations; empty if the syncer will,
+// or if there is none. It freezes the topology.
+func Leftover(annotations map[string]string, now time.Time) string {
+	value, has := annotations[stamp.HookAnnotation]
+	held, valid := Parse(value)
+	bound, _ := Bound(annotations)
+	switch {
+	case !has:
+		return ""
+	case !valid:
+		return "Muster did not write it"
+	case bound == 0:
+		return "the Cluster does not ask for it"
+	case held.isOver(bound+overdue, now):
+		return fmt.Sprintf("it began at %s and was to end after %s: the Cluster is paused, or the syncer does not run", held.Since.UTC().Format(time.RFC3339), bound)
+	default:
+		return ""
+	}
+}

@@ -1,0 +1,190 @@
+package hold
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+var noon = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+
+func optedIn(more ...string) map[string]string {
+	result := map[string]string{stamp.HoldAnnotation: "30m"}
+	for i := 0; i < len(more); i += 2 {
+		result[more[i]] = more[i+1]
+	}
+	return result
+}
+
+func TestBound(t *testing.T) {
+	for name, test := range map[string]struct {
+		annotations map[string]string
+		want        time.Duration
+		wrong       bool
+	}{
+		"nobody asks":                {},
+		"the Cluster asks":           {annotations: optedIn(), want: 30 * time.Minute},
+		"its class asks":             {annotations: map[string]string{stamp.ClassHoldAnnotation: "1h"}, want: time.Hour},
+		"the Cluster wins":           {annotations: optedIn(stamp.ClassHoldAnnotation, "1h"), want: 30 * time.Minute},
+		"the Cluster does not want":  {annotations: map[string]string{stamp.HoldAnnotation: "0s", stamp.ClassHoldAnnotation: "1h"}},
+		"no duration":                {annotations: map[string]string{stamp.HoldAnnotation: "soon"}, wrong: true},
+		"empty":                      {annotations: map[string]string{stamp.HoldAnnotation: ""}, wrong: true},
+		"negative":                   {annotations: map[string]string{stamp.HoldAnnotation: "-5m"}, wrong: true},
+		"too long":                   {annotations: map[string]string{stamp.HoldAnnotation: "1000h"}, want: Longest},
+		"a very long value is short": {annotations: map[string]string{stamp.HoldAnnotation: strings.Repeat("x", 100000)}, wrong: true},
+	} {
+		got, err := Bound(test.annotations)
+		if got != test.want || (err != nil) != test.wrong {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+		if err != nil && len(err.Error()) > 300 {
+			t.Errorf("%s: the error has %d bytes", name, len(err.Error()))
+		}
+	}
+}
+
+func TestOnUpdate(t *testing.T) {
+	began := Hold{From: "v1", To: "v2", Since: noon.Add(-time.Minute)}
+	held := optedIn(stamp.HookAnnotation, began.String())
+	at := func(version string, annotations map[string]string) Cluster {
+		return Cluster{Version: version, Annotations: annotations, InFleet: true}
+	}
+	with := func(cluster Cluster, change func(*Cluster)) Cluster {
+		change(&cluster)
+		return cluster
+	}
+	fresh := Hold{From: "v1", To: "v2", Since: noon}.String()
+	old := optedIn(stamp.HookAnnotation, Hold{From: "v1", To: "v2", Since: noon.Add(-time.Hour)}.String())
+	for name, test := range map[string]struct {
+		before, after Cluster
+		bySyncer      bool
+		want          string
+	}{
+		"nobody asks":                      {before: at("v1", nil), after: at("v2", nil)},
+		"nothing changes":                  {before: at("v1", optedIn()), after: at("v1", optedIn())},
+		"a new version":                    {before: at("v1", optedIn()), after: at("v2", optedIn()), want: fresh},
+		"opts in with the new version":     {before: at("v1", nil), after: at("v2", optedIn()), want: fresh},
+		"opts out with the new version":    {before: at("v1", optedIn()), after: at("v2", nil)},
+		"not in Fleet":                     {before: with(at("v1", optedIn()), func(c *Cluster) { c.InFleet = false }), after: at("v2", optedIn())},
+		"paused":                           {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Paused = true })},
+		"upgrading already":                {before: at("v1", optedIn()), after: at("v2", optedIn(pendingHooks, "AfterClusterUpgrade,AfterControlPlaneUpgrade"))},
+		"gets a topology":                  {before: at("", optedIn()), after: at("v2", optedIn())},
+		"loses its topology":               {before: at("v1", held), after: at("", held)},
+		"a PUT drops the hold":             {before: at("v2", held), after: at("v2", optedIn()), want: began.String()},
+		"a PUT changes the hold":           {before: at("v2", held), after: at("v2", optedIn(stamp.HookAnnotation, "x")), want: began.String()},
+		"a request brings a hold":          {before: at("v1", optedIn()), after: at("v1", held)},
+		"brings one with the version":      {before: at("v1", optedIn()), after: at("v2", optedIn(stamp.HookAnnotation, Hold{From: "v0", To: "v9", Since: noon.Add(time.Hour)}.String())), want: fresh},
+		"brings one without a wish":        {before: at("v1", nil), after: at("v1", map[string]string{stamp.HookAnnotation: "x"})},
+		"a PUT drops it after the bound":   {before: at("v2", old), after: at("v2", optedIn())},
+		"the bound has passed":             {before: at("v2", old), after: at("v2", old), want: old[stamp.HookAnnotation]},
+		"the syncer ends it":               {before: at("v2", held), after: at("v2", optedIn()), bySyncer: true},
+		"the syncer changes it":            {before: at("v2", held), after: at("v2", optedIn(stamp.HookAnnotation, "x")), bySyncer: true, want: began.String()},
+		"the syncer brings one":            {before: at("v2", optedIn()), after: at("v2", held), bySyncer: true},
+		"opts out":                         {before: at("v2", held), after: at("v2", map[string]string{stamp.HookAnnotation: began.String()})},
+		"opts out, and its class asks":     {before: at("v2", held), after: at("v2", map[string]string{stamp.HookAnnotation: began.String(), stamp.ClassHoldAnnotation: "1h"}), want: began.String()},
+		"opts out by zero":                 {before: at("v2", held), after: at("v2", map[string]string{stamp.HookAnnotation: began.String(), stamp.HoldAnnotation: "0"})},
+		"changed back":                     {before: at("v2", held), after: at("v1", held)},
+		"a second version":                 {before: at("v2", held), after: at("v3", held), want: Hold{From: "v1", To: "v3", Since: noon}.String()},
+		"a second version, out of Fleet":   {before: with(at("v2", held), func(c *Cluster) { c.InFleet = false }), after: at("v3", held), want: Hold{From: "v1", To: "v3", Since: noon}.String()},
+		"labels change with the version":   {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Labels = map[string]string{"cni": "2"} }), want: Hold{From: "v1", To: "v2", Since: noon, More: true}.String()},
+		"its own keys are no more":         {before: at("v1", optedIn()), after: at("v2", optedIn(stamp.Domain+"/x", "y", "kubectl.kubernetes.io/last-applied-configuration", "{}")), want: fresh},
+		"a hold of others stays theirs":    {before: at("v1", nil), after: at("v2", map[string]string{"before-upgrade.hook.cluster.cluster.x-k8s.io/else": "x"})},
+		"a leftover is left to the syncer": {before: at("v2", map[string]string{stamp.HookAnnotation: "x"}), after: at("v2", map[string]string{stamp.HookAnnotation: "x"}), want: "x"},
+	} {
+		before := maps.Clone(test.after.Annotations)
+		got := OnUpdate(test.before, test.after, test.bySyncer, noon)
+		if got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+		if !maps.Equal(before, test.after.Annotations) {
+			t.Errorf("%s: the Cluster was changed", name)
+		}
+		// The webhook may be called again with its own result.
+		again := test.after
+		again.Annotations = maps.Clone(test.after.Annotations)
+		if got == "" {
+			delete(again.Annotations, stamp.HookAnnotation)
+		} else {
+			if again.Annotations == nil {
+				again.Annotations = map[string]string{}
+			}
+			again.Annotations[stamp.HookAnnotation] = got
+		}
+		if twice := OnUpdate(test.before, again, test.bySyncer, noon); twice != got {
+			t.Errorf("%s: at the second call %q, want %q", name, twice, got)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	for text, want := range map[string]bool{
+		Hold{From: "v1", To: "v2", Since: noon}.String(): true,
+		"":                        false,
+		"{}":                      false,
+		"true":                    false,
+		`{"from":"v1","to":"v2"}`: false,
+		`{"from":"` + strings.Repeat("1", 257) + `","to":"v2","since":"2026-11-25T12:00:00Z"}`: false,
+	} {
+		if _, got := Parse(text); got != want {
+			t.Errorf("%q: %t", text, got)
+		}
+	}
+	longest := Hold{From: strings.Repeat("1", longestVersion), To: strings.Repeat("2", longestVersion), Since: noon, More: true}
+	if got, valid := Parse(longest.String()); !valid || got != longest {
+		t.Errorf("%q is not read back", longest)
+	}
+}
+
+func TestReads(t *testing.T) {
+	for template, want := range map[string]bool{
+		"":                                      false,
+		"a: b":                                  false,
+		"{{ .Cluster.spec.topology.version }}":  true,
+		"{{ $.Cluster.spec.topology.version }}": true,
+		"{{ .Cluster.metadata.name }}":          false,
+		"{{ .Cluster.spec.clusterNetwork.pods.cidrBlocks }}":                                               false,
+		"{{ index .Cluster.spec.clusterNetwork.pods.cidrBlocks 0 }}":                                       false,
+		"{{ .Cluster.spec.topology | toYaml }}":                                                            true,
+		"{{ toYaml . }}":                                                                                   true,
+		"{{ index . \"Cluster\" }}":                                                                        true,
+		"{{ with .Cluster.spec }}{{ .topology.version }}{{ end }}":                                         true,
+		"{{ with .Cluster.metadata }}{{ .name }}{{ . }}{{ end }}":                                          false,
+		"{{ with .Cluster.metadata }}{{ $.Cluster.spec.topology.version }}{{ end }}":                       true,
+		"{{ with .Cluster.metadata }}{{ else }}{{ .Cluster.spec.topology.version }}{{ end }}":              true,
+		"{{ range .Variables.zones }}{{ . }}{{ end }}":                                                     false,
+		"{{ range $i, $z := .Variables.zones }}{{ $z }}{{ end }}":                                          false,
+		"{{ $c := .Cluster }}{{ $c.spec.topology.version }}":                                               true,
+		"{{ if eq .Cluster.metadata.name \"a\" }}x{{ else }}{{ .Cluster.spec.topology.version }}{{ end }}": true,
+		"{{ if semverCompare \">=1.36\" .Cluster.spec.topology.version }}x{{ end }}":                       true,
+		"{{ if .Variables.x }}{{ .Cluster.metadata.name }}{{ end }}":                                       false,
+		"{{ define \"x\" }}{{ .spec }}{{ end }}{{ template \"x\" .Cluster.metadata }}":                     false,
+		"{{ define \"x\" }}{{ .spec.topology.version }}{{ end }}{{ template \"x\" .Cluster }}":             true,
+		"{{ block \"x\" . }}{{ .Cluster.spec.topology.version }}{{ end }}":                                 true,
+		"{{ (index .Cluster.spec \"topology\").version }}":                                                 true,
+		"{{ (.Cluster.spec).topology.version }}":                                                           true,
+		"{{ .ControlPlane.spec.version }}":                                                                 false,
+		"{{ .Nope":                                                                                         true,
+	} {
+		if got := Reads(template, TopologyVersion); got != want {
+			t.Errorf("%s: %t", template, got)
+		}
+	}
+}
+
+func TestStuck(t *testing.T) {
+	for template, want := range map[string]bool{
+		"{{ .ControlPlane.spec.version }}":                     true,
+		"{{ .ControlPlane.spec.replicas }}":                    false,
+		"{{ toYaml .ControlPlane }}":                           false,
+		"{{ .Cluster.spec.topology.version }}":                 false,
+		"{{ .Nope":                                             false,
+		"{{ with .ControlPlane.spec }}{{ .version }}{{ end }}": false,
+	} {
+		if got := Stuck(template); (got != "") != want {
+			t.Errorf("%s: %q", template, got)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package hold
+
+import (
+	"reflect"
+	"slices"
+	"text/template/parse"
+)
+
+// The paths of versions in the data of a values template.
+var (
+	// TopologyVersion changes in the request that starts an upgrade.
+	TopologyVersion = []string{"Cluster", "spec", "topology", "version"}
+	// controlPlaneVersion changes only when Cluster API upgrades the control plane.
+	controlPlaneVersion = []string{"ControlPlane", "spec", "version"}
+)
+
+// Reads reports whether a values template can read the value at a path, for example because it prints an
+// object that contains it. In doubt, it returns true.
+//
+// Only reads at the root count: within a range or a with, the dot is a value that a node at the root has
+// given, and a template that is defined sees what its caller gives.
+func Reads(template string, path []string) bool {
+	its, err := readingOf(template, path)
+	return err != nil || its.within || its.exactly
+}
+
+// Stuck returns a warning about a values template that names the control plane's version; empty if it does
+// not.
+func Stuck(template string) string {
+	if its, err := readingOf(template, controlPlaneVersion); err != nil || !its.exactly {
+		return ""
+	}
+	return "the template reads the control plane's version, which changes only when Cluster API upgrades it: while an upgrade is held for add-ons, these values stay as they are; read .Cluster.spec.topology.version, which changes first"
+}
+
+type reading struct {
+	path []string
+	// exactly means that the template names the value, and within that it reads an object around it.
+	exactly, within bool
+}
+
+func readingOf(template string, path []string) (*reading, error) {
+	tree := parse.New("valuesTemplate")
+	tree.Mode = parse.SkipFuncCheck
+	if _, err := tree.Parse(template, "", "", map[string]*parse.Tree{}); err != nil {
+		return nil, err
+	}
+	its := &reading{path: path}
+	its.walk(tree.Root, true)
+	return its, nil
+}
+
+// chain notes the read of a field of the root, by the names that lead to it.
+func (r *reading) chain(names []string) {
+	shorter := min(len(names), len(r.path))
+	switch {
+	case !slices.Equal(names[:shorter], r.path[:shorter]):
+	case shorter == len(r.path):
+		r.exactly = true
+	default:
+		r.within = true
+	}
+}
+
+// walk visits a node. If atRoot is false, the dot is another value than the root.
+func (r *reading) walk(node parse.Node, atRoot bool) {
+	if node == nil || reflect.ValueOf(node).IsNil() {
+		return
+	}
+	switch node := node.(type) {
+	case *parse.ListNode:
+		for _, child := range node.Nodes {
+			r.walk(child, atRoot)
+		}
+	case *parse.ActionNode:
+		r.walk(node.Pipe, atRoot)
+	case *parse.TemplateNode:
+		r.walk(node.Pipe, atRoot)
+	case *parse.PipeNode:
+		for _, command := range node.Cmds {
+			for _, argument := range command.Args {
+				r.walk(argument, atRoot)
+			}
+		}
+	case *parse.IfNode:
+		r.branch(&node.BranchNode, atRoot, atRoot)
+	case *parse.RangeNode:
+		r.branch(&node.BranchNode, atRoot, false)
+	case *parse.WithNode:
+		r.branch(&node.BranchNode, atRoot, false)
+	default:
+		r.operand(node, atRoot)
+	}
+}
+
+// branch visits the parts of an if, a range or a with. In its list, the dot may be another value.
+func (r *reading) branch(node *parse.BranchNode, atRoot, inList bool) {
+	r.walk(node.Pipe, atRoot)
+	r.walk(node.List, inList)
+	r.walk(node.ElseList, atRoot)
+}
+
+func (r *reading) operand(node parse.Node, atRoot bool) {
+	switch node := node.(type) {
+	case *parse.DotNode:
+		if atRoot {
+			r.chain(nil)
+		}
+	case *parse.FieldNode:
+		if atRoot {
+			r.chain(node.Ident)
+		}
+	case *parse.VariableNode:
+		if node.Ident[0] == "$" {
+			r.chain(node.Ident[1:])
+		}
+	case *parse.ChainNode: // Fields of what a pipeline gives, which has read it.
+		r.walk(node.Node, atRoot)
+	}
+}

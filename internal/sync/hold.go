@@ -1,0 +1,399 @@
+package sync
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/muster-fleet/muster/internal/hold"
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/kube/references"
+	"github.com/muster-fleet/muster/internal/message"
+	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+const (
+	// holdManager is the field manager of the condition about holds: the reporter of imports applies
+	// without it.
+	holdManager = "muster-hold"
+
+	// holdInterval is how often the add-ons of a held Cluster are read, if nothing else is held, and
+	// longestHoldInterval if very many are.
+	holdInterval        = 2 * time.Second
+	longestHoldInterval = time.Minute
+	// perHeld and perAddOn lengthen the interval, so that many holds, or one Cluster with very many
+	// Bundles, do not load the API server.
+	perHeld  = 20 * time.Millisecond
+	perAddOn = 10 * time.Millisecond
+)
+
+// holdReconciler ends the holds that the webhook puts on Clusters whose version changes. It says on each
+// Cluster that asks for holds how the last one went. It reads the add-ons past the cache, and only those of
+// Clusters that are held now.
+type holdReconciler struct {
+	client.Client
+	live        client.Reader // past the cache
+	scopes      *scopeReader
+	applier     *kube.Applier
+	references  *references.Reader
+	recorder    events.EventRecorder
+	now         func() time.Time
+	watchFilter string
+	addOns      addOnReader
+
+	mu sync.Mutex
+	// held has what was seen of each Cluster that is held.
+	held map[types.NamespacedName]*heldCluster
+}
+
+// heldCluster is used by one reconcile at a time.
+type heldCluster struct {
+	memory hold.Memory
+	// addOns is the number of its Bundles.
+	addOns int
+	// told is when a message alone was last written.
+	told time.Time
+}
+
+func newHoldReconciler(c *common, reader *references.Reader) *holdReconciler {
+	scopes := &scopeReader{Reader: c.GetClient(), store: c.store, users: c.users, rancher: c.rancher}
+	return &holdReconciler{
+		Client: c.GetClient(), live: c.GetAPIReader(), scopes: scopes, applier: c.applier, references: reader,
+		recorder: c.GetEventRecorder("muster-syncer"), now: time.Now, watchFilter: c.WatchFilter,
+		addOns: addOnReader{live: c.GetAPIReader(), settings: c.settings, scopes: scopes}, held: map[types.NamespacedName]*heldCluster{},
+	}
+}
+
+func (r *holdReconciler) setUp(c *common) error {
+	return ctrl.NewControllerManagedBy(c).Named("hold").
+		WithOptions(controllerOptions(c.ClassConcurrency)).
+		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), holdNews)).
+		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(classHoldNews)).
+		Watches(&fleetv1.Cluster{}, enqueue(r.heldOf(c.events)), builder.WithPredicates(afterStart, fleetClusterNews(c.bundlesReady))).
+		Complete(r)
+}
+
+// holdNews passes Clusters that ask for holds, and changes after which others may begin to, by their class.
+var holdNews = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return asksForHolds(e.Object.(*clusterv1.Cluster)) },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, after := e.ObjectOld.(*clusterv1.Cluster), e.ObjectNew.(*clusterv1.Cluster)
+		return (asksForHolds(before) || asksForHolds(after)) && kube.News.Update(e) ||
+			before.GetClassKey() != after.GetClassKey() || isImported(before) != isImported(after)
+	},
+}
+
+// classHoldNews passes ClusterClasses that ask for holds, at the start too, and changes of that.
+var classHoldNews = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return e.Object.GetAnnotations()[stamp.HoldAnnotation] != "" },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetAnnotations()[stamp.HoldAnnotation] != e.ObjectNew.GetAnnotations()[stamp.HoldAnnotation]
+	},
+}
+
+// asksForHolds reports whether a Cluster asks for holds, or has the traces of one.
+func asksForHolds(cluster *clusterv1.Cluster) bool {
+	for _, key := range []string{stamp.HoldAnnotation, stamp.ClassHoldAnnotation, stamp.HookAnnotation} {
+		if _, found := cluster.Annotations[key]; found {
+			return true
+		}
+	}
+	return meta.FindStatusCondition(cluster.Status.Conditions, hold.Condition) != nil
+}
+
+// isImported reports whether the upgrades of a Cluster may be held.
+func isImported(cluster *clusterv1.Cluster) bool {
+	said := meta.FindStatusCondition(cluster.Status.Conditions, hold.ImportedCondition)
+	return said != nil && said.Status == metav1.ConditionTrue && said.Reason != hold.Attached
+}
+
+// heldOf returns the Cluster of a Fleet Cluster if it is held.
+func (r *holdReconciler) heldOf(all *enqueuer) func(context.Context, client.Object) []reconcile.Request {
+	return func(ctx context.Context, fleetCluster client.Object) []reconcile.Request {
+		if r.count() == 0 {
+			return nil
+		}
+		return slices.DeleteFunc(all.clusterOfFleetCluster(ctx, fleetCluster), func(request reconcile.Request) bool {
+			return r.find(request.NamespacedName) == nil
+		})
+	}
+}
+
+// Reconcile ends the hold of one Cluster, or looks when to do so.
+func (r *holdReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	cluster := &clusterv1.Cluster{}
+	found, err := r.applier.Store.Get(ctx, req.NamespacedName, cluster)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if !found || !isWatched(cluster, r.watchFilter) || !cluster.DeletionTimestamp.IsZero() {
+		r.forget(req.NamespacedName)
+		return ctrl.Result{}, nil
+	}
+	if isMarked, err := r.mark(ctx, cluster); isMarked || err != nil {
+		return ctrl.Result{}, ignoreRaces(err)
+	}
+	if !asksForHolds(cluster) {
+		r.forget(req.NamespacedName)
+		return ctrl.Result{}, nil
+	}
+	result, err := r.reconcile(ctx, cluster)
+	if apierrors.IsConflict(err) { // We saw an old state; the new one is on its way.
+		return ctrl.Result{RequeueAfter: conflictInterval}, nil
+	}
+	return result, ignoreRaces(err)
+}
+
+// ignoreRaces drops the errors of writes to a Cluster that has changed or gone meanwhile: its event brings
+// it back.
+func ignoreRaces(err error) error {
+	if apierrors.IsConflict(err) || kube.IsAbsent(err) {
+		return nil
+	}
+	return err
+}
+
+func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Cluster) (ctrl.Result, error) {
+	key := client.ObjectKeyFromObject(cluster)
+	_, isHeld := cluster.Annotations[stamp.HookAnnotation]
+	if !isHeld {
+		r.forget(key)
+	}
+	told := meta.FindStatusCondition(cluster.Status.Conditions, hold.Condition)
+	state := hold.State{
+		Cluster: hold.Cluster{
+			Annotations: cluster.Annotations, Version: cluster.Spec.Topology.Version,
+			Paused: capiannotations.IsPaused(cluster, cluster), InFleet: isImported(cluster),
+		},
+		Told: told, Now: r.now(),
+		Progress: func(of hold.Hold) (hold.Progress, error) { return r.progress(ctx, cluster, of) },
+	}
+	if isHeld {
+		state.ControlPlane = r.controlPlaneVersion(ctx, cluster)
+	}
+	decision, failed := hold.Decide(state)
+	if decision.Release {
+		written, err := r.applier.Patch(ctx, cluster, map[string]any{
+			"metadata": map[string]any{"annotations": map[string]any{stamp.HookAnnotation: nil}},
+		})
+		if err != nil {
+			return ctrl.Result{}, fmt.Errorf("ending the hold of an upgrade: %w", err)
+		}
+		cluster = written.(*clusterv1.Cluster)
+		r.forget(key)
+	}
+	wait, err := r.tell(ctx, cluster, told, decision.Tell)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if decision.End != nil {
+		r.announce(cluster, decision.End)
+	}
+	if failed != nil && !kube.IsAbsent(failed) && !errors.Is(failed, errNotOwn) {
+		return ctrl.Result{}, failed
+	}
+	again := sooner(decision.Again, wait)
+	if isHeld && !decision.Release && !state.Paused {
+		again = sooner(again, r.interval(key))
+	}
+	return ctrl.Result{RequeueAfter: again}, nil
+}
+
+// mark copies the wish of a ClusterClass to a Cluster: the conditions of the webhook see nothing but the
+// Cluster. It reports whether it wrote.
+func (r *holdReconciler) mark(ctx context.Context, cluster *clusterv1.Cluster) (bool, error) {
+	if capiannotations.IsPaused(cluster, cluster) || !isImported(cluster) {
+		return false, nil
+	}
+	class, err := classMetadata(ctx, r, cluster.GetClassKey())
+	if err != nil {
+		return false, err
+	}
+	wanted := ""
+	if class != nil {
+		wanted = class.Annotations[stamp.HoldAnnotation]
+	}
+	if _, err := hold.Bound(map[string]string{stamp.HoldAnnotation: wanted}); err != nil {
+		wanted = "" // It would only be repeated on every Cluster.
+	}
+	changes := stamp.Changes(cluster.Annotations, map[string]string{stamp.ClassHoldAnnotation: wanted})
+	if changes == nil {
+		return false, nil
+	}
+	_, err = r.applier.Patch(ctx, cluster, map[string]any{"metadata": map[string]any{"annotations": changes}})
+	return true, err
+}
+
+// controlPlaneVersion returns the version that Cluster API has given the control plane; empty if unknown.
+func (r *holdReconciler) controlPlaneVersion(ctx context.Context, cluster *clusterv1.Cluster) string {
+	controlPlane, _, err := r.references.Objects(ctx, cluster)
+	if err != nil {
+		return ""
+	}
+	version, _, _ := unstructured.NestedString(controlPlane, "spec", "version")
+	return version
+}
+
+// progress reads how far the add-ons of a held Cluster are. It reads no more than is needed to know that
+// one of them is not ready.
+func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (hold.Progress, error) {
+	its := r.enter(client.ObjectKeyFromObject(cluster))
+	seen := hold.AddOns{Handed: its.memory.IsHanded(of)}
+	if !seen.Handed {
+		var err error
+		if seen.Handed, err = r.addOns.isHanded(ctx, cluster, of); err != nil {
+			return hold.Progress{}, err
+		}
+	}
+	deployments, err := r.addOns.deployments(ctx, cluster)
+	if err != nil {
+		return hold.Progress{}, err
+	}
+	for i := range deployments {
+		seen.All = append(seen.All, bundleOn(&deployments[i], cluster.Namespace))
+	}
+	its.addOns = len(seen.All)
+	if progress, isUnready := its.memory.Unready(of, seen.All); isUnready {
+		return progress, nil
+	}
+	releases, err := r.addOns.releases(ctx, cluster, deployments)
+	if err != nil {
+		return hold.Progress{}, err
+	}
+	seen.All = append(seen.All, releases...)
+	return its.memory.See(of, seen, r.now()), nil
+}
+
+// tell gives the Cluster the wanted condition, unless it has it already. It returns the delay if only the
+// message differs, and was written just now.
+func (r *holdReconciler) tell(ctx context.Context, cluster *clusterv1.Cluster, told, wanted *metav1.Condition) (time.Duration, error) {
+	conditions := []metav1.Condition{}
+	switch {
+	case told == wanted: // None, or the same object of the cache, which must not be changed.
+		return 0, nil
+	case wanted == nil:
+	default:
+		wanted.Message = message.Short(wanted.Message, message.Condition)
+		wanted.LastTransitionTime = metav1.NewTime(r.now().Truncate(time.Second))
+		if told != nil && told.Status == wanted.Status {
+			wanted.LastTransitionTime = told.LastTransitionTime
+		}
+		if told != nil && *told == *wanted {
+			return 0, nil
+		}
+		if wait := r.damp(cluster, told, wanted); wait > 0 {
+			return wait, nil
+		}
+		conditions = append(conditions, *wanted)
+	}
+	configuration, err := json.Marshal(map[string]any{
+		"apiVersion": clusterv1.GroupVersion.String(),
+		"kind":       clusterv1.ClusterKind,
+		"metadata":   map[string]any{"namespace": cluster.Namespace, "name": cluster.Name, "uid": cluster.UID},
+		"status":     map[string]any{"conditions": conditions},
+	})
+	if err != nil {
+		return 0, err
+	}
+	answer := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
+	if err := r.Status().Patch(ctx, answer, client.RawPatch(types.ApplyPatchType, configuration),
+		client.FieldOwner(holdManager), client.ForceOwnership); err != nil {
+		return 0, fmt.Errorf("writing condition %s: %w", hold.Condition, err)
+	}
+	if wanted != nil && wanted.Status == metav1.ConditionTrue && (told == nil || told.Status != wanted.Status) {
+		r.announce(cluster, wanted)
+	}
+	return 0, r.applier.Store.Wrote(answer)
+}
+
+// damp returns how long a change of only the message has to wait.
+func (r *holdReconciler) damp(cluster *clusterv1.Cluster, told, wanted *metav1.Condition) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	its := r.held[client.ObjectKeyFromObject(cluster)]
+	if its == nil || told == nil || told.Reason != wanted.Reason {
+		return 0
+	}
+	if wait := its.told.Add(messageInterval).Sub(r.now()); wait > 0 {
+		return wait
+	}
+	its.told = r.now()
+	return 0
+}
+
+// announce emits the event of a hold that begins or ends, and counts the ends.
+func (r *holdReconciler) announce(cluster *clusterv1.Cluster, condition *metav1.Condition) {
+	kind := corev1.EventTypeNormal
+	if hold.IsWarning(condition.Reason) {
+		kind = corev1.EventTypeWarning
+	}
+	if condition.Status == metav1.ConditionFalse {
+		metrics.UpgradeHoldEnded(condition.Reason)
+	}
+	r.recorder.Eventf(cluster, nil, kind, condition.Reason, "HoldUpgrade", "%s", message.Short(condition.Message, message.Note))
+}
+
+// interval is how often the add-ons of a held Cluster are read.
+func (r *holdReconciler) interval(key types.NamespacedName) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	interval := holdInterval + time.Duration(len(r.held))*perHeld
+	if its := r.held[key]; its != nil {
+		interval += time.Duration(its.addOns) * perAddOn
+	}
+	return min(interval, longestHoldInterval)
+}
+
+// enter returns what is known of a held Cluster.
+func (r *holdReconciler) enter(key types.NamespacedName) *heldCluster {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held[key] == nil {
+		r.held[key] = &heldCluster{}
+		metrics.UpgradesHeld(len(r.held))
+	}
+	return r.held[key]
+}
+
+func (r *holdReconciler) find(key types.NamespacedName) *heldCluster {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.held[key]
+}
+
+func (r *holdReconciler) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.held)
+}
+
+func (r *holdReconciler) forget(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held[key] != nil {
+		delete(r.held, key)
+		metrics.UpgradesHeld(len(r.held))
+	}
+}

@@ -1,0 +1,207 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/hold"
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// mostReleaseNamespaces bounds how many namespaces are searched for the releases on one Cluster.
+const mostReleaseNamespaces = 20
+
+// addOnReader reads the add-ons of held Clusters from the API server.
+type addOnReader struct {
+	live     client.Reader
+	settings *settings.Reader
+	scopes   *scopeReader
+}
+
+// deployments returns the BundleDeployments of a Cluster, except that of Fleet's agent. Their namespace
+// follows from names: what a Fleet Cluster says of it, tenants can write.
+func (r addOnReader) deployments(ctx context.Context, cluster *clusterv1.Cluster) ([]fleetv1.BundleDeployment, error) {
+	name := stamp.PinOf(cluster.Annotations).ClusterName
+	var all fleetv1.BundleDeploymentList
+	if err := r.live.List(ctx, &all, client.InNamespace(stamp.FleetNamespace(cluster.Namespace, name)), client.MatchingLabels{
+		fleetv1.ClusterNamespaceLabel: cluster.Namespace, fleetv1.ClusterLabel: name,
+	}); err != nil {
+		return nil, fmt.Errorf("listing the BundleDeployments of a held Cluster: %w", err)
+	}
+	var result []fleetv1.BundleDeployment
+	for i := range all.Items {
+		if all.Items[i].Labels[fleetv1.BundleLabel] != stamp.AgentBundle(name) {
+			result = append(result, all.Items[i])
+		}
+	}
+	return result, nil
+}
+
+// errNotOwn means that the Fleet Cluster of the Cluster's name is not its own.
+var errNotOwn = errors.New("the Fleet Cluster belongs to somebody else")
+
+// isHanded reports whether the Fleet Cluster has the new version, or will not get it.
+func (r addOnReader) isHanded(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (bool, error) {
+	in, err := r.settings.Current(ctx)
+	if err != nil {
+		return false, err
+	}
+	fleet := &fleetv1.Cluster{}
+	key := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
+	if err := r.live.Get(ctx, key, fleet); err != nil {
+		return false, fmt.Errorf("reading the Fleet Cluster of a held Cluster: %w", err)
+	}
+	if relation, _ := r.scopes.relationOf(ctx, fleet, cluster); relation != stamp.Own {
+		return false, errNotOwn
+	}
+	if !in.Cluster.Enabled || !in.Cluster.PatchResource || fleet.Spec.TemplateValues == nil {
+		return true, nil
+	}
+	version, found, _ := unstructured.NestedString(fleet.Spec.TemplateValues.Data, hold.TopologyVersion...)
+	return !found || version == of.To, nil // It is not found if the settings exclude it.
+}
+
+// hasValues reports whether Fleet renders values for a BundleDeployment. It keeps them in a Secret, and of
+// a template in them only the result: whether they depend on the version cannot be seen.
+func hasValues(deployment *fleetv1.BundleDeployment) bool {
+	helm := deployment.Spec.Options.Helm
+	return (helm == nil || !helm.DisablePreProcess) &&
+		(deployment.Spec.ValuesHash != "" || helm != nil && (len(helm.TemplateValues) > 0 || helm.Values != nil && len(helm.Values.Data) > 0))
+}
+
+// bundleOn returns the add-on of a BundleDeployment. The values of Bundles that Muster made for
+// HelmChartProxies are not Fleet's to render.
+func bundleOn(deployment *fleetv1.BundleDeployment, namespace string) hold.AddOn {
+	bundle := deployment.Labels[fleetv1.BundleLabel]
+	name := bundle
+	if of := deployment.Labels[fleetv1.BundleNamespaceLabel]; of != namespace {
+		name = of + "/" + name
+	}
+	spec, status := &deployment.Spec, &deployment.Status
+	return hold.AddOn{
+		Name: "Bundle " + name, ID: spec.StagedDeploymentID, Changed: specTime(deployment),
+		Patience: hold.PatienceForBundle(hasValues(deployment) && !plan.MayBeOurs(bundle)),
+		Ready:    spec.StagedDeploymentID == spec.DeploymentID && status.AppliedDeploymentID == spec.DeploymentID && status.Ready,
+	}
+}
+
+// specTime returns when the fields of an object, other than its status, were last changed.
+func specTime(object metav1.Object) time.Time {
+	var last time.Time
+	for _, entry := range object.GetManagedFields() {
+		if entry.Subresource == "" && entry.Time != nil && entry.Time.After(last) {
+			last = entry.Time.Time
+		}
+	}
+	return last
+}
+
+// releases returns the releases of HelmChartProxies on a Cluster; none if there are no such kinds.
+func (r addOnReader) releases(ctx context.Context, cluster *clusterv1.Cluster, deployments []fleetv1.BundleDeployment) ([]hold.AddOn, error) {
+	label, _ := stamp.LabelValue(cluster.Name)
+	var all []hold.AddOn
+	for namespace := range releaseNamespaces(cluster, deployments) {
+		var releases addonsv1.HelmReleaseProxyList
+		err := r.live.List(ctx, &releases, client.InNamespace(namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: label})
+		if kube.IsUnserved(err) || meta.IsNoMatchError(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("listing the HelmReleaseProxies of a held Cluster: %w", err)
+		}
+		for i := range releases.Items {
+			release := &releases.Items[i]
+			if plan.ClusterOf(release) != client.ObjectKeyFromObject(cluster) || !release.DeletionTimestamp.IsZero() {
+				continue
+			}
+			addOn, err := r.release(ctx, cluster, release, deployments)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, addOn...)
+		}
+	}
+	return all, nil
+}
+
+// releaseNamespaces returns the namespaces whose HelmChartProxies reach the Cluster.
+func releaseNamespaces(cluster *clusterv1.Cluster, deployments []fleetv1.BundleDeployment) map[string]bool {
+	namespaces := map[string]bool{cluster.Namespace: true}
+	for i := range deployments {
+		its := deployments[i].Labels
+		if namespace := its[plan.ProxyNamespaceLabel]; namespace != "" && plan.MayBeOurs(its[fleetv1.BundleLabel]) && len(namespaces) < mostReleaseNamespaces {
+			namespaces[namespace] = true
+		}
+	}
+	return namespaces
+}
+
+// release returns the add-on of a HelmReleaseProxy. There is none without a HelmChartProxy that selects the
+// Cluster: anyone who may write HelmReleaseProxies somewhere could hold the upgrade.
+func (r addOnReader) release(ctx context.Context, cluster *clusterv1.Cluster, release *addonsv1.HelmReleaseProxy, deployments []fleetv1.BundleDeployment) ([]hold.AddOn, error) {
+	owner := metav1.GetControllerOf(release)
+	if owner == nil {
+		return nil, nil
+	}
+	proxy := &addonsv1.HelmChartProxy{}
+	err := r.live.Get(ctx, types.NamespacedName{Namespace: release.Namespace, Name: owner.Name}, proxy)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the HelmChartProxy of a held Cluster: %w", err)
+	}
+	if apierrors.IsNotFound(err) || proxy.UID != owner.UID || !r.selects(ctx, proxy, cluster) {
+		return nil, nil
+	}
+	record := plan.RecordOf(release)
+	addOn := hold.AddOn{Name: "HelmChartProxy " + proxy.Name, ID: fmt.Sprintf("%s %d", record.Digest, record.Revision)}
+	if proxy.Namespace != cluster.Namespace {
+		addOn.Name = "HelmChartProxy " + proxy.Namespace + "/" + proxy.Name
+	}
+	if plan.IsInstallOnce(proxy) && record.Installed {
+		addOn.Ready = true
+		return []hold.AddOn{addOn}, nil
+	}
+	addOn.Patience = hold.PatienceForTemplate(proxy.Spec.ValuesTemplate)
+	target, isTarget := plan.TargetOf(proxy, release)
+	for i := range deployments {
+		its := &deployments[i]
+		if !isTarget || its.Name != release.Annotations[plan.BundleAnnotation] {
+			continue
+		}
+		addOn.Changed = specTime(its)
+		addOn.Ready = plan.Observe(its, plan.Wanted{Content: its.Labels[plan.ContentLabel], Target: target}).Ready &&
+			meta.IsStatusConditionTrue(release.Status.Conditions, addonsv1.ReadyCondition) && // A template may have failed.
+			(record.Rollout == nil || record.Rollout.Pending == "")
+	}
+	return []hold.AddOn{addOn}, nil
+}
+
+// selects reports whether a HelmChartProxy selects a Cluster.
+func (r addOnReader) selects(ctx context.Context, proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) bool {
+	selector, trouble := plan.NewSelector(proxy)
+	if trouble != nil || selector.Namespace() != "" && selector.Namespace() != cluster.Namespace {
+		return false
+	}
+	return selector.Matches(cluster, func(name string) labels.Set {
+		namespace := namespaceMetadata()
+		if r.scopes.Get(ctx, client.ObjectKey{Name: name}, namespace, client.UnsafeDisableDeepCopy) != nil {
+			return nil // The only error of a cache is NotFound.
+		}
+		return labels.Merge(nil, namespace.Labels) // Not nil: the Namespace exists.
+	})
+}

@@ -1,0 +1,186 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// heldOne is a Cluster whose upgrade is held.
+func heldOne() *clusterv1.Cluster {
+	return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one", UID: "1", Labels: map[string]string{"addon": "yes"},
+		Annotations: map[string]string{stamp.ClusterNameAnnotation: "one", stamp.OwnedByAnnotation: "fleet-addon-config"}}}
+}
+
+func releaseFor(namespace, proxy string, uid types.UID) *addonsv1.HelmReleaseProxy {
+	release := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: proxy + "-one", Labels: map[string]string{clusterv1.ClusterNameLabel: "one"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "addons.cluster.x-k8s.io/v1alpha1", Kind: "HelmChartProxy", Name: proxy, UID: uid, Controller: ptr.To(true)}}}}
+	release.Spec.ClusterRef.Namespace, release.Spec.ClusterRef.Name = "team", "one"
+	return release
+}
+
+func proxyOf(namespace, name, addon string) *addonsv1.HelmChartProxy {
+	its := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}}
+	its.Spec.ClusterSelector.MatchLabels = map[string]string{"addon": addon}
+	return its
+}
+
+// Whoever may write HelmReleaseProxies, but not make a HelmChartProxy select the Cluster, holds no upgrade.
+func TestForgedReleasesHoldNothing(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	everywhere := proxyOf("platform", "everywhere", "yes")
+	everywhere.Spec.NamespaceSelector = &metav1.LabelSelector{}
+	there := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}},
+		proxyOf("team", "cni", "yes"), releaseFor("team", "cni", "teamcni"),
+		releaseFor("team", "nobody", "x"),
+		proxyOf("team", "anew", "yes"), releaseFor("team", "anew", "older"),
+		proxyOf("team", "other", "no"), releaseFor("team", "other", "teamother"),
+		proxyOf("evil", "cni", "yes"), releaseFor("evil", "cni", "evilcni"),
+		everywhere, releaseFor("platform", "everywhere", "platformeverywhere"),
+	).Build()
+	deployment := func(bundle, namespace string) fleetv1.BundleDeployment {
+		its := fleetv1.BundleDeployment{}
+		its.Name, its.Labels = bundle, map[string]string{fleetv1.BundleLabel: bundle, plan.ProxyNamespaceLabel: namespace}
+		return its
+	}
+	reader := addOnReader{live: there, scopes: &scopeReader{Reader: there}}
+	got, err := reader.releases(t.Context(), heldOne(), []fleetv1.BundleDeployment{deployment("hcp-x", "platform"), deployment("hcp-y", "evil"), deployment("other", "kube-system")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, addOn := range got {
+		names = append(names, addOn.Name)
+	}
+	slices.Sort(names)
+	if want := []string{"HelmChartProxy cni", "HelmChartProxy platform/everywhere"}; !slices.Equal(names, want) {
+		t.Errorf("the add-ons are %v, want %v", names, want)
+	}
+}
+
+// However many Bundles a tenant makes, few namespaces are searched.
+func TestFewNamespacesAreSearched(t *testing.T) {
+	var deployments []fleetv1.BundleDeployment
+	for i := range 1000 {
+		its := fleetv1.BundleDeployment{}
+		its.Labels = map[string]string{fleetv1.BundleLabel: "hcp-x", plan.ProxyNamespaceLabel: "n" + string(rune('a'+i%26)) + string(rune('a'+i/26%26))}
+		deployments = append(deployments, its)
+	}
+	if got := len(releaseNamespaces(heldOne(), deployments)); got > mostReleaseNamespaces {
+		t.Errorf("%d namespaces", got)
+	}
+}
+
+// An API server that does not answer is an error, and no proof that all add-ons are ready.
+func TestUnreadableAddOns(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return errors.New("no")
+		},
+	}).Build()
+	reader := addOnReader{live: broken, scopes: &scopeReader{Reader: broken}}
+	if _, err := reader.deployments(t.Context(), heldOne()); err == nil {
+		t.Error("BundleDeployments that cannot be read count as none")
+	}
+	if _, err := reader.releases(t.Context(), heldOne(), nil); err == nil {
+		t.Error("HelmReleaseProxies that cannot be read count as none")
+	}
+}
+
+// Clusters without a wish cause no work when they change.
+func TestHoldNews(t *testing.T) {
+	plain, asking := heldOne(), heldOne()
+	plain.Spec.Topology.ClassRef.Name, asking.Spec.Topology.ClassRef.Name = "standard", "standard"
+	asking.Annotations[stamp.HoldAnnotation] = "30m"
+	changed := func(cluster *clusterv1.Cluster) *clusterv1.Cluster {
+		cluster = cluster.DeepCopy()
+		cluster.ResourceVersion = "2"
+		cluster.Spec.Topology.Version = "v2"
+		return cluster
+	}
+	imported := changed(plain)
+	imported.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Status: metav1.ConditionTrue}}
+	rebased := changed(plain)
+	rebased.Spec.Topology.ClassRef.Name = "other"
+	for name, test := range map[string]struct {
+		before, after *clusterv1.Cluster
+		want          bool
+	}{
+		"a version, and nobody asks": {plain, changed(plain), false},
+		"a version":                  {asking, changed(asking), true},
+		"opts in":                    {plain, changed(asking), true},
+		"opts out":                   {asking, changed(plain), true},
+		"is imported":                {plain, imported, true},
+		"has another class":          {plain, rebased, true},
+	} {
+		if got := holdNews.Update(event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+// At a start, only Clusters and classes that ask for holds cause work.
+func TestHoldNewsAtTheStart(t *testing.T) {
+	for annotation, want := range map[string]bool{
+		"": false, "other": false, stamp.HoldAnnotation: true, stamp.ClassHoldAnnotation: true, stamp.HookAnnotation: true,
+	} {
+		cluster := heldOne()
+		cluster.Annotations[annotation] = "30m"
+		if got := holdNews.Create(event.CreateEvent{Object: cluster}); got != want {
+			t.Errorf("a Cluster with %q: %t", annotation, got)
+		}
+		class := newClass()
+		class.Annotations = map[string]string{annotation: "30m"}
+		if got, want := classHoldNews.Create(event.CreateEvent{Object: class}), annotation == stamp.HoldAnnotation; got != want {
+			t.Errorf("a class with %q: %t", annotation, got)
+		}
+		if got, want := classHoldNews.Update(event.UpdateEvent{ObjectOld: newClass(), ObjectNew: class}), annotation == stamp.HoldAnnotation; got != want {
+			t.Errorf("a class that gets %q: %t", annotation, got)
+		}
+	}
+}
+
+// Many holds at once do not load the API server: each is looked at less often.
+func TestHoldInterval(t *testing.T) {
+	r := &holdReconciler{held: map[types.NamespacedName]*heldCluster{}}
+	key := types.NamespacedName{Name: "one"}
+	if got := r.interval(key); got > 3*time.Second {
+		t.Errorf("one is looked at every %s", got)
+	}
+	for i := range 5000 {
+		r.held[types.NamespacedName{Name: "n", Namespace: string(rune(i))}] = &heldCluster{}
+	}
+	if got := r.interval(key); 5000/got.Seconds() > 100 {
+		t.Errorf("of 5000, each is looked at every %s", got)
+	}
+	r.held[key] = &heldCluster{addOns: 100_000}
+	if got := r.interval(key); got > longestHoldInterval {
+		t.Errorf("%s", got)
+	}
+}
