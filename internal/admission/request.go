@@ -1,6 +1,7 @@
 package admission
 
 import (
+	stdjson "encoding/json"
 	"fmt"
 	"slices"
 
@@ -33,6 +34,8 @@ type clusterRequest struct {
 			} `json:"classRef"`
 			Class          string `json:"class"`
 			ClassNamespace string `json:"classNamespace"`
+			// Variables are only compared.
+			Variables stdjson.RawMessage `json:"variables"`
 		} `json:"topology"`
 	} `json:"spec"`
 	Status struct {
@@ -85,18 +88,17 @@ func (c *clusterRequest) subject(namespace string) stamp.Subject {
 	}
 }
 
-// held returns the fields that decide whether an upgrade is held. A Cluster that is attached to Rancher's Fleet Cluster
-// is not held.
+// held returns the fields that decide whether an upgrade is held.
 func (c *clusterRequest) held() hold.Cluster {
 	isInFleet := false
 	for _, condition := range slices.Concat(c.Status.Conditions, c.Status.V1Beta2.Conditions) {
 		if condition.Type == hold.ImportedCondition && condition.Status == "True" {
-			isInFleet = condition.Reason != hold.Attached
+			isInFleet = hold.IsWrittenByMuster(condition.Reason)
 		}
 	}
 	_, isPaused := c.Metadata.Annotations[clusterv1.PausedAnnotation]
 	return hold.Cluster{
 		Labels: c.Metadata.Labels, Annotations: c.Metadata.Annotations, Version: c.Spec.Topology.Version,
-		Paused: c.Spec.Paused || isPaused, InFleet: isInFleet,
+		Class: c.class(""), Variables: string(c.Spec.Topology.Variables), Paused: c.Spec.Paused || isPaused, InFleet: isInFleet,
 	}
 }

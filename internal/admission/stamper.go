@@ -44,7 +44,7 @@ func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.R
 		return admission.Errored(http.StatusBadRequest, err)
 	}
 	var wanted stamp.Stamp
-	hook, isRestored := cluster.Metadata.Annotations[stamp.HookAnnotation], false
+	hook, isRestored := "", false // A new Cluster brings no hold.
 	switch req.Operation {
 	case admissionv1.Create:
 		wanted = s.onCreate(ctx, req, cluster.subject(req.Namespace))

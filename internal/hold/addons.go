@@ -26,6 +26,8 @@ type AddOn struct {
 	Changed time.Time
 	// Ready means that the wanted deployment is there, and ready.
 	Ready bool
+	// ByFleet means that Fleet renders its values, so that it cannot change for the new version before Fleet has that.
+	ByFleet bool
 	// Patience is how long an unchanged ID must last to prove that nothing changes; zero if the version
 	// cannot matter.
 	Patience time.Duration
@@ -58,10 +60,12 @@ func PatienceForTemplate(template string) time.Duration {
 // unchanged add-ons begins anew.
 type Memory struct {
 	// of is the hold that the rest is about.
-	of      string
-	first   map[string]string
-	handed  time.Time
-	changed map[string]bool
+	of     string
+	first  map[string]string
+	handed time.Time
+	// unhanded is when Fleet last had the old version.
+	unhanded time.Time
+	changed  map[string]bool
 }
 
 // Progress says how far the add-ons are.
@@ -124,6 +128,9 @@ func (m *Memory) See(of Hold, seen AddOns, now time.Time) Progress {
 	if seen.Handed && m.handed.IsZero() {
 		m.handed = now
 	}
+	if !seen.Handed {
+		m.unhanded = now
+	}
 	progress := Progress{Handed: seen.Handed}
 	unproven := func(name string, patience time.Duration) {
 		left := patience
@@ -137,7 +144,13 @@ func (m *Memory) See(of Hold, seen AddOns, now time.Time) Progress {
 	}
 	for _, addOn := range seen.All {
 		// A change within the second in which the hold began is known only by comparison.
-		if first, known := m.first[addOn.Name]; !known || first != addOn.ID || addOn.Changed.After(of.Since) {
+		since := of.Since
+		if addOn.ByFleet && !m.unhanded.IsZero() {
+			since = m.unhanded
+		}
+		if addOn.ByFleet && !seen.Handed {
+			m.first[addOn.Name] = addOn.ID
+		} else if first, known := m.first[addOn.Name]; !known || first != addOn.ID || addOn.Changed.After(since) {
 			m.changed[addOn.Name] = true
 		}
 		switch {

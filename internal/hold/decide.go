@@ -101,29 +101,44 @@ func Decide(s State) (Decision, error) {
 	return s.hold(held, bound)
 }
 
-// hold decides about a Cluster with a hold that still has a purpose.
+// hold decides about a Cluster with a hold that still has a purpose. The bound comes first, because reading the add-ons may
+// fail, or take long.
 func (s State) hold(held Hold, bound time.Duration) (Decision, error) {
+	switch {
+	case held.Since.After(s.Now.Add(skew)):
+		return s.release(held, reasonInvalid, "the hold began in the future, so somebody else wrote it"), nil
+	case held.isOver(bound, s.Now):
+		return s.release(held, reasonBound, fmt.Sprintf("it was held for %s, the longest it may be%s", bound, s.lastProgress())), nil
+	}
 	left := held.Since.Add(bound).Sub(s.Now)
 	progress, err := s.Progress(held)
 	switch {
-	case err == nil && progress.isDone() && progress.Changed:
-		return s.release(held, reasonReady, "the add-ons for the new version are ready"), nil
-	case err == nil && progress.isDone():
-		return s.release(held, reasonUnchanged, "the new version changes no add-on"), nil
-	case held.Since.After(s.Now.Add(skew)):
-		return s.release(held, reasonInvalid, "the hold began in the future, so somebody else wrote it"), nil
-	case held.isOver(bound, s.Now) && err != nil:
-		return s.release(held, reasonBound, fmt.Sprintf("it was held for %s, and its add-ons could not be read: %v", bound, err)), nil
-	case held.isOver(bound, s.Now):
-		return s.release(held, reasonBound, fmt.Sprintf("it was held for %s, the longest it may be (%s)", bound, progress)), nil
 	case err != nil:
 		return Decision{Tell: s.Told, Again: left}, err
+	case progress.isDone() && progress.Changed:
+		return s.release(held, reasonReady, "the add-ons for the new version are ready"), nil
+	case progress.isDone():
+		return s.release(held, reasonUnchanged, "the new version changes no add-on"), nil
 	}
 	until := held.Since.Add(bound).UTC().Format(time.RFC3339)
 	return Decision{
-		Tell:  s.tell(held, metav1.ConditionTrue, reasonWaiting, fmt.Sprintf("the upgrade is held until %s at the latest (%s)", until, progress)),
+		Tell:  s.tell(held, metav1.ConditionTrue, reasonWaiting, fmt.Sprintf("the upgrade is held until %s at the latest%s%s", until, becauseIt, progress)),
 		Again: sooner(left, progress.Again),
 	}, nil
+}
+
+// becauseIt stands before the progress in the message of a hold.
+const becauseIt = "; it "
+
+// lastProgress returns what the condition says last, after a colon; empty for nothing.
+func (s State) lastProgress() string {
+	if s.Told == nil || s.Told.Reason != reasonWaiting {
+		return ""
+	}
+	if _, progress, found := strings.Cut(s.Told.Message, becauseIt); found {
+		return ": " + progress
+	}
+	return ""
 }
 
 // withoutHold decides about a Cluster without the annotation.

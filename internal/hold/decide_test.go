@@ -49,7 +49,7 @@ func TestDecide(t *testing.T) {
 		"ready":                    {annotations: held, version: "v2", told: waiting, progress: changed, want: "AddOnsReady v1 to v2", end: reasonReady, release: true},
 		"nothing changes":          {annotations: held, version: "v2", told: waiting, progress: done, want: "AddOnsUnchanged v1 to v2", end: reasonUnchanged, release: true},
 		"the bound":                {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 30*time.Minute)), version: "v2", progress: busy, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
-		"ready at the bound":       {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 30*time.Minute)), version: "v2", progress: changed, want: "AddOnsReady v1 to v2", end: reasonReady, release: true},
+		"ready at the bound":       {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 30*time.Minute)), version: "v2", progress: changed, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
 		"unreadable at the bound":  {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", failed: errors.New("no"), want: "BoundPassed v1 to v2", end: reasonBound, release: true},
 		"unreadable":               {annotations: held, version: "v2", told: waiting, failed: errors.New("no"), want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
 		"from the future":          {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", -time.Hour)), version: "v2", progress: busy, want: "InvalidHold v1 to v2", end: reasonInvalid, release: true},
@@ -78,6 +78,9 @@ func TestDecide(t *testing.T) {
 			Progress: func(of Hold) (Progress, error) {
 				if of.To != test.version {
 					t.Errorf("%s: asked about %v", name, of)
+				}
+				if test.end == reasonBound {
+					t.Errorf("%s: it reads the add-ons, which may take longer than there is time", name)
 				}
 				return test.progress, test.failed
 			},
@@ -168,7 +171,13 @@ func TestMemory(t *testing.T) {
 		"changed before it was seen": {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, Changed: noon.Add(time.Second)}), "changed"}}},
 		"changed before the hold":    {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, Changed: noon}), "waits"}}},
 		"broken all the time":        {of, []look{{0, all(true, AddOn{Name: "a", ID: "1"}), "waits"}, {time.Hour, all(true, AddOn{Name: "a", ID: "1"}), "waits"}}},
-		"labels change":              {Hold{From: "v1", To: "v2", Since: noon, More: true}, []look{{0, all(true), "waits"}, {settle, all(true), "unchanged"}}},
+		"changed before Fleet had the version": {of, []look{
+			{0, all(false, AddOn{Name: "a", ID: "1", Ready: true, Patience: settle, ByFleet: true}), "waits"},
+			{time.Minute, all(false, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, ByFleet: true, Changed: noon.Add(30 * time.Second)}), "waits"},
+			{time.Second, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, ByFleet: true, Changed: noon.Add(30 * time.Second)}), "waits"},
+			{settle, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, ByFleet: true, Changed: noon.Add(30 * time.Second)}), "unchanged"},
+		}},
+		"labels change": {Hold{From: "v1", To: "v2", Since: noon, More: true}, []look{{0, all(true), "waits"}, {settle, all(true), "unchanged"}}},
 	} {
 		var memory Memory
 		now := noon

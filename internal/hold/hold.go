@@ -9,6 +9,9 @@ import (
 	"maps"
 	"strings"
 	"time"
+	"unicode"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -30,8 +33,8 @@ type Hold struct {
 	From  string    `json:"from"`
 	To    string    `json:"to"`
 	Since time.Time `json:"since"`
-	// More means that the same request changed labels or annotations, so that other add-ons may be
-	// selected.
+	// More means that the same request changed the class, variables, labels or annotations, so that other
+	// add-ons may be selected, or change.
 	More bool `json:"more,omitempty"`
 }
 
@@ -51,7 +54,16 @@ func Parse(annotation string) (Hold, bool) {
 	if len(annotation) > 4*longestVersion || json.Unmarshal([]byte(annotation), &h) != nil {
 		return Hold{}, false
 	}
-	return h, h.From != "" && h.To != "" && !h.Since.IsZero() && len(h.From) <= longestVersion && len(h.To) <= longestVersion
+	h.Since = h.Since.UTC().Truncate(time.Second)
+	return h, isVersion(h.From) && isVersion(h.To) && h.Since.Year() >= 2000 && h.Since.Year() < 9999
+}
+
+// isVersion reports whether a text may be a version of Kubernetes. Messages contain it.
+func isVersion(text string) bool {
+	isOther := func(r rune) bool {
+		return !strings.ContainsRune(".+-", r) && (r > 'z' || !unicode.IsLetter(r) && !unicode.IsDigit(r))
+	}
+	return text != "" && len(text) <= longestVersion && !strings.ContainsFunc(text, isOther)
 }
 
 // isOver reports whether the bound has passed. A hold from the future was written by someone else.
@@ -78,19 +90,22 @@ func Bound(annotations map[string]string) (time.Duration, error) {
 	return min(bound, Longest), nil
 }
 
-// The condition by which the syncer says that a Cluster is in Fleet, and the reason for one whose Fleet Cluster is
-// Rancher's: such a Cluster is not held.
-const (
-	ImportedCondition = "FleetImported"
-	Attached          = "Attached"
-)
+// ImportedCondition is the condition by which the syncer says that a Cluster is in Fleet.
+const ImportedCondition = "FleetImported"
+
+// IsWrittenByMuster reports whether Muster gives Fleet the versions of a Cluster whose ImportedCondition is True for this
+// reason. The Fleet Cluster of an attached one is Rancher's, and that of a deselected one stays as it is.
+func IsWrittenByMuster(reason string) bool { return reason != "Attached" && reason != "Deselected" }
 
 // Cluster holds the fields of a Cluster that decide whether its upgrade is held.
 type Cluster struct {
 	Labels, Annotations map[string]string
 	// Version is spec.topology.version; empty without a topology.
 	Version string
-	Paused  bool
+	// Class and Variables are those of the topology.
+	Class     types.NamespacedName
+	Variables string
+	Paused    bool
 	// InFleet means that its condition FleetImported is True.
 	InFleet bool
 }
@@ -115,8 +130,8 @@ func OnUpdate(before, after Cluster, bySyncer bool, now time.Time) string {
 	case bySyncer && wanted == "":
 		return ""
 	case bound == 0 && before.Version == after.Version:
-		if asked, _ := Bound(before.Annotations); asked == 0 {
-			return has // It was not opted in before either: the syncer takes a leftover off.
+		if asked, _ := Bound(before.Annotations); asked == 0 && wanted == has {
+			return has // It was not opted in before either: the syncer, or a person, takes a leftover off.
 		}
 		return ""
 	case bound == 0:
@@ -136,7 +151,7 @@ func OnUpdate(before, after Cluster, bySyncer bool, now time.Time) string {
 func onVersion(current Hold, isHeld bool, before, after Cluster, now time.Time) string {
 	next := Hold{
 		From: before.Version, To: after.Version, Since: now,
-		More: !maps.Equal(before.Labels, after.Labels) || !maps.Equal(others(before.Annotations), others(after.Annotations)),
+		More: before.Class != after.Class || before.Variables != after.Variables || !maps.Equal(before.Labels, after.Labels) || !maps.Equal(others(before.Annotations), others(after.Annotations)),
 	}
 	switch {
 	case before.Version == "" || after.Version == "":

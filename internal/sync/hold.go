@@ -101,7 +101,8 @@ var holdNews = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := e.ObjectOld.(*clusterv1.Cluster), e.ObjectNew.(*clusterv1.Cluster)
 		return (asksForHolds(before) || asksForHolds(after)) && kube.News.Update(e) ||
-			before.GetClassKey() != after.GetClassKey() || isImported(before) != isImported(after)
+			before.GetClassKey() != after.GetClassKey() || isImported(before) != isImported(after) ||
+			capiannotations.IsPaused(before, before) != capiannotations.IsPaused(after, after)
 	},
 }
 
@@ -126,7 +127,7 @@ func asksForHolds(cluster *clusterv1.Cluster) bool {
 // isImported reports whether the upgrades of a Cluster may be held.
 func isImported(cluster *clusterv1.Cluster) bool {
 	said := meta.FindStatusCondition(cluster.Status.Conditions, hold.ImportedCondition)
-	return said != nil && said.Status == metav1.ConditionTrue && said.Reason != hold.Attached
+	return said != nil && said.Status == metav1.ConditionTrue && hold.IsWrittenByMuster(said.Reason)
 }
 
 // heldOf returns the Cluster of a Fleet Cluster if it is held.
@@ -283,6 +284,7 @@ func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluste
 		return hold.Progress{}, err
 	}
 	seen.All = append(seen.All, releases...)
+	its.addOns = len(seen.All)
 	return its.memory.See(of, seen, r.now()), nil
 }
 

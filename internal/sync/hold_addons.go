@@ -7,7 +7,6 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
@@ -95,7 +95,7 @@ func bundleOn(deployment *fleetv1.BundleDeployment, namespace string) hold.AddOn
 	}
 	spec, status := &deployment.Spec, &deployment.Status
 	return hold.AddOn{
-		Name: "Bundle " + name, ID: spec.StagedDeploymentID, Changed: specTime(deployment),
+		Name: "Bundle " + name, ID: spec.StagedDeploymentID, Changed: specTime(deployment), ByFleet: true,
 		Patience: hold.PatienceForBundle(hasValues(deployment) && !plan.MayBeOurs(bundle)),
 		Ready:    spec.StagedDeploymentID == spec.DeploymentID && status.AppliedDeploymentID == spec.DeploymentID && status.Ready,
 	}
@@ -112,32 +112,36 @@ func specTime(object metav1.Object) time.Time {
 	return last
 }
 
+// A page of HelmReleaseProxies fits into the memory of the syncer, even if each has the size that etcd accepts.
+const releasePage, mostReleasePages = 20, 25
+
 // releases returns the releases of HelmChartProxies on a Cluster; none if there are no such kinds.
 func (r addOnReader) releases(ctx context.Context, cluster *clusterv1.Cluster, deployments []fleetv1.BundleDeployment) ([]hold.AddOn, error) {
 	label, _ := stamp.LabelValue(cluster.Name)
-	var all []hold.AddOn
+	round := &releaseRound{addOnReader: r, cluster: cluster, deployments: deployments, proxies: map[types.NamespacedName]*addonsv1.HelmChartProxy{}}
 	for namespace := range releaseNamespaces(cluster, deployments) {
-		var releases addonsv1.HelmReleaseProxyList
-		err := r.live.List(ctx, &releases, client.InNamespace(namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: label})
-		if kube.IsUnserved(err) || meta.IsNoMatchError(err) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("listing the HelmReleaseProxies of a held Cluster: %w", err)
-		}
-		for i := range releases.Items {
-			release := &releases.Items[i]
-			if plan.ClusterOf(release) != client.ObjectKeyFromObject(cluster) || !release.DeletionTimestamp.IsZero() {
-				continue
+		next := ""
+		for page := 0; page == 0 || next != ""; page++ {
+			if page == mostReleasePages {
+				return nil, fmt.Errorf("namespace %s has more than %d HelmReleaseProxies for the Cluster", namespace, releasePage*mostReleasePages)
 			}
-			addOn, err := r.release(ctx, cluster, release, deployments)
+			var releases addonsv1.HelmReleaseProxyList
+			err := r.live.List(ctx, &releases, client.InNamespace(namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: label}, client.Limit(releasePage), client.Continue(next))
+			if kube.IsUnserved(err) || meta.IsNoMatchError(err) {
+				return nil, nil
+			}
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("listing the HelmReleaseProxies of a held Cluster: %w", err)
 			}
-			all = append(all, addOn...)
+			for i := range releases.Items {
+				if err := round.add(ctx, &releases.Items[i]); err != nil {
+					return nil, err
+				}
+			}
+			next = releases.Continue
 		}
 	}
-	return all, nil
+	return round.all, nil
 }
 
 // releaseNamespaces returns the namespaces whose HelmChartProxies reach the Cluster.
@@ -152,43 +156,77 @@ func releaseNamespaces(cluster *clusterv1.Cluster, deployments []fleetv1.BundleD
 	return namespaces
 }
 
-// release returns the add-on of a HelmReleaseProxy. There is none without a HelmChartProxy that selects the
-// Cluster: anyone who may write HelmReleaseProxies somewhere could hold the upgrade.
-func (r addOnReader) release(ctx context.Context, cluster *clusterv1.Cluster, release *addonsv1.HelmReleaseProxy, deployments []fleetv1.BundleDeployment) ([]hold.AddOn, error) {
+// releaseRound collects the releases on one Cluster.
+type releaseRound struct {
+	addOnReader
+	cluster     *clusterv1.Cluster
+	deployments []fleetv1.BundleDeployment
+	// proxies are the HelmChartProxies that were read; nil for one that does not exist, or does not select the Cluster.
+	proxies map[types.NamespacedName]*addonsv1.HelmChartProxy
+	all     []hold.AddOn
+}
+
+// proxyOf returns the HelmChartProxy of a HelmReleaseProxy; nil without one that selects the Cluster. Anyone who may write
+// HelmReleaseProxies somewhere could hold the upgrade.
+func (r *releaseRound) proxyOf(ctx context.Context, release *addonsv1.HelmReleaseProxy) (*addonsv1.HelmChartProxy, error) {
 	owner := metav1.GetControllerOf(release)
-	if owner == nil {
+	isMuster := controllerutil.ContainsFinalizer(release, plan.Finalizer) // Else, cluster-api-addon-provider-helm installs it.
+	if owner == nil || owner.Kind != "HelmChartProxy" || owner.APIVersion != addonsv1.GroupVersion.String() || !isMuster {
 		return nil, nil
 	}
-	proxy := &addonsv1.HelmChartProxy{}
-	err := r.live.Get(ctx, types.NamespacedName{Namespace: release.Namespace, Name: owner.Name}, proxy)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading the HelmChartProxy of a held Cluster: %w", err)
+	key := types.NamespacedName{Namespace: release.Namespace, Name: owner.Name}
+	proxy, isKnown := r.proxies[key]
+	if !isKnown {
+		proxy = &addonsv1.HelmChartProxy{}
+		err := r.live.Get(ctx, key, proxy)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("reading the HelmChartProxy of a held Cluster: %w", err)
+		}
+		if err != nil || !r.selects(ctx, proxy, r.cluster) {
+			proxy = nil
+		}
+		r.proxies[key] = proxy
 	}
-	if apierrors.IsNotFound(err) || proxy.UID != owner.UID || !r.selects(ctx, proxy, cluster) {
+	if proxy == nil || proxy.UID != owner.UID {
 		return nil, nil
+	}
+	return proxy, nil
+}
+
+// add adds the add-on of a HelmReleaseProxy, if there is one.
+func (r *releaseRound) add(ctx context.Context, release *addonsv1.HelmReleaseProxy) error {
+	if plan.ClusterOf(release) != client.ObjectKeyFromObject(r.cluster) || !release.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	proxy, err := r.proxyOf(ctx, release)
+	if err != nil || proxy == nil {
+		return err
 	}
 	record := plan.RecordOf(release)
 	addOn := hold.AddOn{Name: "HelmChartProxy " + proxy.Name, ID: fmt.Sprintf("%s %d", record.Digest, record.Revision)}
-	if proxy.Namespace != cluster.Namespace {
+	if proxy.Namespace != r.cluster.Namespace {
 		addOn.Name = "HelmChartProxy " + proxy.Namespace + "/" + proxy.Name
 	}
 	if plan.IsInstallOnce(proxy) && record.Installed {
 		addOn.Ready = true
-		return []hold.AddOn{addOn}, nil
+		r.all = append(r.all, addOn)
+		return nil
 	}
 	addOn.Patience = hold.PatienceForTemplate(proxy.Spec.ValuesTemplate)
 	target, isTarget := plan.TargetOf(proxy, release)
-	for i := range deployments {
-		its := &deployments[i]
+	for i := range r.deployments {
+		its := &r.deployments[i]
 		if !isTarget || its.Name != release.Annotations[plan.BundleAnnotation] {
 			continue
 		}
 		addOn.Changed = specTime(its)
 		addOn.Ready = plan.Observe(its, plan.Wanted{Content: its.Labels[plan.ContentLabel], Target: target}).Ready &&
 			meta.IsStatusConditionTrue(release.Status.Conditions, addonsv1.ReadyCondition) && // A template may have failed.
+			meta.IsStatusConditionTrue(proxy.Status.Conditions, addonsv1.HelmReleaseProxySpecsUpToDateCondition) && // Or nothing was rendered.
 			(record.Rollout == nil || record.Rollout.Pending == "")
 	}
-	return []hold.AddOn{addOn}, nil
+	r.all = append(r.all, addOn)
+	return nil
 }
 
 // selects reports whether a HelmChartProxy selects a Cluster.

@@ -31,7 +31,7 @@ func heldOne() *clusterv1.Cluster {
 }
 
 func releaseFor(namespace, proxy string, uid types.UID) *addonsv1.HelmReleaseProxy {
-	release := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: proxy + "-one", Labels: map[string]string{clusterv1.ClusterNameLabel: "one"},
+	release := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{plan.Finalizer}, Namespace: namespace, Name: proxy + "-one", Labels: map[string]string{clusterv1.ClusterNameLabel: "one"},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "addons.cluster.x-k8s.io/v1alpha1", Kind: "HelmChartProxy", Name: proxy, UID: uid, Controller: ptr.To(true)}}}}
 	release.Spec.ClusterRef.Namespace, release.Spec.ClusterRef.Name = "team", "one"
 	return release
@@ -51,11 +51,14 @@ func TestForgedReleasesHoldNothing(t *testing.T) {
 	}
 	everywhere := proxyOf("platform", "everywhere", "yes")
 	everywhere.Spec.NamespaceSelector = &metav1.LabelSelector{}
+	ofCAAPH := releaseFor("team", "caaph", "teamcaaph") // It never has a Bundle.
+	ofCAAPH.Finalizers = nil
 	there := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}},
 		proxyOf("team", "cni", "yes"), releaseFor("team", "cni", "teamcni"),
 		releaseFor("team", "nobody", "x"),
 		proxyOf("team", "anew", "yes"), releaseFor("team", "anew", "older"),
+		proxyOf("team", "caaph", "yes"), ofCAAPH,
 		proxyOf("team", "other", "no"), releaseFor("team", "other", "teamother"),
 		proxyOf("evil", "cni", "yes"), releaseFor("evil", "cni", "evilcni"),
 		everywhere, releaseFor("platform", "everywhere", "platformeverywhere"),

@@ -172,6 +172,8 @@ spec: {privateRepoURL: registry.example}
 		{"may not put an annotation of Cluster API on it", cluster, entry("annotations", "topology.cluster.x-k8s.io/hold-upgrade-sequence", `""`),
 			"topology.cluster.x-k8s.io/hold-upgrade-sequence"},
 		{"may not put an annotation of Muster on it", cluster, entry("annotations", stamp.AdoptAnnotation, `"true"`), stamp.AdoptAnnotation},
+		{"may not begin a hold under a key that Cluster API takes for one", held, entry("annotations", "before-upgrade.hook.cluster.cluster.x-k8s.io.evil/x", `""`),
+			"before-upgrade.hook.cluster.cluster.x-k8s.io.evil/x"},
 		{"may not end a hold of others", held, entry("annotations", "before-upgrade.hook.cluster.cluster.x-k8s.io/else", "null"),
 			"may not change or remove labels and annotations of a Cluster: before-upgrade.hook.cluster.cluster.x-k8s.io/else"},
 		{"may not ask for holds as a user does", cluster, entry("annotations", stamp.HoldAnnotation, `"1h"`), stamp.HoldAnnotation},

@@ -33,8 +33,10 @@ func Values(cluster *clusterv1.Cluster, controlPlane, infrastructure map[string]
 	}
 	object["apiVersion"] = clusterv1.GroupVersion.String()
 	object["kind"] = clusterv1.ClusterKind
-	// A hold must not change the values of the add-ons that it waits for.
-	unstructured.RemoveNestedField(object, "metadata", "annotations", stamp.HookAnnotation)
+	// A hold, or the wish for one, must not change the values of the add-ons.
+	for _, key := range []string{stamp.HookAnnotation, stamp.ClassHoldAnnotation} {
+		unstructured.RemoveNestedField(object, "metadata", "annotations", key)
+	}
 
 	variables, err := variables(cluster)
 	if err != nil {
