@@ -26,7 +26,7 @@ func Read(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]by
 	condition := meta.FindStatusCondition(cluster.Status.Conditions, stamp.ManifestCondition)
 	switch {
 	case condition == nil:
-		return nil, fmt.Errorf("Cluster %s has no manifest: its agent does not register itself, or the component registrar does not run (the condition FleetImported says which)", key)
+		return nil, fmt.Errorf("cluster %s has no manifest: its agent does not register itself, or the component registrar does not run (the condition FleetImported says which)", key)
 	case condition.Status != metav1.ConditionTrue:
 		return nil, fmt.Errorf("the manifest of Cluster %s is not ready: %s: %s", key, condition.Reason, condition.Message)
 	}
@@ -40,7 +40,7 @@ func Read(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]by
 	}
 	owners := secret.OwnerReferences
 	if secret.Type != stamp.ManifestSecretType || len(owners) != 1 || owners[0].UID != cluster.UID || len(secret.Data[stamp.ManifestKey]) == 0 {
-		return nil, fmt.Errorf("Muster did not create the Secret %s for this Cluster; do not apply it", key)
+		return nil, fmt.Errorf("the Secret %s was not created by Muster for this Cluster; do not apply it", key)
 	}
 	return secret.Data[stamp.ManifestKey], nil
 }

@@ -130,7 +130,7 @@ func isRegistry(repoURL string) bool { return strings.HasPrefix(repoURL, "oci://
 func CheckAgent(repoURL, chart, version string) error {
 	switch {
 	case strings.HasSuffix(strings.ToLower(chart), ".tgz"):
-		return fmt.Errorf("Fleet treats a name that ends in .tgz as a URL")
+		return fmt.Errorf("a name that ends in .tgz is treated as a URL by Fleet")
 	case isRegistry(repoURL) && strings.Contains(version, "+"):
 		return fmt.Errorf("version %s has build metadata, and Fleet does not find such versions in an OCI registry", version)
 	}
