@@ -69,7 +69,7 @@ func TestRules(t *testing.T) {
 		"waitForJobs":                            {change: func(s spec) { s.Options.WaitForJobs, s.Options.Wait = true, true }, accepted: true},
 		"a negative maxHistory":                  {change: func(s spec) { s.Options.Upgrade.MaxHistory = -1 }, refused: "spec.options.upgrade.maxHistory: Invalid value"},
 		"download: Agent":                        {change: func(s spec) { s.Download = addonsv1.DownloadAgent }, accepted: true},
-		"download: Agent, archive":               {change: func(s spec) { s.Download, s.ChartName = addonsv1.DownloadAgent, "nginx-1.0.0.TGZ" }, refused: "spec.download: Forbidden: Fleet treats a name that ends in .tgz as a URL"},
+		"download: Agent, archive":               {change: func(s spec) { s.Download, s.ChartName = addonsv1.DownloadAgent, "nginx-1.0.0.TGZ" }, refused: "spec.download: Forbidden: a name that ends in .tgz is treated as a URL by Fleet"},
 		"download: Agent, OCI, build metadata": {change: func(s spec) {
 			s.Download, s.RepoURL, s.Version = addonsv1.DownloadAgent, "oci://registry.example.com", "1.0.0+a"
 		}, refused: "spec.download: Forbidden: version 1.0.0+a has build metadata, and Fleet does not find such versions in an OCI registry"},
