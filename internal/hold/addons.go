@@ -117,6 +117,20 @@ func (m *Memory) Unready(of Hold, addOns []AddOn) (Progress, bool) {
 	return progress, progress.Handed && len(progress.Waiting) > 0
 }
 
+// compare notes whether an add-on has changed for the new version.
+func (m *Memory) compare(of Hold, addOn AddOn, handed bool) {
+	since := of.Since
+	if addOn.ByFleet && !m.unhanded.IsZero() {
+		since = m.unhanded
+	}
+	// A change within the second in which the hold began is known only by comparison.
+	if addOn.ByFleet && !handed {
+		m.first[addOn.Name] = addOn.ID
+	} else if first, known := m.first[addOn.Name]; !known || first != addOn.ID || addOn.Changed.After(since) {
+		m.changed[addOn.Name] = true
+	}
+}
+
 // See compares the add-ons with those that were seen first, and says how far they are.
 func (m *Memory) See(of Hold, seen AddOns, now time.Time) Progress {
 	if m.of != of.String() {
@@ -143,16 +157,7 @@ func (m *Memory) See(of Hold, seen AddOns, now time.Time) Progress {
 		}
 	}
 	for _, addOn := range seen.All {
-		// A change within the second in which the hold began is known only by comparison.
-		since := of.Since
-		if addOn.ByFleet && !m.unhanded.IsZero() {
-			since = m.unhanded
-		}
-		if addOn.ByFleet && !seen.Handed {
-			m.first[addOn.Name] = addOn.ID
-		} else if first, known := m.first[addOn.Name]; !known || first != addOn.ID || addOn.Changed.After(since) {
-			m.changed[addOn.Name] = true
-		}
+		m.compare(of, addOn, seen.Handed)
 		switch {
 		case !addOn.Ready:
 			progress.Waiting = append(progress.Waiting, addOn.Name)

@@ -117,31 +117,38 @@ const releasePage, mostReleasePages = 20, 25
 
 // releases returns the releases of HelmChartProxies on a Cluster; none if there are no such kinds.
 func (r addOnReader) releases(ctx context.Context, cluster *clusterv1.Cluster, deployments []fleetv1.BundleDeployment) ([]hold.AddOn, error) {
-	label, _ := stamp.LabelValue(cluster.Name)
 	round := &releaseRound{addOnReader: r, cluster: cluster, deployments: deployments, proxies: map[types.NamespacedName]*addonsv1.HelmChartProxy{}}
 	for namespace := range releaseNamespaces(cluster, deployments) {
-		next := ""
-		for page := 0; page == 0 || next != ""; page++ {
-			if page == mostReleasePages {
-				return nil, fmt.Errorf("namespace %s has more than %d HelmReleaseProxies for the Cluster", namespace, releasePage*mostReleasePages)
-			}
-			var releases addonsv1.HelmReleaseProxyList
-			err := r.live.List(ctx, &releases, client.InNamespace(namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: label}, client.Limit(releasePage), client.Continue(next))
-			if kube.IsUnserved(err) || meta.IsNoMatchError(err) {
-				return nil, nil
-			}
-			if err != nil {
-				return nil, fmt.Errorf("listing the HelmReleaseProxies of a held Cluster: %w", err)
-			}
-			for i := range releases.Items {
-				if err := round.add(ctx, &releases.Items[i]); err != nil {
-					return nil, err
-				}
-			}
-			next = releases.Continue
+		err := round.list(ctx, namespace)
+		if kube.IsUnserved(err) || meta.IsNoMatchError(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading the HelmReleaseProxies of a held Cluster in namespace %s: %w", namespace, err)
 		}
 	}
 	return round.all, nil
+}
+
+// list adds the releases in a namespace.
+func (r *releaseRound) list(ctx context.Context, namespace string) error {
+	label, _ := stamp.LabelValue(r.cluster.Name)
+	next := ""
+	for range mostReleasePages {
+		var releases addonsv1.HelmReleaseProxyList
+		if err := r.live.List(ctx, &releases, client.InNamespace(namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: label}, client.Limit(releasePage), client.Continue(next)); err != nil {
+			return err
+		}
+		for i := range releases.Items {
+			if err := r.add(ctx, &releases.Items[i]); err != nil {
+				return err
+			}
+		}
+		if next = releases.Continue; next == "" {
+			return nil
+		}
+	}
+	return fmt.Errorf("there are more than %d", releasePage*mostReleasePages)
 }
 
 // releaseNamespaces returns the namespaces whose HelmChartProxies reach the Cluster.

@@ -356,8 +356,8 @@ func TestSyncerTokenBeginsNoHold(t *testing.T) {
 	cluster, held := target(capiVersion, "Cluster", s.namespace, "one"), s.cluster("held")
 	held.Annotations = map[string]string{stamp.HookAnnotation: "x"}
 	held.Spec.Paused = ptr.To(true)
-	create(g, held)
 	withoutWebhooks(t, g, named(&admissionregistrationv1.MutatingWebhookConfiguration{}, "", "muster-mutating-webhook"))
+	create(g, held) // The webhook would take the annotation off.
 	tryAll(t, thief(g), "ValidatingAdmissionPolicy 'muster-syncer-clusters'", []deed{
 		{"may not begin a hold", cluster, entry("annotations", stamp.HookAnnotation, `"x"`), "reserved domain to a Cluster: " + stamp.HookAnnotation},
 		{"may not change a hold", held, entry("annotations", stamp.HookAnnotation, `"y"`), "may not change or remove labels and annotations of a Cluster: " + stamp.HookAnnotation},
