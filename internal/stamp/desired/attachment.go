@@ -21,11 +21,10 @@ const (
 
 // Attachment returns the fields that Muster adds to the Fleet Cluster that Rancher has for a CAPI
 // Cluster: the fields of Muster's own Fleet Cluster by which bundles are targeted and rendered, and
-// the namespace of the Cluster. It copies no label of Rancher's domain.
+// the namespace of the Cluster. It copies no key of Rancher's domain.
 func Attachment(fleet types.NamespacedName, uid types.UID, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets) *fleetv1.Cluster {
 	classKey := cluster.GetClassKey()
 	labels := withoutRancher(copied(classLabels(class), cluster.Labels))
-	delete(labels, ManagedByLabel) // This label marks Muster's own Fleet Clusters.
 	delete(labels, stamp.ClassNameLabel)
 	delete(labels, stamp.ClassNamespaceLabel)
 	for key, value := range stamp.Labels(classKey) {
@@ -51,8 +50,10 @@ func Attachment(fleet types.NamespacedName, uid types.UID, cluster *clusterv1.Cl
 }
 
 // withoutRancher drops, from a map of our own, the keys that Rancher itself keeps off its Fleet
-// Clusters.
+// Clusters, and the key of the label that marks Muster's own. The policy muster-syncer-fleet allows
+// that key neither as a label nor as an annotation.
 func withoutRancher(entries map[string]string) map[string]string {
+	delete(entries, ManagedByLabel)
 	maps.DeleteFunc(entries, func(key, _ string) bool {
 		return strings.Contains(key, "cattle.io") || strings.HasPrefix(key, "kubectl.kubernetes.io")
 	})
