@@ -78,7 +78,7 @@ func conditionsRead(all []metav1.Condition) []metav1.Condition {
 func trimFleetCluster(cluster *fleetv1.Cluster) {
 	generation := cluster.Generation
 	trimMetadata(cluster, stamp.ImportedFromAnnotation, stamp.ImportedUIDAnnotation, stamp.AdoptAnnotation)
-	keepManagedBy(cluster)
+	cluster.SetLabels(bounds.Names(cluster.GetLabels(), stamp.ManagedByLabel, stamp.RancherClusterLabel))
 	cluster.Generation = min(generation, changed)
 	cluster.OwnerReferences = stamp.BoundedOwners(cluster)
 	cluster.Spec = fleetv1.ClusterSpec{

@@ -100,6 +100,10 @@ func TestTrim(t *testing.T) {
 	fleet, wholeFleet := trimmed(wholeFleetCluster()).(*fleetv1.Cluster), wholeFleetCluster()
 	same("whose it is", stamp.OriginOf(wholeFleet), stamp.OriginOf(fleet))
 	same("that it is Muster's", true, stamp.IsOurs(fleet) && stamp.IsManager(fleet))
+	ranchers := wholeFleetCluster()
+	ranchers.Labels = map[string]string{stamp.ManagedByLabel: stamp.ManagedBy, stamp.RancherClusterLabel: "c-abcde"}
+	delete(ranchers.Annotations, stamp.ImportedFromAnnotation)
+	same("that Rancher's is not", false, stamp.IsOurs(trimmed(ranchers).(*fleetv1.Cluster)))
 	same("its clientID", wholeFleet.Spec.ClientID, fleet.Spec.ClientID)
 	same("its kubeconfig", wholeFleet.Spec.KubeConfigSecret, fleet.Spec.KubeConfigSecret)
 	same("its agent's namespace", wholeFleet.Spec.AgentNamespace, fleet.Spec.AgentNamespace)

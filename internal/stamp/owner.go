@@ -16,8 +16,15 @@ import (
 
 // IsOurs reports whether a Fleet object is Muster's to change and delete: Muster made
 // it, CAAPF did, or its owner handed it over with the adopt annotation.
+//
+// Rancher copies the labels of a CAPI Cluster to its Fleet Cluster, perhaps Muster's among them. So one
+// with Rancher's label is Muster's only if it also says which Cluster Muster made it from.
 func IsOurs(object metav1.Object) bool {
-	return object.GetLabels()[ManagedByLabel] == ManagedBy || isHandedOver(object) || IsManager(object)
+	labels, annotations := object.GetLabels(), object.GetAnnotations()
+	if labels[RancherClusterLabel] != "" && annotations[ImportedFromAnnotation] == "" && annotations[ImportedUIDAnnotation] == "" {
+		return isHandedOver(object)
+	}
+	return labels[ManagedByLabel] == ManagedBy || isHandedOver(object) || IsManager(object)
 }
 
 func isHandedOver(object metav1.Object) bool {

@@ -14,18 +14,25 @@ import (
 )
 
 func TestIsOurs(t *testing.T) {
+	both := map[string]string{RancherClusterLabel: "c-abcde", ManagedByLabel: ManagedBy}
 	tests := map[string]struct {
 		object metav1.ObjectMeta
 		want   bool
 	}{
-		"nobody's":                 {},
-		"made by us":               {object: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/managed-by": "muster"}}, want: true},
-		"made by Helm":             {object: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/managed-by": "Helm"}}},
-		"handed over":              {object: metav1.ObjectMeta{Annotations: map[string]string{"fleet.addons.cluster.x-k8s.io/adopt": "true"}}, want: true},
-		"not handed over":          {object: metav1.ObjectMeta{Annotations: map[string]string{"fleet.addons.cluster.x-k8s.io/adopt": "false"}}},
-		"made by CAAPF":            {object: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}, {Manager: "addon-provider-fleet"}}}, want: true},
-		"made by CAAPF's managers": {object: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "prod-addon-provider-fleet"}}}, want: true},
-		"a name that ends alike":   {object: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "myaddon-provider-fleet"}, {Manager: "addon-provider-fleet-x"}}}},
+		"nobody's":                         {},
+		"made by us":                       {object: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/managed-by": "muster"}}, want: true},
+		"made by Helm":                     {object: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/managed-by": "Helm"}}},
+		"handed over":                      {object: metav1.ObjectMeta{Annotations: map[string]string{"fleet.addons.cluster.x-k8s.io/adopt": "true"}}, want: true},
+		"not handed over":                  {object: metav1.ObjectMeta{Annotations: map[string]string{"fleet.addons.cluster.x-k8s.io/adopt": "false"}}},
+		"made by CAAPF":                    {object: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}, {Manager: "addon-provider-fleet"}}}, want: true},
+		"made by CAAPF's managers":         {object: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "prod-addon-provider-fleet"}}}, want: true},
+		"a name that ends alike":           {object: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "myaddon-provider-fleet"}, {Manager: "addon-provider-fleet-x"}}}},
+		"its label, copied to Rancher's":   {object: metav1.ObjectMeta{Labels: both, CreationTimestamp: metav1.Now()}},
+		"its manager, on Rancher's":        {object: metav1.ObjectMeta{Labels: both, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: FieldManager}}}},
+		"made by us, Rancher's label":      {object: metav1.ObjectMeta{Labels: both, Annotations: map[string]string{ImportedFromAnnotation: "prod"}}, want: true},
+		"made by us, Rancher's label, UID": {object: metav1.ObjectMeta{Labels: both, Annotations: map[string]string{ImportedUIDAnnotation: "1"}}, want: true},
+		"Rancher's, handed over":           {object: metav1.ObjectMeta{Labels: both, Annotations: map[string]string{AdoptAnnotation: "true"}}, want: true},
+		"Rancher's, with a note of ours":   {object: metav1.ObjectMeta{Labels: map[string]string{RancherClusterLabel: "c-abcde"}, Annotations: map[string]string{ImportedFromAnnotation: "prod"}}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +75,9 @@ func TestRelationOf(t *testing.T) {
 		"unknown UID, younger":  {fleet: metav1.ObjectMeta{ManagedFields: caapf, CreationTimestamp: metav1.NewTime(noon.Add(time.Second))}, want: Own},
 		"ours, but another's":   {fleet: metav1.ObjectMeta{Labels: ours, Annotations: map[string]string{ImportedFromAnnotation: "other"}}, want: Foreign, why: true},
 		"owned by another":      {fleet: metav1.ObjectMeta{Labels: ours, OwnerReferences: []metav1.OwnerReference{owner("other", "lives")}}, want: Foreign, why: true},
-		"handed over":           {fleet: metav1.ObjectMeta{Annotations: map[string]string{AdoptAnnotation: "true"}}, want: HandedOver},
+		"Rancher's, with our label": {fleet: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(noon),
+			Labels: map[string]string{RancherClusterLabel: "c-abcde", ManagedByLabel: ManagedBy}}, want: Foreign, why: true},
+		"handed over": {fleet: metav1.ObjectMeta{Annotations: map[string]string{AdoptAnnotation: "true"}}, want: HandedOver},
 		"handed over, another Cluster owns it": {fleet: metav1.ObjectMeta{Annotations: map[string]string{AdoptAnnotation: "true"},
 			OwnerReferences: []metav1.OwnerReference{owner("other", "lives")}}, want: Foreign, why: true},
 		"handed over, another Cluster is noted": {fleet: metav1.ObjectMeta{Annotations: map[string]string{AdoptAnnotation: "true",
