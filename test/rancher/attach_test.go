@@ -108,7 +108,7 @@ func TestWaitsThenAttaches(t *testing.T) {
 	fleet.Spec.TemplateValues, fleet.Spec.ClientID = nil, "" // Fleet draws a clientID.
 	g.Expect(fleet.Spec).To(Equal(want.Spec), "Rancher's fields")
 	g.Expect(fleet.Finalizers).To(HaveEach(HavePrefix("fleet.cattle.io/")), "Fleet's own")
-	g.Expect(fleet.OwnerReferences).To(HaveLen(1))
+	g.Expect(fleet.OwnerReferences).To(BeEmpty())
 
 	// The Cluster shows the state that Fleet reports.
 	before := d.fleet(g)

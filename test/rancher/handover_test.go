@@ -63,11 +63,12 @@ func TestHandOver(t *testing.T) {
 	g.Eventually(object(".data.from")).Should(Equal("workspace"))
 	g.Expect(object(".metadata.uid")()).To(Equal(uid))
 
-	// And back. Rancher's garbage is collected, and with its Fleet Cluster goes what Fleet has deployed through it.
+	// And back. Rancher deletes its Fleet Cluster, and with that goes what Fleet has deployed through it.
 	keeps(workspace)
 	patch(g, cluster, fmt.Sprintf(`{"metadata":{"labels":{%q:"false"}}}`, player.AutoImport))
 	goes(g, d.Management)
 	goes(g, d.Provisioning)
+	g.Expect(admin.Delete(ctx, d.fleet(g))).To(Succeed())
 	willReport(g, cluster, "True Imported")
 	g.Expect(isGone(d.FleetCluster())()).To(BeTrue())
 	g.Eventually(object(".data.from")).Should(Equal("team"))

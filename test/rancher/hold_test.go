@@ -30,7 +30,6 @@ func TestLetGoWhilePaused(t *testing.T) {
 	g.Expect(d.fleet(g).Annotations).NotTo(HaveKey(managementAnnotation))
 	patch(g, d.Cluster, `{"spec":{"paused":true},"metadata":{"annotations":{"imported":"true"}}}`)
 	willReport(g, d.Cluster, "True Paused")
-	patch(g, d.fleet(g), `{"metadata":{"ownerReferences":null}}`)
 	goes(g, d.Management)
 	goes(g, d.Provisioning)
 	patch(g, d.Cluster, `{"spec":{"paused":false}}`)

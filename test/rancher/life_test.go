@@ -122,8 +122,9 @@ func TestManagementClusterDeleted(t *testing.T) {
 			willReport(g, imports(g, d.Cluster, workspace).Cluster, "True Attached")
 			continue
 		}
-		// The garbage collector deletes Rancher's Fleet Cluster, because its owner is gone. Until then the syncer
-		// makes none.
+		// Rancher deletes its Fleet Cluster after the provisioning Cluster. Until then the syncer makes none.
+		willReport(g, d.Cluster, "False WaitingForRancher", "may still run")
+		g.Expect(admin.Delete(ctx, d.fleet(g))).To(Succeed())
 		willReport(g, d.Cluster, "True Imported")
 		g.Expect(isGone(d.FleetCluster())()).To(BeTrue())
 		g.Expect(ownFleetCluster(g, d.Cluster).CreationTimestamp.Time).NotTo(BeZero())
@@ -137,7 +138,6 @@ func TestLeftBehindFleetCluster(t *testing.T) {
 	g := NewWithT(t)
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
 	d := attachedCluster(g, namespace, workspace, "one")
-	patch(g, d.fleet(g), `{"metadata":{"ownerReferences":null}}`)
 	patch(g, d.Cluster, `{"metadata":{"annotations":{"imported":"true"}}}`)
 	goes(g, d.Management)
 	goes(g, d.Provisioning)
@@ -246,7 +246,6 @@ func TestRancherGoesAndComes(t *testing.T) {
 	namespace, workspace := newNamespace(g, "team", nil), newNamespace(g, "workspace", nil)
 	d := attachedCluster(g, namespace, workspace, "one")
 	patch(g, d.Management, `{"metadata":{"finalizers":null}}`)
-	patch(g, d.fleet(g), `{"metadata":{"ownerReferences":null}}`)
 	waiting := newCluster(g, namespace, "two", "", "", marked())
 	willReport(g, waiting, "False WaitingForRancher")
 	t.Cleanup(func() { g.Expect(env.ApplyCRDs(ctx, player.CRDs())).To(Succeed()) })

@@ -21,6 +21,9 @@ import (
 // attachments, and none.
 var fieldManagers = []string{"addon-provider-fleet", "one-addon-provider-fleet", manager, ""}
 
+// owner is an owner reference that a thief may write.
+const owner = `{"apiVersion":"v1","kind":"ConfigMap","name":"mine","uid":"mine"}`
+
 // refused are merge patches of a Fleet Cluster of Rancher's that the policy refuses, each with the field that the
 // message names.
 var refused = map[string]string{
@@ -31,7 +34,7 @@ var refused = map[string]string{
 	`{"metadata":{"annotations":{"fleet.addons.cluster.x-k8s.io/adopt":"true"}}}`: "fleet.addons.cluster.x-k8s.io/adopt",
 	`{"metadata":{"finalizers":["example.com/mine"]}}`:                            "finalizers",
 	`{"metadata":{"finalizers":null}}`:                                            "finalizers",
-	`{"metadata":{"ownerReferences":null}}`:                                       "owners",
+	`{"metadata":{"ownerReferences":[` + owner + `]}}`:                            "owners",
 	`{"metadata":{"labels":{"region":"us"}}}`:                                     "another client has set",
 	`{"metadata":{"labels":{"region":null}}}`:                                     "another client has set",
 	`{"metadata":{"managedFields":[{}]}}`:                                         "another client has set",
@@ -137,7 +140,11 @@ func TestTakenName(t *testing.T) {
 	body := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"hostNetwork":true},"metadata":{"annotations":{"fleet.addons.cluster.x-k8s.io/adopt":null}}}`))
 	g.Expect(thief.Patch(ctx, d.fleet(g), body)).To(Succeed())
 	g.Expect(thief.Patch(ctx, d.fleet(g), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"hostNetwork":false}}`)))).
-		To(MatchError(ContainSubstring("hostNetwork")), "Rancher owns it")
+		To(MatchError(ContainSubstring("hostNetwork")), "Rancher applies it")
+	patch(g, d.fleet(g), fmt.Sprintf(`{"metadata":{"annotations":{"objectset.rio.cattle.io/owner-gvk":null},"ownerReferences":[
+		{"apiVersion":"provisioning.cattle.io/v1","kind":"Cluster","name":%q,"uid":%q}]}}`, d.Provisioning.GetName(), d.Provisioning.GetUID()))
+	g.Expect(thief.Patch(ctx, d.fleet(g), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"hostNetwork":false}}`)))).
+		To(MatchError(ContainSubstring("hostNetwork")), "Rancher's provisioning Cluster owns it")
 	patch(g, d.fleet(g), `{"metadata":{"ownerReferences":null}}`)
 	g.Expect(thief.Patch(ctx, d.fleet(g), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"hostNetwork":false}}`)))).To(Succeed())
 }

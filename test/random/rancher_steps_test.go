@@ -8,9 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/fixture"
@@ -131,10 +129,6 @@ func (s *rancherScene) applies(d *downstream) error {
 		d.Labels["region"] = fmt.Sprint(s.steps)
 	}
 	want := d.FleetCluster()
-	want.OwnerReferences = []metav1.OwnerReference{{
-		APIVersion: "provisioning.cattle.io/v1", Kind: "Cluster", Name: d.Provisioning.GetName(), UID: d.Provisioning.GetUID(),
-		Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(false),
-	}}
 	s.mu.Lock()
 	d.wants = append(d.wants, want)
 	s.mu.Unlock()
@@ -200,27 +194,17 @@ func (s *rancherScene) deletesManagement(d *downstream) error {
 	s.listen(oneOf(s.rng, 0, 3))
 	now := s.factsOf(d)
 	isKnown := now.fleet != nil && now.isAttached
-	if now.fleet != nil && isKnown && s.rng.IntN(3) == 0 {
-		s.mu.Lock()
-		left := d.wants[len(d.wants)-1].DeepCopy()
-		left.OwnerReferences = nil
-		d.wants = append(d.wants, left)
-		s.mu.Unlock()
-		if err := s.Patch(ctx, now.fleet.DeepCopy(), `{"metadata":{"ownerReferences":null}}`); err != nil {
-			return err
-		}
-	} else if now.fleet != nil && !isKnown {
+	if now.fleet != nil && !isKnown {
 		if err := s.deletesFleet(d); err != nil {
 			return err
 		}
 	}
-	return s.removesRanchers(d)
+	return s.removesRanchers(d, isKnown && s.rng.IntN(3) == 0)
 }
 
-// removesRanchers plays Turtles and Rancher: they let the management Cluster go, and delete the provisioning Cluster.
-// It also plays the garbage collector, which learns of Rancher's kinds half a minute after they appear, and deletes the
-// Fleet Cluster with its owner.
-func (s *rancherScene) removesRanchers(d *downstream) error {
+// removesRanchers plays Turtles and Rancher: they let the management Cluster go, delete the provisioning Cluster, and
+// delete the Fleet Cluster, or leave it behind.
+func (s *rancherScene) removesRanchers(d *downstream, leaves bool) error {
 	effect := func(f *facts) { f.isManaged, f.isDeleting, f.isExternal, f.isReady = false, false, false, false }
 	if err := s.change(d, effect, func() error { return s.Goes(ctx, d.Management.DeepCopy()) }); err != nil {
 		return err
@@ -229,9 +213,7 @@ func (s *rancherScene) removesRanchers(d *downstream) error {
 	if d.Provisioning == nil {
 		return nil
 	}
-	now := s.factsOf(d)
-	isOwned := now.fleet != nil && len(d.wants[len(d.wants)-1].OwnerReferences) > 0
-	if err := s.Goes(ctx, d.Provisioning.DeepCopy()); err != nil || !isOwned {
+	if err := s.Goes(ctx, d.Provisioning.DeepCopy()); err != nil || leaves {
 		return err
 	}
 	return s.deletesFleet(d)
@@ -253,7 +235,7 @@ func (s *rancherScene) deletesCluster(d *downstream) error {
 	}
 	s.listen(oneOf(s.rng, 0, 3))
 	if s.factsOf(d).isManaged {
-		if err := s.removesRanchers(d); err != nil {
+		if err := s.removesRanchers(d, false); err != nil {
 			return err
 		}
 	}

@@ -72,7 +72,7 @@ func (p *Player) applier() (apply.Apply, error) {
 	p.once.Do(func() {
 		made, err := apply.NewForConfig(p.Config)
 		if p.broken = err; err == nil {
-			p.wrangler = made.WithDynamicLookup().WithSetID("fleet-cluster").WithSetOwnerReference(true, false).WithRateLimiting(1000)
+			p.wrangler = made.WithDynamicLookup().WithSetID("fleet-cluster").WithRateLimiting(1000)
 		}
 	})
 	return p.wrangler, p.broken
