@@ -189,17 +189,25 @@ func BesideRancher(in settings.Cluster, cluster metav1.Object, namespaceLabels m
 	fleet, wrong := fleetClusterOf(management, provisioning, rancher)
 	noted := ManagementNotedOn(cluster)
 	_, keeps := cluster.GetLabels()[KeepAgentLabel]
+	note := cmp.Or(management.Name, noted)
+	if noted != "" && noted != note && leftOf(noted, rancher) != "" {
+		note = noted // There is one note, and nothing else says that an agent of the earlier one may still run.
+	}
 	beside := Beside{
-		Way: Wait, Fleet: fleet, Management: cmp.Or(management.Name, noted),
+		Way: Wait, Fleet: fleet, Management: note,
 		RemovesAgent: management.Name != "" && management.Ready && !management.Migrated && !keeps,
+	}
+	left := fleet
+	if management.ExternallyManaged {
+		left = cmp.Or(left, firstOf(management, rancher))
 	}
 	switch {
 	case mode == addonsv1.RancherImport:
 		beside.Way, beside.Management = Import, ""
 	case waits != "":
 		beside.For = waits
-	case management.ExternallyManaged && fleet.Name != "":
-		beside.For = fmt.Sprintf("Fleet Cluster %q of Rancher to go: management Cluster %q is externally managed now", fleet, management.Name)
+	case management.ExternallyManaged && left.Name != "":
+		beside.For = fmt.Sprintf("Fleet Cluster %q of Rancher to go: management Cluster %q is externally managed now", left, management.Name)
 	case management.Name == "" || management.ExternallyManaged:
 		if beside.For = leftOf(noted, rancher); beside.For == "" {
 			beside.Way, beside.Management, beside.Left = Import, "", noted
@@ -218,6 +226,14 @@ func BesideRancher(in settings.Cluster, cluster metav1.Object, namespaceLabels m
 		beside.For = fmt.Sprintf("Rancher to make the Fleet Cluster of management Cluster %q in workspace %q", management.Name, management.Workspace)
 	}
 	return beside
+}
+
+// firstOf returns a Fleet Cluster of a management Cluster, in whatever workspace; zero if there is none.
+func firstOf(management Management, rancher RancherObjects) types.NamespacedName {
+	if all := rancher.FleetClustersOf(management.Name); len(all) > 0 {
+		return all[0]
+	}
+	return types.NamespacedName{}
 }
 
 // leftOf says what a Cluster waits for after Rancher has let go of it; empty if nothing is left of the

@@ -198,7 +198,10 @@ func TestBesideRancher(t *testing.T) {
 		"noted, in another workspace": {world: imported(func(w *world) {
 			w.managements[0].ExternallyManaged, w.managements[0].Workspace = true, ""
 			w.noted("c-abcde")
-		}), way: Wait, waits: "may still run"},
+		}), way: Wait, waits: "externally managed now"},
+		"externally managed, never noted": {world: imported(func(w *world) {
+			w.managements[0].ExternallyManaged, w.managements[0].Workspace = true, ""
+		}), way: Wait, waits: "externally managed now"},
 		"noted, it never was in Rancher":    {world: imported(func(w *world) { w.cluster.Labels, w.cluster.Finalizers = nil, nil; w.noted("c-abcde") }), way: Wait, waits: ManagementAnnotation},
 		"noted, mode Import":                {world: imported(func(w *world) { w.mode, w.managements = addonsv1.RancherImport, nil; w.noted("c-abcde") }), fleet: types.NamespacedName{}},
 		"noted, nothing has such a name":    {world: imported(func(w *world) { *w = world{}; w.noted("not a name/at all") })},
@@ -224,6 +227,26 @@ func TestBesideRancher(t *testing.T) {
 				t.Errorf("got %+v; want %q, %s, waiting for %q", got, test.way, test.fleet, test.waits)
 			}
 		})
+	}
+}
+
+// The note names an earlier management Cluster until nothing of that one is left.
+func TestNoteOfAnEarlierManagementCluster(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*world)
+		want   string
+	}{
+		"nothing is left": {func(*world) {}, "c-abcde"},
+		"its Fleet Cluster is left": {func(w *world) {
+			w.fleets = append(w.fleets, metav1.ObjectMeta{Namespace: "ws", Name: "c-older", Labels: map[string]string{RancherClusterLabel: "c-older"}})
+		}, "c-older"},
+		"it is left itself": {func(w *world) { w.managements = append(w.managements, Management{Name: "c-older"}) }, "c-older"},
+	} {
+		w := imported(test.change)
+		w.noted("c-older")
+		if got := BesideRancher(settings.Default().Cluster, &w.cluster, nil, w); got.Way != Attach || got.Management != test.want {
+			t.Errorf("%s: %s, and the note is %q, want %q", name, got.Way, got.Management, test.want)
+		}
 	}
 }
 
