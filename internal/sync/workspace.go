@@ -11,6 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -212,10 +213,16 @@ func attachedCluster(object client.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-// rancherFleetCluster passes Rancher's Fleet Clusters.
-var rancherFleetCluster = predicate.NewPredicateFuncs(func(object client.Object) bool {
+// rancherFleetCluster passes Rancher's Fleet Clusters, and those that were Rancher's until now.
+var rancherFleetCluster = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return isRanchers(e.Object) },
+	UpdateFunc: func(e event.UpdateEvent) bool { return isRanchers(e.ObjectOld) || isRanchers(e.ObjectNew) },
+	DeleteFunc: func(e event.DeleteEvent) bool { return isRanchers(e.Object) },
+}
+
+func isRanchers(object client.Object) bool {
 	return object.GetLabels()[stamp.RancherClusterLabel] != ""
-})
+}
 
 // clustersOfFleetCluster returns the CAPI Clusters that a Fleet Cluster of Rancher concerns.
 func (r *rancher) clustersOfFleetCluster(ctx context.Context, object client.Object) []reconcile.Request {
