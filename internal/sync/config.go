@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -18,6 +19,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -66,6 +68,8 @@ type configReconciler struct {
 	watchFilter string
 	// installer and helm report whether the installer and the program for HelmChartProxies run.
 	installer, helm *presence
+	// namespaces are those that the Client reads; empty for all.
+	namespaces map[string]cache.Config
 
 	// missing names the kinds that are not served, as of the last check.
 	missing string
@@ -262,7 +266,7 @@ func (r *configReconciler) status(in *settings.InForce, asks, installerMissing b
 		imported.Status, imported.Reason, imported.Message = last.Status, last.Reason, last.Message
 	}
 
-	conditions := []metav1.Condition{r.apisAvailable(), configValid(in.Invalid), imported}
+	conditions := []metav1.Condition{r.apisAvailable(), configValid(errors.Join(in.Invalid, r.unread(in.Mappings))), imported}
 	var others []metav1.Condition
 	if asks {
 		available := installerAvailable(installerMissing)
@@ -304,12 +308,36 @@ func (r *configReconciler) classes(ctx context.Context) (*int32, error) {
 	return &count, nil
 }
 
+// unread returns an error that names the mappings of spec.rancher.bundleMappings that the flag
+// --namespace keeps the syncer from reading; nil if there are none.
+func (r *configReconciler) unread(asked []types.NamespacedName) error {
+	var names []string
+	for _, key := range asked {
+		if !r.reads(key) {
+			names = append(names, key.String())
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	return fmt.Errorf("spec.rancher.bundleMappings: the flag --namespace of the syncer leaves out the namespace or the workspace of %s", strings.Join(names, ", "))
+}
+
+// reads reports whether the Client reads a mapping and the Fleet Clusters that it reaches.
+func (r *configReconciler) reads(key types.NamespacedName) bool {
+	return isRead(r.namespaces, key.Namespace) && isRead(r.namespaces, key.Name)
+}
+
 // mappings counts, for each mapping into a workspace of Rancher that is in force, the Fleet Clusters
 // that it reaches.
 func (r *configReconciler) mappings(ctx context.Context, asked []types.NamespacedName) (reached []addonsv1.BundleMappingStatus, err error) {
+	inWorkspace := map[string]int32{}
 	for _, key := range asked {
 		if r.missing != "" {
 			break
+		}
+		if !r.reads(key) {
+			continue
 		}
 		var mapping fleetv1.BundleNamespaceMapping
 		if err := r.Get(ctx, key, &mapping, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
@@ -320,11 +348,16 @@ func (r *configReconciler) mappings(ctx context.Context, asked []types.Namespace
 		if !stamp.IsOurs(&mapping) || !isLive(&mapping) {
 			continue
 		}
-		var clusters fleetv1.ClusterList
-		if err := r.List(ctx, &clusters, client.InNamespace(key.Name), client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("listing Fleet Clusters: %w", err)
+		count, counted := inWorkspace[key.Name]
+		if !counted {
+			var clusters fleetv1.ClusterList
+			if err := r.List(ctx, &clusters, client.InNamespace(key.Name), client.UnsafeDisableDeepCopy); err != nil {
+				return nil, fmt.Errorf("listing Fleet Clusters: %w", err)
+			}
+			count = int32(len(clusters.Items))
+			inWorkspace[key.Name] = count
 		}
-		reached = append(reached, addonsv1.BundleMappingStatus{Namespace: key.Namespace, Workspace: key.Name, Clusters: int32(len(clusters.Items))})
+		reached = append(reached, addonsv1.BundleMappingStatus{Namespace: key.Namespace, Workspace: key.Name, Clusters: count})
 	}
 	return reached, nil
 }

@@ -18,6 +18,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -91,16 +92,20 @@ func (r *mappingReconciler) setUp(c *common) error {
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.ofCluster(use.mapping)), builder.WithPredicates(afterStart, specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.ofFleetCluster(use.mapping)), builder.WithPredicates(afterStart, useNews)).
 		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allMappings), builder.WithPredicates(afterStart, settingsNews)).
-		Watches(&addonsv1.FleetAddonConfig{}, enqueue(askedMappings), builder.WithPredicates(settingsNews)).
+		Watches(&addonsv1.FleetAddonConfig{}, enqueue(askedMappings(c.Options.Cache.DefaultNamespaces)), builder.WithPredicates(settingsNews)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.inNamespace(use.mapping)), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Channel(c.missed.Mappings, &handler.EnqueueRequestForObject{})).
 		Complete(patient{r})
 }
 
 // askedMappings returns the mappings into workspaces of Rancher that a FleetAddonConfig asks for. No
-// Cluster asks for them, so they are enqueued at startup, too.
-func askedMappings(_ context.Context, config client.Object) []reconcile.Request {
-	return requests(settings.MappingsOf(config.(*addonsv1.FleetAddonConfig))...)
+// Cluster asks for them, so they are enqueued at startup, too. It leaves out those that cannot be read.
+func askedMappings(namespaces map[string]cache.Config) handler.MapFunc {
+	return func(_ context.Context, config client.Object) []reconcile.Request {
+		return requests(slices.DeleteFunc(settings.MappingsOf(config.(*addonsv1.FleetAddonConfig)), func(key types.NamespacedName) bool {
+			return !isRead(namespaces, key.Namespace)
+		})...)
+	}
 }
 
 // Reconcile restores one mapping, or retires and then deletes it. The mappings that Clusters need are

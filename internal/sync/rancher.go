@@ -355,8 +355,13 @@ func (o *rancherObjects) FleetClustersOf(management string) (keys []types.Namesp
 
 // Reads reports whether the flag --namespace lets the syncer read a namespace.
 func (o *rancherObjects) Reads(namespace string) bool {
-	_, found := o.namespaces[namespace]
-	return found || len(o.namespaces) == 0
+	return isRead(o.namespaces, namespace)
+}
+
+// isRead reports whether a namespace is one of these, which stand for all if there are none.
+func isRead(namespaces map[string]cache.Config, namespace string) bool {
+	_, found := namespaces[namespace]
+	return found || len(namespaces) == 0
 }
 
 // IsThere reports whether Rancher's CRD exists.

@@ -59,9 +59,9 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	}
 	status := &configReconciler{
 		Client: mgr.GetClient(), settings: settings.NewReader(mgr.GetClient()), tally: tally, gate: gate, now: time.Now,
-		watchFilter: options.WatchFilter,
-		installer:   newPresence(mgr.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.InstallerLease),
-		helm:        newPresence(mgr.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.HelmLease),
+		watchFilter: options.WatchFilter, namespaces: options.Cache.DefaultNamespaces,
+		installer: newPresence(mgr.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.InstallerLease),
+		helm:      newPresence(mgr.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.HelmLease),
 	}
 	return status.setUp(mgr)
 }

@@ -1,0 +1,67 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
+)
+
+// A mapping that the flag --namespace keeps the syncer from reading is reported, and fails nothing else. The Fleet
+// Clusters of a workspace are listed once, however many namespaces are open to it.
+func TestBundleMappingsThatAreNotRead(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespaces := map[string]cache.Config{"one": {}, "two": {}, "ws": {}}
+	objects := []client.Object{&fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "a"}}}
+	asked := []types.NamespacedName{{Namespace: "one", Name: "ws"}, {Namespace: "two", Name: "ws"}, {Namespace: "other", Name: "ws"}, {Namespace: "one", Name: "elsewhere"}}
+	for _, key := range asked {
+		objects = append(objects, desired.Mapping(key.Namespace, key.Name))
+	}
+	lists, unknown := 0, errors.New("unknown namespace for the cache")
+	r := &configReconciler{namespaces: namespaces, Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+			if _, found := namespaces[key.Namespace]; !found {
+				return unknown
+			}
+			return c.Get(ctx, key, object, options...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			lists++
+			if _, found := namespaces[(&client.ListOptions{}).ApplyOptions(options).Namespace]; !found {
+				return unknown
+			}
+			return c.List(ctx, list, options...)
+		},
+	}).Build()}
+	got, err := r.mappings(t.Context(), asked)
+	want := []addonsv1.BundleMappingStatus{{Namespace: "one", Workspace: "ws", Clusters: 1}, {Namespace: "two", Workspace: "ws", Clusters: 1}}
+	if err != nil || !slices.Equal(got, want) || lists != 1 {
+		t.Errorf("got %v, %v, in %d lists", got, err, lists)
+	}
+
+	r.tally, r.now = NewTally(), time.Now
+	status := r.status(&settings.InForce{Settings: settings.Settings{Mappings: asked}, Config: &addonsv1.FleetAddonConfig{}}, false, false, nil)
+	for _, condition := range status.Conditions {
+		if condition.Type == ConfigValidCondition && (condition.Status != metav1.ConditionFalse || condition.Message !=
+			"spec.rancher.bundleMappings: the flag --namespace of the syncer leaves out the namespace or the workspace of other/ws, one/elsewhere") {
+			t.Errorf("got %+v", condition)
+		}
+	}
+}
