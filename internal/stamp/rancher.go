@@ -42,6 +42,9 @@ const (
 	// RancherClusterLabel on Rancher's Fleet Cluster holds the name of its management Cluster.
 	RancherClusterLabel = "management.cattle.io/cluster-name"
 
+	// ApplierAnnotation is on every object that Rancher applies for another. It sets no owner reference.
+	ApplierAnnotation = "objectset.rio.cattle.io/owner-gvk"
+
 	// The labels of a management Cluster that name its CAPI Cluster.
 	managementOwnerLabel          = "cluster-api.cattle.io/capi-cluster-owner"
 	managementOwnerNamespaceLabel = "cluster-api.cattle.io/capi-cluster-owner-ns"

@@ -350,3 +350,24 @@ func TestForgedGroup(t *testing.T) {
 		})
 	}
 }
+
+// A Fleet Cluster of Rancher's that a person hands over loses the mark by which the policy muster-syncer-fleet knows
+// Rancher's. With it, the policy would refuse the next write.
+func TestHandedOverByRancher(t *testing.T) {
+	s := newScene(t, "standard", "classes", nil)
+	fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "team", Name: "prod", Labels: map[string]string{stamp.RancherClusterLabel: "c-abcde"},
+		Annotations: map[string]string{stamp.AdoptAnnotation: "true", stamp.ApplierAnnotation: "provisioning.cattle.io/v1, Kind=Cluster", "note": "x"},
+	}}
+	if err := s.direct.Create(t.Context(), fleet); err != nil {
+		t.Fatal(err)
+	}
+	s.reconcile(t)
+	if err := s.direct.Get(t.Context(), s.key, fleet); err != nil {
+		t.Fatal(err)
+	}
+	_, isMarked := fleet.Annotations[stamp.ApplierAnnotation]
+	if isMarked || !stamp.IsOurs(fleet) || fleet.Annotations[stamp.ImportedFromAnnotation] != "prod" || fleet.Annotations["note"] != "x" {
+		t.Errorf("got %v", fleet.Annotations)
+	}
+}

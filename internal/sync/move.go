@@ -69,6 +69,9 @@ func (r *clusterReconciler) takeOver(ctx context.Context, s *scope) error {
 		stamp.AdoptAnnotation: nil, stamp.ReleasedAnnotation: nil,
 		stamp.ImportedFromAnnotation: s.cluster.Name, stamp.ImportedUIDAnnotation: nil,
 	}
+	if s.relation == stamp.HandedOver {
+		annotations[stamp.ApplierAnnotation] = nil // A Rancher that still applies it sets this again.
+	}
 	metadata := map[string]any{"annotations": annotations}
 	// All other owners of this kind are Clusters that no longer exist.
 	owners := slices.DeleteFunc(slices.Clone(s.fleet.OwnerReferences), stamp.IsCluster)
