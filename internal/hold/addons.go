@@ -123,10 +123,12 @@ func (m *Memory) compare(of Hold, addOn AddOn, handed bool) {
 	if addOn.ByFleet && !m.unhanded.IsZero() {
 		since = m.unhanded
 	}
-	// A change within the second in which the hold began is known only by comparison.
+	// Times have seconds. What Fleet changed in that second is known only by comparison. A HelmChartProxy is rendered within
+	// milliseconds, often before the first look, and what it rendered before that is not deployed yet.
+	isLater := addOn.Changed.After(since) || !addOn.ByFleet && addOn.Changed.Equal(since)
 	if addOn.ByFleet && !handed {
 		m.first[addOn.Name] = addOn.ID
-	} else if first, known := m.first[addOn.Name]; !known || first != addOn.ID || addOn.Changed.After(since) {
+	} else if first, known := m.first[addOn.Name]; !known || first != addOn.ID || isLater {
 		m.changed[addOn.Name] = true
 	}
 }

@@ -169,7 +169,9 @@ func TestMemory(t *testing.T) {
 		"changes":                    {of, []look{{0, all(true, ready("1", settle)), "waits"}, {time.Second, all(true, busy), "waits"}, {time.Hour, all(true, busy), "waits"}, {1, all(true, ready("2", settle)), "changed"}}},
 		"another changes":            {of, []look{{0, all(true, ready("1", settle)), "waits"}, {settle - 1, all(true, ready("1", settle), AddOn{Name: "b", ID: "1", Ready: true}), "waits"}, {1, all(true, ready("1", settle), AddOn{Name: "b", ID: "1", Ready: true}), "changed"}}},
 		"changed before it was seen": {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, Changed: noon.Add(time.Second)}), "changed"}}},
-		"changed before the hold":    {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, Changed: noon}), "waits"}}},
+		"changed before the hold":    {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, Changed: noon.Add(-time.Second)}), "waits"}}},
+		"changed in the same second": {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, Changed: noon}), "changed"}}},
+		"by Fleet":                   {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, Changed: noon, ByFleet: true}), "waits"}}},
 		"broken all the time":        {of, []look{{0, all(true, AddOn{Name: "a", ID: "1"}), "waits"}, {time.Hour, all(true, AddOn{Name: "a", ID: "1"}), "waits"}}},
 		"changed before Fleet had the version": {of, []look{
 			{0, all(false, AddOn{Name: "a", ID: "1", Ready: true, Patience: settle, ByFleet: true}), "waits"},
