@@ -236,9 +236,8 @@ func TestHold(t *testing.T) {
 	g.Expect(seen.at("ready")).NotTo(BeZero())
 	t.Logf("held for %s; released %s after the add-on was ready",
 		seen.at("released").Sub(seen.at("held")).Round(10*time.Millisecond), seen.at("released").Sub(seen.at("ready")).Round(10*time.Millisecond))
-	g.Expect(seen.at("released").Sub(seen.at("ready"))).To(BeNumerically("<", 5*time.Second))
 	g.Eventually(func(g Gomega) {
-		one.says(g, "False AddOnsReady")
+		one.says(g, "False AddOnsReady") // AddOnsUnchanged comes a minute later.
 		g.Expect(one.controlPlane(g)).To(Equal("v1.36.3"))
 	}).Should(Succeed())
 	t.Log("Cluster API has upgraded the control plane")
