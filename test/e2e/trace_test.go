@@ -235,7 +235,7 @@ spec: {clientID: %s, templateValues: %s}
 	g.Expect(got.Verdict).To(Equal(trace.NotTargeted))
 	g.Expect(got.FailedStep).To(Equal(trace.StepNamespace))
 	g.Expect(got.Deployed).NotTo(BeNil(), "Fleet does not watch mappings")
-	_, command, found := strings.Cut(got.Do, "To have it do so now: ")
+	_, command, found := strings.Cut(got.Do, "To make Fleet look now: ")
 	g.Expect(found).To(BeTrue(), got.Do)
 	shell, err := fixture.NewShell(env, t.TempDir(), t.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())

@@ -276,7 +276,7 @@ func TestConfigIsExplained(t *testing.T) {
 	for _, part := range []string{
 		"GROUP:      addons.cluster.x-k8s.io", "KIND:       FleetAddonConfig", "cluster specifies which CAPI Clusters are imported into Fleet",
 		"selector\t<Object>", "selector limits the import to CAPI Clusters with matching labels",
-		"naming\t<Object>", "A change affects Clusters imported afterwards only", "enum: Keep, Delete",
+		"naming\t<Object>", "affects only Clusters that are imported afterwards", "enum: Keep, Delete",
 	} {
 		g.Expect(out).To(ContainSubstring(part))
 	}
@@ -370,7 +370,7 @@ func TestNamedAuthorities(t *testing.T) {
 	g := NewWithT(t)
 	noConfig(t)
 	namespace := newNamespace(t, g, "ca", nil)
-	const unread = "%s %s/fleet-ca is not checked, as Muster may not read it"
+	const unread = "%s %s/fleet-ca is not checked, because Muster may not read it"
 	withCA := func(kind, name string) string {
 		return configYAML(fmt.Sprintf(`{config: {server: {custom: {apiServerUrl: "https://a", apiServerCaConfigRef: {kind: %s, namespace: %s, name: %s}}}}}`, kind, namespace, name))
 	}
