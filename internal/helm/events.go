@@ -10,7 +10,6 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -83,7 +82,7 @@ func itself(_ context.Context, object client.Object) []reconcile.Request {
 
 // ownerOf returns the HelmChartProxy of a HelmReleaseProxy.
 func ownerOf(_ context.Context, release client.Object) []reconcile.Request {
-	if owner := metav1.GetControllerOf(release); owner != nil && proxy.IsProxy(*owner) {
+	if owner := plan.OwnerOf(release); owner != nil {
 		return one(release.GetNamespace(), owner.Name)
 	}
 	return nil

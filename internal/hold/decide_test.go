@@ -114,7 +114,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// A condition that is told once is not told differently the next time.
+// Without a change, the second decision gives the same condition as the first.
 func TestDecideIsSteady(t *testing.T) {
 	told := []*metav1.Condition{nil}
 	for range 3 {

@@ -228,7 +228,7 @@ var (
 
 	upgradeHolds = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "muster_upgrade_holds_total",
-		Help: "Upgrades of CAPI Clusters that were held, or were to be, by how the hold ended: the reason of the condition FleetUpgradeHeld.",
+		Help: "Upgrades of CAPI Clusters that Muster held, or should have held, by how the hold ended: the reason of the condition FleetUpgradeHeld.",
 	}, []string{"end"})
 )
 

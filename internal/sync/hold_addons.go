@@ -176,9 +176,9 @@ type releaseRound struct {
 // proxyOf returns the HelmChartProxy of a HelmReleaseProxy; nil without one that selects the Cluster. Anyone who may write
 // HelmReleaseProxies somewhere could hold the upgrade.
 func (r *releaseRound) proxyOf(ctx context.Context, release *addonsv1.HelmReleaseProxy) (*addonsv1.HelmChartProxy, error) {
-	owner := metav1.GetControllerOf(release)
+	owner := plan.OwnerOf(release)
 	isMuster := controllerutil.ContainsFinalizer(release, plan.Finalizer) // Else, cluster-api-addon-provider-helm installs it.
-	if owner == nil || owner.Kind != "HelmChartProxy" || owner.APIVersion != addonsv1.GroupVersion.String() || !isMuster {
+	if owner == nil || !isMuster {
 		return nil, nil
 	}
 	key := types.NamespacedName{Namespace: release.Namespace, Name: owner.Name}

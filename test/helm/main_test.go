@@ -47,21 +47,7 @@ func prepare(s *stack.Stack) (err error) {
 		return err
 	}
 	charts = repository.New()
-	if err := s.StartHostProvider(ctx); err != nil {
-		return err
-	}
-	if err := s.StartHelm(ctx); err != nil {
-		return err
-	}
-	for _, namespace := range []string{"classes", team} {
-		if err := s.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", namespace)); err != nil {
-			return err
-		}
-	}
-	if err := s.Apply(ctx, s.HostClusterClass("classes", "standard")); err != nil {
-		return err
-	}
-	if err := s.WaitForClusterClass(ctx, "classes", "standard"); err != nil {
+	if err := fixture.HelmOnHost(ctx, s, team); err != nil {
 		return err
 	}
 	for i, its := range []cluster{one, two} {

@@ -4,7 +4,6 @@ package hold
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -42,19 +41,5 @@ func prepare(s *stack.Stack) (err error) {
 		return err
 	}
 	charts = repository.New()
-	if err := s.StartHostProvider(ctx); err != nil {
-		return err
-	}
-	if err := s.StartHelm(ctx); err != nil {
-		return err
-	}
-	for _, namespace := range []string{"classes", team} {
-		if err := s.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", namespace)); err != nil {
-			return err
-		}
-	}
-	if err := s.Apply(ctx, s.HostClusterClass("classes", "standard")); err != nil {
-		return err
-	}
-	return s.WaitForClusterClass(ctx, "classes", "standard")
+	return fixture.HelmOnHost(ctx, s, team)
 }

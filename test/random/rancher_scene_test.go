@@ -113,7 +113,7 @@ func (s *rancherScene) change(d *downstream, effect func(*facts), do func() erro
 func (s *rancherScene) play(steps int) error {
 	for s.steps < steps && s.violated() == nil {
 		d := s.all[s.rng.IntN(len(s.all))]
-		step := rancherSteps[drawWeighted(s.rng, rancherSteps)]
+		step := drawWeighted(s.rng, rancherSteps, func(its rancherStep) int { return its.weight })
 		if !step.can(s.factsOf(d), d) {
 			continue
 		}

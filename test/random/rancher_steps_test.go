@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -54,20 +53,6 @@ var rancherSteps = []rancherStep{
 func hasCluster(f facts, _ *downstream) bool { return f.cluster != nil }
 func isLive(f facts) bool                    { return f.cluster != nil && f.isManaged && !f.isDeleting }
 func nothing(*facts)                         {}
-
-func drawWeighted(rng *rand.Rand, steps []rancherStep) int {
-	total := 0
-	for _, step := range steps {
-		total += step.weight
-	}
-	pick := rng.IntN(total)
-	for i, step := range steps {
-		if pick -= step.weight; pick < 0 {
-			return i
-		}
-	}
-	panic("unreachable")
-}
 
 func (s *rancherScene) makesCluster(d *downstream) error {
 	mark := oneOf(s.rng, "", "true", "true", "false")

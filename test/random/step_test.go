@@ -89,18 +89,24 @@ func operationOf(name string) operation {
 }
 
 func drawStep(rng *rand.Rand) Step {
+	drawn := drawWeighted(rng, operations, func(its operation) int { return its.weight })
+	step := Step{Op: drawn.name}
+	if drawn.draw != nil {
+		drawn.draw(rng, &step)
+	}
+	return step
+}
+
+// drawWeighted draws one of several items. An item with twice the weight is drawn twice as often.
+func drawWeighted[T any](rng *rand.Rand, all []T, weightOf func(T) int) T {
 	total := 0
-	for _, operation := range operations {
-		total += operation.weight
+	for _, its := range all {
+		total += weightOf(its)
 	}
 	pick := rng.IntN(total)
-	for _, operation := range operations {
-		if pick -= operation.weight; pick < 0 {
-			step := Step{Op: operation.name}
-			if operation.draw != nil {
-				operation.draw(rng, &step)
-			}
-			return step
+	for _, its := range all {
+		if pick -= weightOf(its); pick < 0 {
+			return its
 		}
 	}
 	panic("unreachable")

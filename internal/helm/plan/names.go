@@ -184,3 +184,12 @@ func ReleaseProxyNames(proxy, cluster Key) []string {
 	}
 	return []string{stamp.Subdomain(proxy.Name + "-" + cluster.Name), other}
 }
+
+// OwnerOf returns the owner reference of a HelmReleaseProxy to its HelmChartProxy; nil if it has none.
+func OwnerOf(release metav1.Object) *metav1.OwnerReference {
+	owner := metav1.GetControllerOf(release)
+	if owner == nil || owner.APIVersion != addonsv1.GroupVersion.String() || owner.Kind != "HelmChartProxy" {
+		return nil
+	}
+	return owner
+}

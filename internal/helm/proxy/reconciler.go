@@ -189,7 +189,7 @@ const ByProxy = "proxy"
 
 // Index returns the value of ByProxy.
 func Index(release client.Object) []string {
-	if owner := metav1.GetControllerOf(release); owner != nil && IsProxy(*owner) {
+	if owner := plan.OwnerOf(release); owner != nil {
 		return []string{owner.Name}
 	}
 	return nil
@@ -211,11 +211,6 @@ func IsOutdated(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleasePro
 	return release.Spec.ReleaseNamespace != plan.ReleaseNamespace(proxy) ||
 		release.Spec.ReleaseName != plan.ReleaseName(proxy) && !isGenerated(release, proxy) ||
 		release.Annotations[plan.BundleAnnotation] != "" && !plan.IsBundleOf(proxy, plan.ClusterOf(release), release.Annotations[plan.BundleAnnotation])
-}
-
-// IsProxy reports whether an owner is a HelmChartProxy.
-func IsProxy(owner metav1.OwnerReference) bool {
-	return owner.APIVersion == addonsv1.GroupVersion.String() && owner.Kind == "HelmChartProxy"
 }
 
 // selected returns the selected Clusters, sorted.

@@ -41,7 +41,7 @@ type Reconciler struct {
 	Turns    *Turns
 	Now      func() time.Time
 
-	// rendered maps the key of each release to what is written of it.
+	// rendered maps the key of each release to its last values, written or not.
 	rendered sync.Map
 }
 
@@ -85,8 +85,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	owner := metav1.GetControllerOf(release)
-	if owner == nil || !proxy.IsProxy(*owner) {
+	owner := plan.OwnerOf(release)
+	if owner == nil {
 		if !release.DeletionTimestamp.IsZero() { // Without its owner, the release stays as it is.
 			return ctrl.Result{}, r.RemoveFinalizers(ctx, release, plan.Finalizer)
 		}

@@ -378,8 +378,8 @@ func TestJoinsAhead(t *testing.T) {
 	}
 }
 
-// A Cluster that joins a rollout goes back with the others. One that joins when the HelmChartProxy asks for what was last
-// completed waits for its stage when a value changes: there is nothing that it could go back to.
+// A Cluster that joins a rollout goes back with the others. One that joins while the HelmChartProxy has the spec of
+// the last completed rollout waits for its stage when a value changes: it has no earlier state.
 func TestJoining(t *testing.T) {
 	for name, test := range map[string]struct {
 		asked, asks string

@@ -38,7 +38,7 @@ type Store struct {
 	Live client.Reader
 	// namespace is the program's own.
 	namespace string
-	// secrets maps the key of each Secret to the digest of what was written, for SecretInterval.
+	// secrets maps the key of each Secret to the digest of the last write, for SecretInterval.
 	secrets *cache.Expiring
 
 	mu sync.Mutex

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/view"
+)
+
+// act is the annotation that promote or retry sets.
+type act struct {
+	key, value string
+	// done is printed once the annotation is set.
+	done string
+}
+
+// promotion approves the change that waits for approval.
+func (o *rolloutOptions) promotion(r *rolloutReport) (*act, error) {
+	switch {
+	case r.Approval == "":
+		return nil, fmt.Errorf("nothing waits for approval: %s", r.says())
+	case o.approval != "" && o.approval != r.Approval:
+		return nil, fmt.Errorf("the change that waits for approval is %s, not %s: look at it with rollout status, and approve its hash", view.Text(r.Approval), view.Text(o.approval))
+	}
+	return &act{addonsv1.RolloutApprovedAnnotation, r.Approval, "Approved: " + r.Approval}, nil
+}
+
+// retrial continues a halted rollout.
+func retrial(r *rolloutReport) (*act, error) {
+	if r.Reason != addonsv1.RolloutHaltedReason {
+		return nil, fmt.Errorf("there is nothing to retry, because the rollout is not halted: %s", r.says())
+	}
+	now := time.Now().UTC().Format(time.RFC3339)
+	return &act{addonsv1.RolloutRetryAnnotation, now, "Regressions, and agents that went silent, before " + now + " no longer count. A failed release is retried automatically."}, nil
+}
+
+// annotate sets an annotation, unless the HelmChartProxy has changed since it was read.
+func (o *rolloutOptions) annotate(ctx context.Context, name string, decide func(*rolloutReport) (*act, error)) error {
+	cluster, proxy, err := o.read(ctx, name)
+	if err != nil {
+		return err
+	}
+	report, err := reportOf(proxy)
+	if err != nil {
+		return err
+	}
+	if !report.Current {
+		return fmt.Errorf("%s: %s; try again later", report, view.Text(report.Note))
+	}
+	act, err := decide(report)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(o.Out, view.Text(report.String()+": "+report.Message))
+	before := proxy.DeepCopy()
+	metav1.SetMetaDataAnnotation(&proxy.ObjectMeta, act.key, act.value)
+	if err := patch(ctx, cluster, report, before, proxy, "get, patch and promote"); err != nil {
+		return err
+	}
+	fmt.Fprintln(o.Out, view.Text(act.done))
+	return nil
+}
+
+// patch writes a HelmChartProxy, unless a fact that the command acts on has changed since it was read. Muster's other
+// reports do not count: while a rollout is under way, there is one every moment.
+func patch(ctx context.Context, cluster client.Client, report *rolloutReport, before, after *addonsv1.HelmChartProxy, verbs string) error {
+	changed := fmt.Errorf("%s has changed since it was read, so nothing was done: check it again with rollout status", report)
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		err := cluster.Patch(ctx, after.DeepCopy(), client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		live, failed := readProxy(ctx, cluster, client.ObjectKeyFromObject(before))
+		if failed != nil {
+			return failed
+		}
+		if !hasSameFacts(before, live) {
+			return changed
+		}
+		before.ResourceVersion, after.ResourceVersion = live.ResourceVersion, live.ResourceVersion
+		return err
+	})
+	switch {
+	case err == nil, errors.Is(err, changed):
+		return err
+	case apierrors.IsConflict(err):
+		return changed
+	case apierrors.IsForbidden(err):
+		return program.Exit(2, fmt.Errorf("%w: ask for a Role with the verbs %s on resource helmchartproxies of addons.cluster.x-k8s.io", err, verbs))
+	default:
+		return program.Exit(2, fmt.Errorf("writing %s: %w", report, err))
+	}
+}
+
+// hasSameFacts reports whether two states of a HelmChartProxy are the same for the commands that change a rollout.
+func hasSameFacts(one, other *addonsv1.HelmChartProxy) bool {
+	facts := func(its *addonsv1.HelmChartProxy) []any {
+		status := ptr.Deref(its.Status.Rollout, addonsv1.RolloutStatus{})
+		return []any{its.UID, its.Generation, its.Annotations, status.Approval, status.LastCompleted}
+	}
+	return equality.Semantic.DeepEqual(facts(one), facts(other))
+}
+
+func (o *rolloutOptions) abort(ctx context.Context, name string) error {
+	cluster, proxy, err := o.read(ctx, name)
+	if err != nil {
+		return err
+	}
+	report, err := reportOf(proxy)
+	if err != nil {
+		return program.Exit(2, err)
+	}
+	last, isKnown := plan.LastCompleted(proxy)
+	if !isKnown {
+		return fmt.Errorf("no completed rollout of %s is known: apply an earlier version of the HelmChartProxy", report)
+	}
+	if plan.IsBack(proxy) {
+		return fmt.Errorf("%s already has the spec of the last completed rollout: if values have changed, restore the ConfigMap, Secret or Cluster that they come from", report)
+	}
+	changed := differences(proxy.Spec, last)
+	before, since := proxy.DeepCopy(), plan.Completed(proxy).Time
+	proxy.Spec = last
+	if err := patch(ctx, cluster, report, before, proxy, "get and patch"); err != nil {
+		return err
+	}
+	fmt.Fprintf(o.Out, "%s has the spec of the rollout that was completed at %s again: %s\n", report, since.UTC().Format(time.RFC3339), view.Text(strings.Join(changed, ", ")))
+	fmt.Fprintln(o.Out, "If the HelmChartProxy comes from Git, revert the change there, too.")
+	return nil
+}
+
+// differences names the fields that differ between two specs, with both values if they are short.
+func differences(is, will addonsv1.HelmChartProxySpec) []string {
+	from, to := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+	for spec, fields := range map[*addonsv1.HelmChartProxySpec]map[string]json.RawMessage{&is: from, &will: to} {
+		_ = json.Unmarshal([]byte(plan.JSON(spec)), &fields) // It is an object.
+	}
+	const short = 60
+	var changed []string
+	for field := range from {
+		if _, found := to[field]; !found {
+			to[field] = json.RawMessage("none")
+		}
+	}
+	for _, field := range slices.Sorted(maps.Keys(to)) {
+		was, is := string(from[field]), string(to[field])
+		switch {
+		case was == is:
+		case len(was)+len(is) > short:
+			changed = append(changed, field)
+		default:
+			changed = append(changed, fmt.Sprintf("%s %s, not %s", field, is, cmp.Or(was, "none")))
+		}
+	}
+	return changed
+}
