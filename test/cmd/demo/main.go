@@ -41,6 +41,7 @@ func main() {
 	s.addClass()
 	s.addBundles()
 	s.addClusters()
+	s.addHosted()
 	s.deployDownstream() // While Cluster API provisions, which takes half a minute.
 	s.waitForClusters()
 	s.checkTargets()
@@ -55,6 +56,8 @@ type story struct {
 	ctx   context.Context
 	begin time.Time
 	step  int
+	// hosted is when the guide's Cluster was applied.
+	hosted time.Time
 }
 
 // must ends the demo if something has failed.
