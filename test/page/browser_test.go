@@ -241,7 +241,7 @@ func TestMain(m *testing.M) {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		program = filepath.Join(dir, "kubectl-muster")
-		cmd := exec.Command("go", "build", "-trimpath", "-o", program, "./cmd/kubectl-muster")
+		cmd := exec.Command("go", "build", "-o", program, "./cmd/kubectl-muster")
 		cmd.Dir, cmd.Stderr = root, os.Stderr
 		if err := cmd.Run(); err != nil {
 			fmt.Fprintln(os.Stderr, "building kubectl-muster:", err)
