@@ -68,6 +68,8 @@ type Stack struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
+	// musterBuilt gets the result of the build of Muster's commands.
+	musterBuilt chan error
 
 	mu        sync.Mutex
 	processes []*process.Process
@@ -101,13 +103,13 @@ func Up(ctx context.Context, options Options) (*Stack, error) {
 			return nil, err
 		}
 	}
-	if options.Muster && options.Binaries == nil {
-		if err := tools.BuildMuster(ctx, options.Progress); err != nil {
-			return nil, err
-		}
-	}
-	s := &Stack{options: options, dir: options.Dir, tools: tools, leases: ports.New(), remove: temporary, begin: time.Now()}
+	s := &Stack{options: options, dir: options.Dir, tools: tools, leases: ports.New(), remove: temporary, begin: time.Now(), musterBuilt: make(chan error, 1)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	if options.Muster && options.Binaries == nil { // While the rest starts, which is mostly waiting.
+		s.wait.Go(func() { s.musterBuilt <- tools.BuildMuster(s.ctx, options.Progress) })
+	} else {
+		s.musterBuilt <- nil
+	}
 	if err := s.startAll(ctx); err != nil {
 		// The directory stays, because its logs say what went wrong.
 		s.remove = false
@@ -146,6 +148,14 @@ func (s *Stack) startAll(ctx context.Context) error {
 		return err
 	}
 	if err := s.startControllers(ctx); err != nil {
+		return err
+	}
+	select {
+	case err = <-s.musterBuilt:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
 		return err
 	}
 	if s.options.Muster {

@@ -60,6 +60,14 @@ func Build(ctx context.Context, root string, modules []Module, progress io.Write
 			missing = append(missing, build)
 		}
 	}
+	commands, err := filepath.Glob(filepath.Join(root, "cmd", "*", "main.go"))
+	if err != nil {
+		return nil, err
+	}
+	for _, main := range commands {
+		name := filepath.Base(filepath.Dir(main))
+		tools.Bins[name] = filepath.Join(tools.musterBin(), name)
+	}
 	defer downloadAhead(ctx, missing)()
 	for _, build := range missing {
 		if err := build.run(ctx, progress); err != nil {
@@ -72,26 +80,19 @@ func Build(ctx context.Context, root string, modules []Module, progress io.Write
 	return tools, nil
 }
 
-// BuildMuster builds Muster's own commands and adds them to the tools. It always calls Go, which knows best whether
-// anything has changed.
+func (t *Tools) musterBin() string { return filepath.Join(t.Root, ".cache", "bin") }
+
+// BuildMuster builds Muster's own commands. It always calls Go, which knows best whether anything has changed.
 func (t *Tools) BuildMuster(ctx context.Context, progress io.Writer) error {
-	bin := filepath.Join(t.Root, ".cache", "bin")
+	bin := t.musterBin()
 	unlock, err := files.Lock(filepath.Join(bin, "lock"), func() {})
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	commands, err := filepath.Glob(filepath.Join(t.Root, "cmd", "*", "main.go"))
-	if err != nil {
-		return err
-	}
 	begin := time.Now()
 	if err := goBuild(ctx, progress, t.Root, "-o="+bin+"/", "./cmd/..."); err != nil {
 		return err
-	}
-	for _, main := range commands {
-		name := filepath.Base(filepath.Dir(main))
-		t.Bins[name] = filepath.Join(bin, name)
 	}
 	fmt.Fprintf(progress, "build: Muster's commands (%s)\n", poll.Since(begin))
 	return nil
