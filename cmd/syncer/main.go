@@ -18,6 +18,7 @@ type options struct {
 	sync.Options
 	program.Election
 	namespace string
+	endHolds  bool
 }
 
 func (o *options) addTo(fs *pflag.FlagSet) {
@@ -26,6 +27,7 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 	fs.IntVar(&o.ClusterConcurrency, "cluster-concurrency", 10, "How many Clusters are reconciled at once.")
 	fs.DurationVar(&o.StaleAfter, "stale-after", stamp.DefaultStaleAfter, "How long Fleet's agent on a cluster may be silent before FleetBundlesReady becomes Unknown. Must be longer than Fleet's agentCheckinInterval.")
 	fs.IntVar(&o.ClassConcurrency, "clusterclass-concurrency", 4, "How many ClusterGroups, and how many BundleNamespaceMappings, are reconciled at once.")
+	fs.BoolVar(&o.endHolds, "end-upgrade-holds", false, "Instead of running, remove Muster's holds of upgrades from all Clusters, print which, and exit. The Helm chart's Job does so before an uninstallation.")
 }
 
 func main() { program.Main("syncer", run) }
@@ -34,6 +36,9 @@ func run(ctx context.Context, args []string) error {
 	var o options
 	if err := o.Begin("syncer", args, o.addTo, o.Election.AddTo); err != nil {
 		return err
+	}
+	if o.endHolds {
+		return endAllHolds(ctx)
 	}
 	o.Cache = cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: kube.Trim}
 	if o.namespace != "" {

@@ -57,6 +57,9 @@ func chart(root string, all []*unstructured.Unstructured, from image) (map[strin
 			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
 	}
+	if files["templates/uninstall.yaml"], err = uninstallTemplate(all); err != nil {
+		return nil, err
+	}
 	result := map[string]string{}
 	for name, content := range files {
 		result[path.Join(chartDir, name)] = content
@@ -197,7 +200,11 @@ func templateOf(object *unstructured.Unstructured) (string, error) {
 			}
 		}
 	case "Deployment":
-		if err := templateDeployment(programs([]*unstructured.Unstructured{object})[0], &h); err != nil {
+		if err := templateProgram(programs([]*unstructured.Unstructured{object})[0], &h); err != nil {
+			return "", err
+		}
+	case "Job":
+		if err := templateProgram(program{"syncer", object}, &h); err != nil {
 			return "", err
 		}
 	}
@@ -216,14 +223,15 @@ func templateOf(object *unstructured.Unstructured) (string, error) {
 	return h.filled(text), nil
 }
 
-func templateDeployment(p program, h *holes) error {
+// templateProgram makes holes in a Deployment, or in a Job that runs the same program.
+func templateProgram(p program, h *holes) error {
 	container, err := p.container()
 	if err != nil {
 		return err
 	}
 	values := ".Values." + p.name
 	container["image"] = h.lines(fmt.Sprintf("image: {{ include \"muster.image\" (list . %q) }}\n"+
-		"{{- with .Values.image.pullPolicy }}\nimagePullPolicy: {{ . }}\n{{- end }}", p.deployment.GetName()))
+		"{{- with .Values.image.pullPolicy }}\nimagePullPolicy: {{ . }}\n{{- end }}", "muster-"+p.name))
 	container["resources"] = h.line(func(indent, _ string) string {
 		return fmt.Sprintf("%sresources: {{- toYaml %s.resources | nindent %d }}\n", indent, values, len(indent)+2)
 	})
@@ -248,7 +256,9 @@ func templateDeployment(p program, h *holes) error {
 		return err
 	}
 	spec := p.deployment.Object["spec"].(map[string]any)
-	spec["replicas"] = h.scalar(values + ".replicas")
+	if p.deployment.GetKind() == "Deployment" {
+		spec["replicas"] = h.scalar(values + ".replicas")
+	}
 	pod := spec["template"].(map[string]any)["spec"].(map[string]any)
 	for _, field := range []string{"imagePullSecrets", "nodeSelector", "tolerations"} {
 		pod[field] = h.line(func(indent, _ string) string {

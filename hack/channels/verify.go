@@ -78,7 +78,7 @@ func render(root, namespace string, args ...string) ([]byte, error) {
 }
 
 func verifyRendered(root, what string, want []*unstructured.Unstructured, namespace string, args ...string) error {
-	content, err := render(root, namespace, args...)
+	content, err := render(root, namespace, append(args, "--no-hooks")...)
 	if err != nil {
 		return err
 	}

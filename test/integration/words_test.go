@@ -460,7 +460,9 @@ func deny(t *testing.T, g Gomega, object client.Object, resource, message string
 	t.Helper()
 	name := "test-" + object.GetNamespace()
 	provoked.Store(object.GetNamespace(), true)
-	g.Expect(env.Apply(ctx, fixture.Deny(name, object.GetNamespace(), fleetv1.SchemeGroupVersion.Group, resource, message))).To(Succeed())
+	kind, err := admin.GroupVersionKindFor(object)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(env.Apply(ctx, fixture.Deny(name, object.GetNamespace(), kind.Group, resource, message))).To(Succeed())
 	allow = func() {
 		_, err := env.Kubectl(ctx, "delete", "--ignore-not-found", "validatingadmissionpolicybinding,validatingadmissionpolicy", name)
 		g.Expect(err).NotTo(HaveOccurred())

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/pager"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// holdsTimeout ends the removal of holds before Kubernetes ends the Job, which would take the log away.
+const holdsTimeout = 90 * time.Second
+
+// holdsBackoff is when to try again what has failed: another client has changed the Cluster, or Cluster API's
+// webhooks cannot be reached.
+var holdsBackoff = wait.Backoff{Steps: 5, Duration: time.Second, Factor: 2}
+
+// endAllHolds is endHolds with the program's own account. While the webhook runs, it lets nobody else remove holds.
+func endAllHolds(ctx context.Context) error {
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return err
+	}
+	config.QPS = -1
+	c, err := client.New(config, client.Options{})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, holdsTimeout)
+	defer cancel()
+	return endHolds(ctx, c, os.Stdout)
+}
+
+// endHolds removes Muster's holds of upgrades from all Clusters, also from those that are paused, or that this
+// syncer does not watch: when Muster is gone, nothing else ends them. It has succeeded when a list shows none.
+func endHolds(ctx context.Context, c client.Client, out io.Writer) error {
+	var failed error
+	if wait.ExponentialBackoffWithContext(ctx, holdsBackoff, func(ctx context.Context) (bool, error) {
+		var held []*metav1.PartialObjectMetadata
+		if held, failed = heldClusters(ctx, c); failed != nil {
+			return false, nil
+		}
+		for _, cluster := range held {
+			if err := endHold(ctx, c, cluster); err != nil {
+				failed = fmt.Errorf("%s: %w", client.ObjectKeyFromObject(cluster), err)
+				fmt.Fprintln(out, "not ended:", failed)
+			} else {
+				fmt.Fprintln(out, "ended the hold of", client.ObjectKeyFromObject(cluster))
+			}
+		}
+		return len(held) == 0, nil
+	}) == nil {
+		fmt.Fprintln(out, "no upgrade is held")
+		return nil
+	}
+	if failed == nil {
+		failed = errors.New("it came back at once")
+	}
+	return fmt.Errorf("annotation %s may still be on Clusters, which Cluster API then does not upgrade: %w\n"+
+		"When this is solved, run `helm uninstall` again. To uninstall in spite of it, run it with --no-hooks, and then:\n"+
+		"  kubectl annotate clusters.cluster.x-k8s.io --all --all-namespaces %[1]s-", stamp.HookAnnotation, failed)
+}
+
+// heldClusters returns the metadata of the Clusters with a hold.
+func heldClusters(ctx context.Context, reader client.Reader) (held []*metav1.PartialObjectMetadata, err error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("ClusterList"))
+	_, err = pager.Each(ctx, reader, list, func(page *metav1.PartialObjectMetadataList) {
+		for i := range page.Items {
+			if _, found := page.Items[i].Annotations[stamp.HookAnnotation]; found {
+				held = append(held, &page.Items[i])
+			}
+		}
+	})
+	if kube.IsUnserved(err) { // Cluster API is gone already.
+		return nil, nil
+	}
+	return held, err
+}
+
+func endHold(ctx context.Context, c client.Client, cluster *metav1.PartialObjectMetadata) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, stamp.HookAnnotation)
+	err := c.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(stamp.FieldManager))
+	return client.IgnoreNotFound(err)
+}
