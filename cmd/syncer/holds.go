@@ -53,11 +53,11 @@ func endHolds(ctx context.Context, c client.Client, out io.Writer) error {
 			return false, nil
 		}
 		for _, cluster := range held {
+			key := client.ObjectKeyFromObject(cluster)
 			if err := endHold(ctx, c, cluster); err != nil {
-				failed = fmt.Errorf("%s: %w", client.ObjectKeyFromObject(cluster), err)
-				fmt.Fprintln(out, "not ended:", failed)
+				failed = errors.Join(failed, fmt.Errorf("%s: %w", key, err))
 			} else {
-				fmt.Fprintln(out, "ended the hold of", client.ObjectKeyFromObject(cluster))
+				fmt.Fprintln(out, "ended the hold of", key)
 			}
 		}
 		return len(held) == 0, nil
@@ -68,7 +68,7 @@ func endHolds(ctx context.Context, c client.Client, out io.Writer) error {
 	if failed == nil {
 		failed = errors.New("it came back at once")
 	}
-	return fmt.Errorf("annotation %s may still be on Clusters, which Cluster API then does not upgrade: %w\n"+
+	return fmt.Errorf("annotation %s may still be on Clusters, which Cluster API then does not upgrade:\n%w\n"+
 		"When this is solved, run `helm uninstall` again. To uninstall in spite of it, run it with --no-hooks, and then:\n"+
 		"  kubectl annotate clusters.cluster.x-k8s.io --all --all-namespaces %[1]s-", stamp.HookAnnotation, failed)
 }

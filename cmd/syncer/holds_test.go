@@ -67,8 +67,7 @@ func TestEndHolds(t *testing.T) {
 				}
 				return do()
 			}),
-			output: "not ended: team/one: Operation cannot be fulfilled on clusters.cluster.x-k8s.io \"one\": changed\n" +
-				"ended the hold of team/two\nended the hold of team/one\nno upgrade is held\n",
+			output: "ended the hold of team/two\nended the hold of team/one\nno upgrade is held\n",
 		},
 		"a Cluster is deleted meanwhile": {
 			server: patches(func(number int, do func() error) error {

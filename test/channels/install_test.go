@@ -15,14 +15,15 @@ const crd = "CustomResourceDefinition fleetaddonconfigs.addons.cluster.x-k8s.io"
 type way struct {
 	name, namespace string
 	left            []string
-	// prepare sets up what the guide assumes; alongside checks what only this way has, before any program runs.
-	prepare, alongside func(*scene)
+	// prepare sets up what the guide assumes. Before any program runs, alongside checks what only this way has, and
+	// last does so before Muster is uninstalled.
+	prepare, alongside, last func(*scene)
 }
 
 var ways = []way{
 	{name: "kubectl", namespace: standard},
 	{name: "kustomize", namespace: "fleet-addons"},
-	{name: "helm", namespace: standard, left: []string{"Namespace " + standard, crd}, alongside: helmAlongside},
+	{name: "helm", namespace: standard, left: []string{"Namespace " + standard, crd}, alongside: helmAlongside, last: helmStops},
 	{name: "clusterctl", namespace: standard, left: []string{"Namespace " + standard, crd}, prepare: coreProvider, alongside: clusterctlAlongside},
 	{name: "operator", namespace: standard, left: []string{"Namespace " + standard, crd}, prepare: startOperator},
 }
@@ -62,6 +63,9 @@ func TestWaysToInstall(t *testing.T) {
 			s.runs()
 			s.sh(do["check"])
 			s.works()
+			if w.last != nil {
+				w.last(s)
+			}
 			s.sh(do["uninstall"])
 			g.Eventually(func(g Gomega) { g.Expect(s.present(g)).To(ConsistOf(w.left)) }).WithTimeout(patience).Should(Succeed())
 			s.isRetained(g)

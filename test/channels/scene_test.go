@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,6 +32,8 @@ type scene struct {
 	admin     client.Client
 	namespace string
 	checkout  string
+	// jobs holds the output of each Job by its name.
+	jobs sync.Map
 }
 
 // newScene starts an API server on which cert-manager works and Muster is not installed. The test then installs
@@ -107,7 +110,7 @@ func (s *scene) try(commands string) (string, error) {
 }
 
 // runs starts the programs of the Deployments, and reports on the Deployments as the kubelets of a cluster would.
-// Deleting a Deployment ends its process.
+// Deleting a Deployment ends its process. Until all are deleted, Jobs run as well.
 func (s *scene) runs() {
 	s.Helper()
 	g := NewWithT(s.T)
@@ -118,7 +121,7 @@ func (s *scene) runs() {
 	var done = make(chan struct{})
 	go func() {
 		defer close(done)
-		s.endDeleted(watching, names)
+		s.plays(watching, names)
 	}()
 	s.Cleanup(func() { stop(); <-done })
 	for _, name := range names {
@@ -144,12 +147,19 @@ func (s *scene) available(namespace, name string) {
 	g.Expect(s.admin.Status().Patch(ctx, deployment, client.MergeFrom(before))).To(Succeed())
 }
 
-func (s *scene) endDeleted(watching context.Context, names []string) {
+func (s *scene) plays(watching context.Context, names []string) {
 	for len(names) > 0 {
 		select {
 		case <-watching.Done():
 			return
 		case <-time.After(200 * time.Millisecond):
+		}
+		outputs, err := s.env.RunJobs(watching, s.namespace)
+		if err != nil && watching.Err() == nil {
+			s.Error(err)
+		}
+		for name, output := range outputs {
+			s.jobs.Store(name, output)
 		}
 		var left []string
 		for _, name := range names {

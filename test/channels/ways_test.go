@@ -5,6 +5,12 @@ import (
 	"strings"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // helmAlongside tries what the chart refuses: a second release, and unknown values.
@@ -15,6 +21,29 @@ func helmAlongside(s *scene) {
 		"Muster is installed in this cluster already, by the release muster in the namespace muster-system. A cluster has one Muster")))
 	_, err = s.try("helm upgrade muster charts/muster --namespace muster-system --set webhook.replica=3")
 	g.Expect(err).To(MatchError(ContainSubstring("'/webhook': additional properties 'replica' not allowed")))
+}
+
+// helmStops tries to uninstall while the hold of an upgrade cannot be ended: Helm stops before it deletes anything, and
+// the log of its Job says why.
+func helmStops(s *scene) {
+	g := NewWithT(s.T)
+	g.SetDefaultEventuallyTimeout(patience)
+	before := s.present(g)
+	touch := func() error {
+		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one"}}
+		return s.admin.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"probe":"x"}}}`)), client.DryRunAll)
+	}
+	g.Expect(s.env.Apply(ctx, fixture.Deny("freeze", "team", clusterv1.GroupVersion.Group, "clusters", "no changes on Fridays"))).To(Succeed())
+	g.Eventually(touch).Should(MatchError(ContainSubstring("Fridays")))
+	_, err := s.try("helm uninstall muster --namespace muster-system")
+	s.Log(err)
+	g.Expect(err).To(MatchError(ContainSubstring("resource Job/muster-system/muster-end-upgrade-holds not ready. status: Failed")))
+	log, _ := s.jobs.Load("muster-end-upgrade-holds")
+	s.Log(log)
+	g.Expect(log).To(And(ContainSubstring("team/one: "), ContainSubstring("no changes on Fridays"), ContainSubstring("--no-hooks")))
+	g.Expect(s.present(g)).To(Equal(before))
+	s.sh("kubectl delete validatingadmissionpolicybinding,validatingadmissionpolicy freeze")
+	g.Eventually(touch).Should(Succeed())
 }
 
 // coreProvider makes the cluster look like one that clusterctl initialized. Cluster API's kinds exist already, so its

@@ -1,17 +1,20 @@
 package channels
 
 import (
+	"fmt"
 	"time"
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
@@ -40,16 +43,30 @@ func (s *scene) works() {
 		return s.admin.Get(ctx, client.ObjectKey{Namespace: "classes", Name: "team"}, &fleetv1.BundleNamespaceMapping{})
 	}).Should(Succeed())
 
-	// The syncer would end this hold once the Cluster is not paused.
-	held := fixture.Cluster("team", "held", "", "")
-	held.Annotations = map[string]string{stamp.HookAnnotation: "x"}
-	held.Spec.Paused = ptr.To(true)
-	g.Expect(s.admin.Create(ctx, held)).To(Succeed())
-
+	s.holds(g, cluster)
 	s.protects(g, cluster)
 	g.Expect(fixture.NothingRefused(s.env, s.namespace, []string{"muster-webhook", "muster-syncer"}, func(e stack.AuditEvent) bool {
 		return e.UserAgent == "thief"
 	})).To(Succeed())
+}
+
+// holds upgrades a Cluster whose add-on is never ready, so that its hold is there when Muster is uninstalled.
+func (s *scene) holds(g Gomega, cluster *clusterv1.Cluster) {
+	namespace := stamp.FleetNamespace(cluster.Namespace, cluster.Name)
+	g.Expect(s.admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
+	addOn := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "cni", Labels: map[string]string{
+		fleetv1.BundleLabel: "cni", fleetv1.BundleNamespaceLabel: cluster.Namespace,
+		fleetv1.ClusterLabel: cluster.Name, fleetv1.ClusterNamespaceLabel: cluster.Namespace,
+	}}}
+	addOn.Spec.DeploymentID = "1"
+	g.Expect(s.admin.Create(ctx, addOn)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(s.admin.Get(ctx, client.ObjectKeyFromObject(cluster), cluster)).To(Succeed())
+		g.Expect(conditions.IsTrue(cluster, hold.ImportedCondition)).To(BeTrue())
+	}).Should(Succeed())
+	upgrade := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"30m"}},"spec":{"topology":{"version":"v1.37.0"}}}`, stamp.HoldAnnotation)
+	g.Expect(s.admin.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, upgrade))).To(Succeed())
+	g.Expect(cluster.Annotations).To(HaveKey(stamp.HookAnnotation))
 }
 
 // protects checks that the policies recognize the syncer in its namespace, and that the webhook recognizes other
@@ -79,10 +96,13 @@ kubectl create clusterrolebinding test-clusters --clusterrole=test-clusters --us
 
 // isRetained checks that Clusters and their Fleet objects outlived Muster, and that no hold of an upgrade did.
 func (s *scene) isRetained(g Gomega) {
-	held := &clusterv1.Cluster{}
-	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "team", Name: "held"}, held)).To(Succeed())
-	g.Expect(held.Annotations).NotTo(HaveKey(stamp.HookAnnotation))
-	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "team", Name: "one"}, &clusterv1.Cluster{})).To(Succeed())
+	cluster := &clusterv1.Cluster{}
+	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "team", Name: "one"}, cluster)).To(Succeed())
+	g.Expect(cluster.Annotations).NotTo(HaveKey(stamp.HookAnnotation))
+	g.Expect(cluster.Annotations).To(HaveKey(stamp.HoldAnnotation))
 	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "team", Name: "one"}, &fleetv1.Cluster{})).To(Succeed())
 	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "classes", Name: "team"}, &fleetv1.BundleNamespaceMapping{})).To(Succeed())
+	jobs := &batchv1.JobList{}
+	g.Expect(s.admin.List(ctx, jobs, client.InNamespace(s.namespace))).To(Succeed())
+	g.Expect(jobs.Items).To(BeEmpty())
 }

@@ -43,7 +43,7 @@ func TestEndUpgradeHolds(t *testing.T) {
 	out, err := endHolds(g)
 	t.Log(out)
 	g.Expect(err).To(MatchError(And(
-		ContainSubstring("exit status 1"), ContainSubstring("not ended: "+refused.namespace+"/kept: "), ContainSubstring("no changes on Fridays"),
+		ContainSubstring("exit status 1"), ContainSubstring("\n"+refused.namespace+"/kept: "), ContainSubstring("no changes on Fridays"),
 		ContainSubstring("kubectl annotate clusters.cluster.x-k8s.io --all --all-namespaces "+stamp.HookAnnotation+"-"),
 	)))
 	g.Expect(out).To(And(ContainSubstring("ended the hold of "+s.namespace+"/held\n"), ContainSubstring("ended the hold of "+s.namespace+"/paused\n")))
