@@ -27,7 +27,7 @@ const holdsTimeout = 90 * time.Second
 // webhooks cannot be reached.
 var holdsBackoff = wait.Backoff{Steps: 5, Duration: time.Second, Factor: 2}
 
-// endAllHolds is endHolds with the program's own account. While the webhook runs, it lets nobody else remove holds.
+// endAllHolds is endHolds with the syncer's account. The webhook restores a hold that another account removes.
 func endAllHolds(ctx context.Context) error {
 	config, err := ctrl.GetConfig()
 	if err != nil {
@@ -43,8 +43,8 @@ func endAllHolds(ctx context.Context) error {
 	return endHolds(ctx, c, os.Stdout)
 }
 
-// endHolds removes Muster's holds of upgrades from all Clusters, also from those that are paused, or that this
-// syncer does not watch: when Muster is gone, nothing else ends them. It has succeeded when a list shows none.
+// endHolds removes Muster's holds of upgrades from all Clusters, including paused ones and those outside --namespace
+// and --watch-filter: when Muster is gone, nothing else ends these holds. It repeats until a list shows none.
 func endHolds(ctx context.Context, c client.Client, out io.Writer) error {
 	var failed error
 	if wait.ExponentialBackoffWithContext(ctx, holdsBackoff, func(ctx context.Context) (bool, error) {

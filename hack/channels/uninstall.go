@@ -26,8 +26,8 @@ func uninstallTemplate(all []*unstructured.Unstructured) (string, error) {
 	return "", fmt.Errorf("there is no syncer")
 }
 
-// uninstallJob returns a Job with the syncer's Pod, without what serves and what belongs to several replicas. The
-// Pod's labels are not those of the Deployment. Helm waits for five minutes: the Job ends before that, and says why.
+// uninstallJob returns a Job with the syncer's Pod, but without ports, probes, certificate and spreading. Its labels do
+// not match the Deployment's selector. Helm waits for five minutes; the Job ends before that, so that Helm says why.
 func uninstallJob(syncer program) (*unstructured.Unstructured, error) {
 	container, err := syncer.container()
 	if err != nil {
