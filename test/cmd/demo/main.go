@@ -47,6 +47,7 @@ func main() {
 	s.checkTargets()
 	s.becomeReady()
 	s.showTree()
+	s.upgrade()
 	s.showNext(s.leavePage(dir))
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 	"github.com/muster-fleet/muster/test/stack/poll"
@@ -186,22 +187,28 @@ func (s *story) bundlesOf(ctx context.Context, c cluster) ([]string, error) {
 	return names, err
 }
 
-const (
-	hosted     = "prod" // the Cluster of docs/guides/cni.md
-	hostedTeam = "team" // its namespace
-)
+// hosted is the Cluster of docs/guides/cni.md, and addOn a Bundle on it whose values have the version of Kubernetes.
+var hosted = cluster{namespace: "team", name: "prod"}
 
-// addHosted applies the guide "Clusters that become ready on their own" unchanged. becomeReady waits for its Cluster,
-// which takes as long as all that the story tells in between.
+const addOn = "autoscaler"
+
+// inside runs kubectl in the hosted Cluster.
+func (s *story) inside(ctx context.Context, args ...string) (string, error) {
+	return s.HostedKubectl(ctx, hosted.namespace, hosted.name, args...)
+}
+
+// addHosted applies the guide "Clusters that become ready on their own" unchanged, and the add-on. becomeReady waits for
+// its Cluster, which takes as long as all that the story tells in between.
 func (s *story) addHosted() {
 	s.act("A Cluster that becomes ready alone: its CNI lies beside its class (docs/guides/cni.md, as it stands)")
 	blocks, err := fixture.Guide("cni.md", 3)
 	s.must(err)
 	s.must(s.StartHostProvider(s.ctx))
 	s.namespace("classes")
-	s.namespace(hostedTeam)
+	s.namespace(hosted.namespace)
 	s.must(s.Apply(s.ctx, s.HostClusterClass("classes", "standard")))
 	s.must(s.WaitForClusterClass(s.ctx, "classes", "standard"))
+	s.must(s.Apply(s.ctx, fixture.DataBundle(hosted.namespace, addOn, "[{clusterName: "+hosted.name+"}]", "{for: '${ .ClusterValues.Cluster.spec.topology.version }'}")))
 	s.hosted = time.Now()
 	// Not its FleetAddonConfig: there is no second agent on the node.
 	for _, block := range blocks[1:] {
@@ -211,17 +218,38 @@ func (s *story) addHosted() {
 }
 
 func (s *story) becomeReady() {
-	s.act("Meanwhile, %s/%s and %s/%s become ready", team, edge, hostedTeam, hosted)
+	s.act("Meanwhile, %s/%s and %s become ready", team, edge, hosted)
 	s.untilTrue("FleetBundlesReady", patience, "-n", team, capiClusters, edge)
 	s.checked("CAPI Cluster %s/%s says FleetBundlesReady=True", team, edge)
-	inside := func(ctx context.Context, args ...string) (string, error) {
-		return s.HostedKubectl(ctx, hostedTeam, hosted, args...)
-	}
-	s.until("the agent's Pod", 2*patience, "Running", inside,
+	s.until("the agent's Pod", 2*patience, "Running", s.inside,
 		"-n", stack.DefaultAgentNamespace, "get", "pods", "-l", "app=fleet-agent", "-o", "jsonpath={.items[*].status.phase}")
-	s.checked("Fleet's agent runs on the worker: it tolerates the taints of a starting node")
-	s.until("the node", 2*patience, "True", inside, "get", "nodes", "-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
+	s.checked("Fleet's agent runs on the worker of %s: it tolerates the taints of a starting node", hosted)
+	s.until("the node", 2*patience, "True", s.inside, "get", "nodes", "-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
 	s.checked("it deployed the CNI from beside the class, and the node became Ready")
-	s.untilTrue("Available", 2*patience, "-n", hostedTeam, capiClusters, hosted)
+	s.untilTrue("Available", 2*patience, "-n", hosted.namespace, capiClusters, hosted.name)
 	s.checked("the Cluster is Available, gates FleetImported and FleetBundlesReady included, at most %s after kubectl apply", poll.Since(s.hosted))
+}
+
+// upgrade changes the version of the same Cluster, whose worker Cluster API then replaces.
+func (s *story) upgrade() {
+	const version, next = "v1.36.3", "v1.37.0"
+	s.act("An upgrade that waits for its add-on (docs/guides/upgrades.md)")
+	begin := time.Now()
+	answer, err := s.Kubectl(s.ctx, "-n", hosted.namespace, "patch", capiClusters, hosted.name, "--type=merge", "-o", "yaml",
+		"-p", fmt.Sprintf(`{"metadata":{"annotations":{%q:"5m"}},"spec":{"topology":{"version":%q}}}`, stamp.HoldAnnotation, next))
+	s.must(err)
+	if !strings.Contains(answer, stamp.HookAnnotation+": ") {
+		s.must(fmt.Errorf("the answer to the new version lacks %s:\n%s", stamp.HookAnnotation, answer))
+	}
+	s.checked("the answer to the new version has the annotation for which Cluster API waits")
+	s.until("the add-on", patience, next, s.inside, "-n", "default", "get", "configmap", addOn, "-o", "jsonpath={.data.for}")
+	controlPlane := []string{"-n", hosted.namespace, "get", "hostcontrolplanes", "-l", "cluster.x-k8s.io/cluster-name=" + hosted.name, "-o", "jsonpath={.items[*].spec.version}"}
+	got, err := s.Kubectl(s.ctx, controlPlane...)
+	if err == nil && got != version {
+		err = fmt.Errorf("the control plane already has %s, not %s", got, version)
+	}
+	s.must(err)
+	s.checked("Fleet has deployed the add-on for %s; the control plane still has %s", next, version)
+	s.until("the control plane", patience, next, s.Kubectl, controlPlane...)
+	s.checked("Muster has ended the hold, and Cluster API upgrades the control plane, %s after the change", poll.Since(begin))
 }

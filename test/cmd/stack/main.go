@@ -162,7 +162,7 @@ func (set settings) order(what func(*stack.Stack) error) error {
 
 func (set settings) supervise(ctx context.Context) error {
 	return stack.Supervise(ctx, stack.Options{
-		Dir: set.dir, Profile: stack.Profile(set.profile), Muster: !set.withoutMuster, Progress: os.Stdout,
+		Dir: set.dir, Profile: stack.Profile(set.profile), Muster: !set.withoutMuster, RuntimeSDK: true, Progress: os.Stdout,
 	})
 }
 
