@@ -48,19 +48,17 @@ func endAllHolds(ctx context.Context) error {
 func endHolds(ctx context.Context, c client.Client, out io.Writer) error {
 	var failed error
 	if wait.ExponentialBackoffWithContext(ctx, holdsBackoff, func(ctx context.Context) (bool, error) {
-		var held []*metav1.PartialObjectMetadata
-		if held, failed = heldClusters(ctx, c); failed != nil {
-			return false, nil
-		}
+		held, unread := heldClusters(ctx, c)
+		failed = unread
 		for _, cluster := range held {
 			key := client.ObjectKeyFromObject(cluster)
-			if err := endHold(ctx, c, cluster); err != nil {
-				failed = errors.Join(failed, fmt.Errorf("%s: %w", key, err))
+			if refused := endHold(ctx, c, cluster); refused != nil {
+				failed = errors.Join(failed, fmt.Errorf("%s: %w", key, refused))
 			} else {
 				fmt.Fprintln(out, "ended the hold of", key)
 			}
 		}
-		return len(held) == 0, nil
+		return unread == nil && len(held) == 0, nil
 	}) == nil {
 		fmt.Fprintln(out, "no upgrade is held")
 		return nil
