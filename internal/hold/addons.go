@@ -12,8 +12,6 @@ const (
 	// unchanged before Muster believes that Fleet has nothing to change. Fleet records nowhere which template values it has seen,
 	// and takes a second or two.
 	settle = 15 * time.Second
-	// renderTime is the same for a HelmChartProxy whose template reads the version.
-	renderTime = time.Minute
 	// named is how many add-ons a message names.
 	named = 3
 )
@@ -24,7 +22,8 @@ type AddOn struct {
 	// ID changes with the wanted deployment, and Changed is when the wanted deployment last changed.
 	ID      string
 	Changed time.Time
-	// Ready means that the wanted deployment is there, and ready.
+	// Ready means that the wanted deployment is there, and ready. That of a HelmChartProxy is known to be for the
+	// new version.
 	Ready bool
 	// ByFleet means that Fleet renders its values, so that it cannot change for the new version before Fleet has that.
 	ByFleet bool
@@ -44,14 +43,6 @@ type AddOns struct {
 func PatienceForBundle(hasValues bool) time.Duration {
 	if hasValues {
 		return settle
-	}
-	return 0
-}
-
-// PatienceForTemplate is the Patience for a HelmChartProxy.
-func PatienceForTemplate(template string) time.Duration {
-	if Reads(template, TopologyVersion) {
-		return renderTime
 	}
 	return 0
 }

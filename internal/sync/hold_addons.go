@@ -219,7 +219,6 @@ func (r *releaseRound) add(ctx context.Context, release *addonsv1.HelmReleasePro
 		r.all = append(r.all, addOn)
 		return nil
 	}
-	addOn.Patience = hold.PatienceForTemplate(proxy.Spec.ValuesTemplate)
 	target, isTarget := plan.TargetOf(proxy, release)
 	for i := range r.deployments {
 		its := &r.deployments[i]
@@ -227,13 +226,19 @@ func (r *releaseRound) add(ctx context.Context, release *addonsv1.HelmReleasePro
 			continue
 		}
 		addOn.Changed = specTime(its)
-		addOn.Ready = plan.Observe(its, plan.Wanted{Content: its.Labels[plan.ContentLabel], Target: target}).Ready &&
-			meta.IsStatusConditionTrue(release.Status.Conditions, addonsv1.ReadyCondition) && // A template may have failed.
-			meta.IsStatusConditionTrue(proxy.Status.Conditions, addonsv1.HelmReleaseProxySpecsUpToDateCondition) && // Or nothing was rendered.
+		addOn.Ready = plan.IsUpToDate(proxy) && r.isRendered(proxy, release, record) && plan.Observe(its, plan.Wanted{Content: its.Labels[plan.ContentLabel], Target: target}).Ready &&
+			meta.IsStatusConditionTrue(release.Status.Conditions, addonsv1.ReadyCondition) &&
 			(record.Rollout == nil || record.Rollout.Pending == "")
 	}
 	r.all = append(r.all, addOn)
 	return nil
+}
+
+// isRendered reports whether the values of a release are those for the Cluster's version. A record that is copied from
+// another release, or older than clusterctl move, says nothing about this one.
+func (r *releaseRound) isRendered(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy, record plan.Record) bool {
+	return !hold.Reads(proxy.Spec.ValuesTemplate, hold.TopologyVersion) || record.Version == r.cluster.Spec.Topology.Version &&
+		record.Of != nil && *record.Of == plan.Of{Cluster: r.cluster.UID, Release: release.UID}
 }
 
 // selects reports whether a HelmChartProxy selects a Cluster.

@@ -83,6 +83,86 @@ func TestForgedReleasesHoldNothing(t *testing.T) {
 	}
 }
 
+// doneRelease is a release that is deployed to a held Cluster with the values for its version, and ready.
+type doneRelease struct {
+	cluster    *clusterv1.Cluster
+	proxy      *addonsv1.HelmChartProxy
+	release    *addonsv1.HelmReleaseProxy
+	record     plan.Record
+	deployment fleetv1.BundleDeployment
+}
+
+func newDoneRelease() *doneRelease {
+	is := &doneRelease{cluster: heldOne(), proxy: proxyOf("team", "cni", "yes"), release: releaseFor("team", "cni", "teamcni")}
+	is.cluster.Spec.Topology.Version = "v2"
+	is.proxy.Spec.ValuesTemplate = "version: {{ .Cluster.spec.topology.version }}"
+	is.proxy.Status.Conditions = []metav1.Condition{{Type: addonsv1.HelmReleaseProxySpecsUpToDateCondition, Status: metav1.ConditionTrue}}
+	is.release.UID = "release"
+	is.release.Status.Conditions = []metav1.Condition{{Type: addonsv1.ReadyCondition, Status: metav1.ConditionTrue}}
+	is.record = plan.Record{
+		FleetCluster: "one", Of: &plan.Of{Cluster: "1", Release: "release"}, Digest: "x", Version: "v2", Revision: 1, Installed: true,
+	}
+	is.deployment.Name, is.deployment.Labels = "hcp-cni", map[string]string{plan.ContentLabel: "c"}
+	is.deployment.Spec.DeploymentID, is.deployment.Spec.StagedDeploymentID = "id", "id"
+	is.deployment.Spec.Options.DownstreamResources = []fleetv1.DownstreamResource{{
+		Kind: plan.ConfigMapKind, Name: plan.ValuesName(client.ObjectKeyFromObject(is.proxy), "team", "one", is.record.Revision),
+	}}
+	is.deployment.Status.AppliedDeploymentID, is.deployment.Status.Release = "id", "addons/cni:3"
+	return is
+}
+
+// The values of a release count only once they were rendered for the new version, and are deployed and ready. What is
+// wrong with another Cluster does not matter.
+func TestWhenAReleaseIsDone(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	says := func(message string) func(*doneRelease) {
+		return func(is *doneRelease) {
+			its := &is.proxy.Status.Conditions[0]
+			its.Status, its.Message = metav1.ConditionFalse, message
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(*doneRelease)
+		want   bool
+	}{
+		"done":                             {func(*doneRelease) {}, true},
+		"rendered for the last version":    {func(is *doneRelease) { is.record.Version = "v1" }, false},
+		"an old record":                    {func(is *doneRelease) { is.record.Version = "" }, false},
+		"no version in the template":       {func(is *doneRelease) { is.record.Version, is.proxy.Spec.ValuesTemplate = "", "a: b" }, true},
+		"the record of another release":    {func(is *doneRelease) { is.record.Of.Release = "other" }, false},
+		"the record of an earlier Cluster": {func(is *doneRelease) { is.record.Of.Cluster = "0" }, false},
+		"a forged record":                  {func(is *doneRelease) { is.record.Of = nil }, false},
+		"InstallOnce": {func(is *doneRelease) {
+			is.record.Version, is.proxy.Spec.ReconcileStrategy = "v1", addonsv1.ReconcileStrategyInstallOnce
+		}, true},
+		"InstallOnce, not installed yet": {func(is *doneRelease) {
+			is.record.Version, is.record.Installed, is.proxy.Spec.ReconcileStrategy = "v1", false, addonsv1.ReconcileStrategyInstallOnce
+		}, false},
+		"it waits for its turn":             {func(is *doneRelease) { is.record.Rollout = &plan.Rollout{Pending: "change"} }, false},
+		"it failed":                         {func(is *doneRelease) { is.release.Status.Conditions[0].Status = metav1.ConditionFalse }, false},
+		"Fleet has not got the values":      {func(is *doneRelease) { is.record.Revision = 2 }, false},
+		"the agent is behind":               {func(is *doneRelease) { is.deployment.Status.AppliedDeploymentID = "last" }, false},
+		"no Bundle":                         {func(is *doneRelease) { is.deployment.Name = "other" }, false},
+		"a spec that nobody has looked at":  {func(is *doneRelease) { is.proxy.Generation = 2 }, false},
+		"a HelmChartProxy without a status": {func(is *doneRelease) { is.proxy.Status.Conditions = nil }, false},
+		"a chart that is missing":           {says("chart cni 1.0.1: not found"), false},
+		"another Cluster is not in Fleet":   {says("team/two: the Cluster is not in Fleet; see its condition FleetImported"), true},
+	} {
+		is := newDoneRelease()
+		test.change(is)
+		is.release.Annotations = map[string]string{plan.RecordAnnotation: is.record.String(), plan.BundleAnnotation: "hcp-cni"}
+		there := fake.NewClientBuilder().WithScheme(scheme).WithObjects(is.proxy, is.release).Build()
+		reader := addOnReader{live: there, scopes: &scopeReader{Reader: there}}
+		got, err := reader.releases(t.Context(), is.cluster, []fleetv1.BundleDeployment{is.deployment})
+		if err != nil || len(got) != 1 || got[0].Ready != test.want {
+			t.Errorf("%s: %+v (%v)", name, got, err)
+		}
+	}
+}
+
 // However many Bundles a tenant makes, few namespaces are searched.
 func TestFewNamespacesAreSearched(t *testing.T) {
 	var deployments []fleetv1.BundleDeployment
@@ -129,6 +209,8 @@ func TestHoldNews(t *testing.T) {
 	}
 	imported := changed(plain)
 	imported.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Status: metav1.ConditionTrue}}
+	paused := changed(plain)
+	paused.Spec.Paused = ptr.To(true)
 	rebased := changed(plain)
 	rebased.Spec.Topology.ClassRef.Name = "other"
 	for name, test := range map[string]struct {
@@ -141,6 +223,7 @@ func TestHoldNews(t *testing.T) {
 		"opts out":                   {asking, changed(plain), true},
 		"is imported":                {plain, imported, true},
 		"has another class":          {plain, rebased, true},
+		"is unpaused":                {paused, changed(plain), true},
 	} {
 		if got := holdNews.Update(event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); got != test.want {
 			t.Errorf("%s: %t", name, got)

@@ -26,6 +26,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/repository"
 	"github.com/muster-fleet/muster/internal/helm/values"
+	"github.com/muster-fleet/muster/internal/hold"
 )
 
 const (
@@ -52,6 +53,8 @@ type Inputs struct {
 	Notice   string
 	Selector *plan.Selector
 	Template *values.Template
+	// ReadsVersion says that the template can read the version of a Cluster's topology.
+	ReadsVersion bool
 	// Layers are the values from ConfigMaps and Secrets, in the order in which Helm merges them.
 	Layers []plan.Layer
 	// Secret says that a layer comes from a Secret.
@@ -282,6 +285,7 @@ func (r *Reader) read(ctx context.Context, proxy *addonsv1.HelmChartProxy) *Inpu
 	if in.Template, err = values.Parse(proxy.Spec.ValuesTemplate); err != nil { // Validate has parsed it.
 		return fail(addonsv1.ValueParsingFailedReason, err)
 	}
+	in.ReadsVersion = hold.Reads(proxy.Spec.ValuesTemplate, hold.TopologyVersion)
 	if err := r.readLayers(ctx, proxy, in); err != nil {
 		in.again = PollInterval
 		return fail(addonsv1.ValueParsingFailedReason, err)

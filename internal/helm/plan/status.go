@@ -247,6 +247,18 @@ func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmRe
 	return []metav1.Condition{summary(specs, ready), specs, ready}
 }
 
+// IsUpToDate reports whether the last reconcile of a HelmChartProxy, of its current spec, found nothing wrong with the
+// HelmChartProxy itself. ProxyConditions begins the message about a release with its Cluster.
+func IsUpToDate(proxy *addonsv1.HelmChartProxy) bool {
+	specs := meta.FindStatusCondition(proxy.Status.Conditions, addonsv1.HelmReleaseProxySpecsUpToDateCondition)
+	if specs == nil || proxy.Status.ObservedGeneration != proxy.Generation {
+		return false
+	}
+	return specs.Status == metav1.ConditionTrue || aboutCluster.MatchString(specs.Message)
+}
+
+var aboutCluster = regexp.MustCompile(`^[a-z0-9.-]+/[a-z0-9.-]+: `)
+
 // find returns a condition of a HelmReleaseProxy. A condition of an earlier generation counts as unknown.
 func find(release *addonsv1.HelmReleaseProxy, of string) *metav1.Condition {
 	if its := meta.FindStatusCondition(release.Status.Conditions, of); its != nil && release.Status.ObservedGeneration == release.Generation {

@@ -113,3 +113,33 @@ func TestProxyConditions(t *testing.T) {
 		})
 	}
 }
+
+// What is wrong with a HelmChartProxy itself is told from what is wrong with a release.
+func TestIsUpToDate(t *testing.T) {
+	release := &addonsv1.HelmReleaseProxy{}
+	release.Spec.ClusterRef.Namespace, release.Spec.ClusterRef.Name = "team-a", "one.x"
+	release.Status.Conditions = ReleaseConditions(Trouble{Reason: addonsv1.GetClusterFailedReason, Message: "x"}, Release{})
+	for name, test := range map[string]struct {
+		trouble  Trouble
+		releases []*addonsv1.HelmReleaseProxy
+		want     bool
+	}{
+		"nothing":        {want: true},
+		"a release":      {releases: []*addonsv1.HelmReleaseProxy{release, release}, want: true},
+		"its chart":      {trouble: Trouble{addonsv1.HelmReleaseProxyCreationFailedReason, "Get \"https://charts/index.yaml\": refused"}},
+		"its values":     {trouble: Trouble{addonsv1.ValueParsingFailedReason, "spec.valuesFrom[0]: there is no Secret"}},
+		"a registry":     {trouble: Trouble{addonsv1.HelmReleaseProxyCreationFailedReason, "oci://ghcr.io/a: denied"}},
+		"both":           {trouble: Trouble{addonsv1.ValueParsingFailedReason, "spec.valuesFrom[0]: x"}, releases: []*addonsv1.HelmReleaseProxy{release}},
+		"not taken over": {trouble: Trouble{addonsv1.HelmReleaseProxySpecsUpdatingReason, "1 of 2 releases have not taken the change over yet"}},
+	} {
+		proxy := &addonsv1.HelmChartProxy{}
+		proxy.Status.Conditions = ProxyConditions(test.trouble, "", test.releases)
+		if got := IsUpToDate(proxy); got != test.want {
+			t.Errorf("%s: %t: %s", name, got, proxy.Status.Conditions[1].Message)
+		}
+		proxy.Generation = 2
+		if IsUpToDate(proxy) {
+			t.Errorf("%s: it is up to date with a spec that nobody has looked at", name)
+		}
+	}
+}

@@ -52,7 +52,8 @@ type written struct {
 // isOf reports whether the values that the record names were written for the current Bundle.
 func (w written) isOf(s *scope) bool {
 	isWaiting := s.record.Rollout != nil && s.record.Rollout.Pending != "" // The record was not written, or the cache does not have it yet.
-	return w.failed == nil && !w.isHeld && !isWaiting && w.digest == s.record.Digest && w.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID
+	return w.failed == nil && !w.isHeld && !isWaiting && w.digest == s.record.Digest && w.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID &&
+		s.record.Version == s.version() // The settings may hide the version from the sources.
 }
 
 // checkInterval is how often a release repeats, without an event, the write of a Secret, which a user may have
@@ -79,7 +80,7 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	s.joinRollout(r.Now())
 	if !plan.HasValues(s.proxy) {
 		if s.record.Digest != "" { // The release had values before.
-			s.record.Digest, s.record.Keys, s.record.Secret, s.record.Stale = "", nil, false, s.record.Stale || s.record.Secret
+			s.record.Digest, s.record.Version, s.record.Keys, s.record.Secret, s.record.Stale = "", "", nil, false, s.record.Stale || s.record.Secret
 		}
 		return nil
 	}
@@ -180,9 +181,18 @@ func (s *scope) key(record plan.Record) plan.Key {
 	return plan.Key{Namespace: namespace, Name: plan.ValuesName(client.ObjectKeyFromObject(s.proxy), namespace, record.FleetCluster, record.Revision)}
 }
 
+// version returns the version for which values are rendered now; empty if the template cannot read it.
+func (s *scope) version() string {
+	if !s.inputs.ReadsVersion {
+		return ""
+	}
+	return s.cluster.Spec.Topology.Version
+}
+
 // next returns the record of the values, changed or not.
 func (s *scope) next(layers []plan.Layer, digest string) plan.Record {
 	record := s.record
+	record.Version = s.version()
 	record.Secret, record.Keys = s.inputs.Secret, nil
 	for _, layer := range layers {
 		record.Keys = append(record.Keys, layer.Key)

@@ -444,3 +444,52 @@ func TestEmptiedLate(t *testing.T) {
 		t.Errorf("finally it is %s", got)
 	}
 }
+
+// The record names the version for which the values were rendered last, although they are the same: the hold of an
+// upgrade waits for that. It is written once for each version, and for no template that does not read it.
+func TestRecordNamesTheVersion(t *testing.T) {
+	of := func(version string, reads bool) func(*scope) {
+		return func(s *scope) { s.cluster.Spec.Topology.Version, s.inputs.ReadsVersion = version, reads }
+	}
+	renders := &renderer{gives: "a: b"}
+	w := newWorld(t, renders)
+	first := w.write(t, plan.Record{FleetCluster: "one"}, ofCluster, of("v1", true)).record
+	next := w.write(t, first, ofCluster, of("v2", true)).record
+	again := w.write(t, next, ofCluster, of("v2", true)).record
+	if first.Version != "v1" || next.Version != "v2" || next.Digest != first.Digest || next.Revision != first.Revision {
+		t.Errorf("the record was %s, and is %s", first, next)
+	}
+	if again.String() != next.String() || renders.count != 2 {
+		t.Errorf("without a change, the record was %s, and is %s; rendered %d times", next, again, renders.count)
+	}
+	renders.fails = worker.Problem("no such field")
+	if failed := w.write(t, next, ofCluster, of("v3", true)).record; failed.Version != "v2" {
+		t.Errorf("the template fails, and the record says %s", failed)
+	}
+	renders.fails = nil
+	if old := w.write(t, plan.Record{FleetCluster: "one", Digest: first.Digest, Bundle: first.Bundle, Keys: first.Keys}, ofCluster, of("v1", true)).record; old.Version != "v1" {
+		t.Errorf("a record of an earlier Muster becomes %s", old)
+	}
+	if other := w.write(t, first, ofCluster, of("v1", false)).record; other.Version != "" {
+		t.Errorf("the template no longer reads the version, and the record says %s", other)
+	}
+	if empty := w.write(t, first, "", of("v1", false)).record; empty.Version != "" {
+		t.Errorf("there are no values, and the record says %s", empty)
+	}
+	// The sources do not show the version.
+	config := &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: "fleet-addon-config"}}
+	config.Spec.Cluster = &addonsv1.ClusterConfig{TemplateValues: &addonsv1.TemplateValuesConfig{Exclude: &[]string{"/Cluster/spec/topology"}}}
+	if err := w.Create(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	first = w.write(t, plan.Record{FleetCluster: "one"}, ofCluster, of("v1", true)).record
+	if next := w.write(t, first, ofCluster, of("v2", true)).record; next.Version != "v2" || next.Digest != first.Digest || next.Revision != first.Revision {
+		t.Errorf("the settings exclude the version, and the record, which was %s, is %s", first, next)
+	}
+	// A release that waits for its turn in a rollout keeps the values of the last version.
+	record := w.write(t, plan.Record{FleetCluster: "one"}, ofCluster, both(staged(""), of("v1", true))).record
+	record.Installed, renders.gives = true, "a: new"
+	if held := w.write(t, record, ofCluster, both(staged(""), of("v2", true))).record; held.Version != "v1" || held.Rollout.Pending == "" {
+		t.Errorf("it waits for its turn, and the record says %s", held)
+	}
+}
