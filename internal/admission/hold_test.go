@@ -34,10 +34,18 @@ func TestHoldsInBothVersions(t *testing.T) {
 		"not in Fleet": {`{` + metadata("") + `,` + spec("v1") + `}`, `{` + metadata("") + `,` + spec("v2") + `}`, false, false},
 		"of Rancher": {`{` + metadata("") + `,` + spec("v1") + `,"status":{"conditions":[{"type":"FleetImported","status":"True","reason":"Attached"}]}}`,
 			`{` + metadata("") + `,` + spec("v2") + `}`, false, false},
-		"dropped": {`{` + metadata(began) + `,` + spec("v2") + `}`, `{` + metadata("") + `,` + spec("v2") + `}`, true, true},
-		"kept":    {`{` + metadata(began) + `,` + spec("v2") + `}`, `{` + metadata(began) + `,` + spec("v2") + `}`, true, false},
+		"not watched": {`{` + metadata("") + `,` + spec("v1") + `,"status":{"conditions":[{"type":"FleetImported","status":"True","reason":"Imported"},{"type":"FleetUpgradeHeld","status":"False","reason":"NotWatched"}]}}`,
+			`{` + metadata("") + `,` + spec("v2") + `}`, false, false},
+		"moved":             {"", `{` + metadata(began) + `,` + spec("v2") + `}`, true, false},
+		"moved and changed": {"", `{` + metadata(began) + `,` + spec("v3") + `}`, false, false},
+		"dropped":           {`{` + metadata(began) + `,` + spec("v2") + `}`, `{` + metadata("") + `,` + spec("v2") + `}`, true, true},
+		"kept":              {`{` + metadata(began) + `,` + spec("v2") + `}`, `{` + metadata(began) + `,` + spec("v2") + `}`, true, false},
 	} {
-		patched, response := handle(t, configured(t, "{}"), update(test.old, test.object))
+		req := update(test.old, test.object)
+		if test.old == "" {
+			req = create(test.object)
+		}
+		patched, response := handle(t, configured(t, "{}"), req)
 		var cluster struct {
 			Metadata struct{ Annotations map[string]string }
 		}

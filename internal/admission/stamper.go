@@ -44,10 +44,11 @@ func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.R
 		return admission.Errored(http.StatusBadRequest, err)
 	}
 	var wanted stamp.Stamp
-	hook, isRestored := "", false // A new Cluster brings no hold.
+	hook, isRestored := "", false
 	switch req.Operation {
 	case admissionv1.Create:
 		wanted = s.onCreate(ctx, req, cluster.subject(req.Namespace))
+		hook = hold.OnCreate(cluster.held(), time.Now())
 	case admissionv1.Update:
 		old, err := parseCluster(req.OldObject.Raw)
 		if err != nil {

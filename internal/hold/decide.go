@@ -29,6 +29,8 @@ const (
 	reasonOptedOut  = "OptedOut"
 	// reasonGone says that the Cluster is no longer in Fleet.
 	reasonGone = "NotInFleet"
+	// ReasonUnwatched says that no upgrade is held, as the watch filter of the syncer excludes the Cluster.
+	ReasonUnwatched = "NotWatched"
 	// reasonInvalid says that Muster did not write the annotation.
 	reasonInvalid = "InvalidHold"
 	// reasonReleased says that the hold is gone, for an unknown reason.
@@ -39,7 +41,7 @@ const (
 
 // Ends are the reasons for which a hold ends, or for which there was none.
 var Ends = []string{
-	reasonReady, reasonUnchanged, reasonBound, reasonReverted, reasonOptedOut, reasonGone, reasonInvalid, reasonReleased, reasonNotHeld,
+	reasonReady, reasonUnchanged, reasonBound, reasonReverted, reasonOptedOut, reasonGone, ReasonUnwatched, reasonInvalid, reasonReleased, reasonNotHeld,
 }
 
 // IsWarning reports whether an end is worth a warning: the upgrade does not, or did not, wait for its
@@ -76,6 +78,9 @@ type Decision struct {
 func Decide(s State) (Decision, error) {
 	bound, _ := Bound(s.Annotations)
 	annotation, has := s.Annotations[stamp.HookAnnotation]
+	if s.Unwatched { // No event brings it back, also if it is paused now.
+		return s.leave(bound, has), nil
+	}
 	if s.Paused {
 		return Decision{Tell: s.Told}, nil
 	}
@@ -95,7 +100,7 @@ func Decide(s State) (Decision, error) {
 	case s.ControlPlane != "" && s.ControlPlane != held.From:
 		return s.release(held, reasonNotHeld, fmt.Sprintf(
 			"Cluster API upgrades the control plane to %s in spite of the hold: its feature gate RuntimeSDK is off", short(s.ControlPlane))), nil
-	case !s.InFleet:
+	case !s.InFleet && s.Told != nil:
 		return s.withdraw(reasonGone), nil
 	}
 	return s.hold(held, bound)
@@ -111,6 +116,9 @@ func (s State) hold(held Hold, bound time.Duration) (Decision, error) {
 		return s.release(held, reasonBound, fmt.Sprintf("it was held for %s, the longest it may be%s", bound, s.lastProgress())), nil
 	}
 	left := held.Since.Add(bound).Sub(s.Now)
+	if !s.InFleet { // It was moved here just now: its status was not.
+		return Decision{Again: left}, nil
+	}
 	progress, err := s.Progress(held)
 	switch {
 	case err != nil:
@@ -150,7 +158,7 @@ func (s State) withoutHold(bound time.Duration) Decision {
 		return s.withdraw(reasonOptedOut)
 	case bound == 0, !s.InFleet, s.Version == "":
 		return Decision{}
-	case s.Told == nil:
+	case s.Told == nil, s.Told.Reason == ReasonUnwatched && s.Version == to:
 		return Decision{Tell: s.tell(Hold{From: s.Version}, metav1.ConditionFalse, reasonNoUpgrade, "the next change of the version is held for at most "+bound.String())}
 	case wasHeld && s.Version == from:
 		return s.release(Hold{From: from}, reasonReverted, "the version was changed back")
@@ -160,7 +168,7 @@ func (s State) withoutHold(bound time.Duration) Decision {
 		return Decision{Tell: s.Told}
 	default:
 		return s.release(Hold{From: to, To: s.Version}, reasonNotHeld,
-			"the version changed without a hold: the Cluster was paused, not in Fleet or upgrading already, or Muster's webhook could not be reached")
+			"the version changed without a hold: the Cluster was paused, not in Fleet not watched or upgrading already, or Muster's webhook could not be reached")
 	}
 }
 
@@ -169,6 +177,18 @@ func (s State) release(of Hold, reason, message string) Decision {
 	_, has := s.Annotations[stamp.HookAnnotation]
 	end := s.tell(of, metav1.ConditionFalse, reason, message)
 	return Decision{Release: has, Tell: end, End: end}
+}
+
+// leave ends what this syncer has begun with a Cluster that it no longer watches. Another one may watch it now.
+func (s State) leave(bound time.Duration, isHeld bool) Decision {
+	decision := s.release(Hold{From: s.Version}, ReasonUnwatched, "no upgrade is held: the watch filter of the syncer excludes the Cluster")
+	if !isHeld {
+		decision.End = nil
+	}
+	if bound == 0 {
+		decision.Tell = nil
+	}
+	return decision
 }
 
 // withdraw ends a hold of a Cluster that can have none, and therefore no condition.

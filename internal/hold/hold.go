@@ -108,6 +108,8 @@ type Cluster struct {
 	Paused    bool
 	// InFleet means that its condition FleetImported is True.
 	InFleet bool
+	// Unwatched means that the watch filter of the syncer excludes the Cluster, so that nobody would end a hold.
+	Unwatched bool
 }
 
 // pendingHooks is the annotation in which Cluster API notes the hooks of an upgrade that is under way.
@@ -147,6 +149,17 @@ func OnUpdate(before, after Cluster, bySyncer bool, now time.Time) string {
 	}
 }
 
+// OnCreate returns the value that stamp.HookAnnotation should have on a new Cluster; empty for none. A hold goes with a
+// Cluster that clusterctl moves. Its bound began on the other side.
+func OnCreate(cluster Cluster, now time.Time) string {
+	value := cluster.Annotations[stamp.HookAnnotation]
+	held, valid := Parse(value)
+	if bound, _ := Bound(cluster.Annotations); !valid || held.To != cluster.Version || held.isOver(bound, now) {
+		return ""
+	}
+	return value
+}
+
 // onVersion returns the annotation after a change of the version.
 func onVersion(current Hold, isHeld bool, before, after Cluster, now time.Time) string {
 	next := Hold{
@@ -161,7 +174,7 @@ func onVersion(current Hold, isHeld bool, before, after Cluster, now time.Time) 
 	case isHeld: // Cluster API has not begun with the earlier version.
 		next.From, next.More = current.From, next.More || current.More
 		return next.String()
-	case !before.InFleet, after.Paused, after.isUpgrading():
+	case !before.InFleet, before.Unwatched, after.Paused, after.isUpgrading():
 		return ""
 	default:
 		return next.String()
@@ -194,7 +207,7 @@ func Leftover(annotations map[string]string, now time.Time) string {
 	case bound == 0:
 		return "the Cluster does not ask for it"
 	case held.isOver(bound+overdue, now):
-		return fmt.Sprintf("it began at %s and was to end after %s: the Cluster is paused, or the syncer does not run", held.Since.UTC().Format(time.RFC3339), bound)
+		return fmt.Sprintf("it began at %s and was to end after %s: the Cluster is paused, or no syncer that runs watches it", held.Since.UTC().Format(time.RFC3339), bound)
 	default:
 		return ""
 	}

@@ -66,6 +66,9 @@ type holdReconciler struct {
 	mu sync.Mutex
 	// held has what was seen of each Cluster that is held.
 	held map[types.NamespacedName]*heldCluster
+	// asking are the Clusters that ask for holds. If the watch filter excludes one of them later, its hold ends. Others
+	// that it excludes may be those of another syncer.
+	asking map[types.NamespacedName]bool
 }
 
 // heldCluster is used by one reconcile at a time.
@@ -83,6 +86,7 @@ func newHoldReconciler(c *common, reader *references.Reader) *holdReconciler {
 		Client: c.GetClient(), live: c.GetAPIReader(), scopes: scopes, applier: c.applier, references: reader,
 		recorder: c.GetEventRecorder("muster-syncer"), now: time.Now, watchFilter: c.WatchFilter,
 		addOns: addOnReader{live: c.GetAPIReader(), settings: c.settings, scopes: scopes}, held: map[types.NamespacedName]*heldCluster{},
+		asking: map[types.NamespacedName]bool{},
 	}
 }
 
@@ -149,18 +153,26 @@ func (r *holdReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if !found || !isWatched(cluster, r.watchFilter) || !cluster.DeletionTimestamp.IsZero() {
+	isExcluded := found && !isWatched(cluster, r.watchFilter)
+	if !found || !cluster.DeletionTimestamp.IsZero() || isExcluded && !r.isAsking(req.NamespacedName) {
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
-	if isMarked, err := r.mark(ctx, cluster); isMarked || err != nil {
-		return ctrl.Result{}, ignoreRaces(err)
+	if !isExcluded {
+		if isMarked, err := r.mark(ctx, cluster); isMarked || err != nil {
+			return ctrl.Result{}, ignoreRaces(err)
+		}
 	}
 	if !asksForHolds(cluster) {
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
-	result, err := r.reconcile(ctx, cluster)
+	r.note(req.NamespacedName)
+	result, err := r.reconcile(ctx, cluster, isExcluded)
+	if isExcluded && err == nil {
+		r.forget(req.NamespacedName)
+		return ctrl.Result{}, nil
+	}
 	if apierrors.IsConflict(err) { // We saw an old state; the new one is on its way.
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	}
@@ -176,17 +188,17 @@ func ignoreRaces(err error) error {
 	return err
 }
 
-func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Cluster) (ctrl.Result, error) {
+func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Cluster, isExcluded bool) (ctrl.Result, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	_, isHeld := cluster.Annotations[stamp.HookAnnotation]
 	if !isHeld {
-		r.forget(key)
+		r.leave(key)
 	}
 	told := meta.FindStatusCondition(cluster.Status.Conditions, hold.Condition)
 	state := hold.State{
 		Cluster: hold.Cluster{
 			Annotations: cluster.Annotations, Version: cluster.Spec.Topology.Version,
-			Paused: capiannotations.IsPaused(cluster, cluster), InFleet: isImported(cluster),
+			Paused: capiannotations.IsPaused(cluster, cluster), InFleet: isImported(cluster), Unwatched: isExcluded,
 		},
 		Told: told, Now: r.now(),
 		Progress: func(of hold.Hold) (hold.Progress, error) { return r.progress(ctx, cluster, of) },
@@ -203,7 +215,7 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 			return ctrl.Result{}, fmt.Errorf("ending the hold of an upgrade: %w", err)
 		}
 		cluster = written.(*clusterv1.Cluster)
-		r.forget(key)
+		r.leave(key)
 	}
 	wait, err := r.tell(ctx, cluster, told, decision.Tell)
 	if err != nil {
@@ -391,7 +403,29 @@ func (r *holdReconciler) count() int {
 	return len(r.held)
 }
 
+// note remembers that a Cluster asks for holds.
+func (r *holdReconciler) note(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asking[key] = true
+}
+
+func (r *holdReconciler) isAsking(key types.NamespacedName) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.asking[key]
+}
+
+// forget drops everything about a Cluster.
 func (r *holdReconciler) forget(key types.NamespacedName) {
+	r.leave(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.asking, key)
+}
+
+// leave drops what is known of a hold that is over.
+func (r *holdReconciler) leave(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.held[key] != nil {
