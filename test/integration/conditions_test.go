@@ -176,11 +176,9 @@ func TestConditionsDoNotFlap(t *testing.T) {
 	g.Expect(since()).To(Equal(imported))
 }
 
-// Among instances with watch filters, the one whose filter the FleetAddonConfig carries reports on it. A Cluster that
-// is relabelled out of a filter is not counted.
-func TestWatchFilters(t *testing.T) {
-	g := NewWithT(t)
-	namespace := newNamespace(t, g, "team", nil)
+// filtered runs the syncer with a watch filter until the test ends.
+func filtered(t *testing.T, g Gomega, filter string) {
+	t.Helper()
 	deployment := get(g, &appsv1.Deployment{}, "muster-system", syncerProcess)
 	args := deployment.Spec.Template.Spec.Containers[0].Args
 	run := func(args []string) {
@@ -189,9 +187,16 @@ func TestWatchFilters(t *testing.T) {
 		g.Expect(admin.Patch(ctx, deployment, client.MergeFrom(before))).To(Succeed())
 		g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
 	}
-	run(append(args[:len(args):len(args)], "--watch-filter=blue"))
+	run(append(args[:len(args):len(args)], "--watch-filter="+filter))
 	t.Cleanup(func() { run(args) })
+}
 
+// Among instances with watch filters, the one whose filter the FleetAddonConfig carries reports on it. A Cluster that
+// is relabelled out of a filter is not counted.
+func TestWatchFilters(t *testing.T) {
+	g := NewWithT(t)
+	namespace := newNamespace(t, g, "team", nil)
+	filtered(t, g, "blue")
 	cluster := fixture.Cluster(namespace, "one", "", "")
 	cluster.Labels = map[string]string{clusterv1.WatchLabel: "blue"}
 	create(g, cluster)

@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -224,6 +226,17 @@ func TestHoldsThatEnd(t *testing.T) {
 		willHold(g, cluster, "False BoundPassed")
 		isFree(g, cluster)
 	})
+	t.Run("its add-on is ready while it is paused", func(t *testing.T) {
+		g, cluster := scene(t, "waited")
+		pause(g, cluster)
+		its := get(g, &fleetv1.BundleDeployment{}, stamp.FleetNamespace(s.namespace, "waited"), "cni")
+		deploy(g, its, "2")
+		reportsApplied(g, its, true)
+		g.Consistently(func(g Gomega) { g.Expect(current(g, cluster).Annotations).To(HaveKey(stamp.HookAnnotation)) }).WithTimeout(4 * time.Second).Should(Succeed())
+		unpause(g, cluster)
+		willHold(g, cluster, "False AddOnsReady")
+		isFree(g, cluster)
+	})
 	t.Run("its Cluster is deleted", func(t *testing.T) {
 		g, cluster := scene(t, "deleted")
 		deleteNow(g, cluster)
@@ -273,10 +286,15 @@ func TestHoldByClass(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	s := newScene(t, g)
-	cluster, other := s.imported(g, "one"), s.imported(g, "two")
+	cluster, other, paused := s.imported(g, "one"), s.imported(g, "two"), s.imported(g, "three")
 	patch(g, other, entry("annotations", stamp.HoldAnnotation, `"0"`))
+	willReport(g, paused, "True Imported")
+	pause(g, paused)
 	patch(g, s.class, entry("annotations", stamp.HoldAnnotation, `"30m"`))
 	willHold(g, cluster, "False NoUpgrade", "30m")
+	g.Expect(current(g, paused).Annotations).NotTo(HaveKey(stamp.ClassHoldAnnotation))
+	unpause(g, paused)
+	willHold(g, paused, "False NoUpgrade", "30m")
 	reportsApplied(g, addOn(g, cluster, "cni"), false)
 	g.Expect(setVersion(g, cluster, nextVersion)).NotTo(BeEmpty())
 	g.Expect(setVersion(g, other, nextVersion)).To(BeEmpty(), "the Cluster has the last word")
@@ -346,6 +364,104 @@ func TestHoldWithoutPrograms(t *testing.T) {
 		}).Should(Succeed())
 		willHold(g, foreign, "False InvalidHold")
 	})
+}
+
+// A Cluster that leaves the watch filter of its syncer is not held any more. Clusters that the filter never let through
+// may be held by another syncer.
+func TestHoldOutsideTheFilter(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	filtered(t, g, "blue")
+	held, its := s.cluster("held"), s.cluster("its")
+	for cluster, filter := range map[*clusterv1.Cluster]string{held: "blue", its: "red"} {
+		cluster.Labels = map[string]string{clusterv1.WatchLabel: filter}
+		cluster.Annotations = map[string]string{stamp.HoldAnnotation: "30m"}
+		create(g, cluster)
+	}
+	imported := fmt.Sprintf(`{"status":{"conditions":[{"type":"FleetImported","status":"True","reason":"Imported","message":"","lastTransitionTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339))
+	g.Expect(admin.Status().Patch(ctx, its, mergePatch(imported))).To(Succeed()) // By the other syncer.
+	initialize(g, held)
+	willHold(g, held, "False NoUpgrade")
+	reportsApplied(g, addOn(g, held, "cni"), false)
+	for _, cluster := range []*clusterv1.Cluster{held, its} {
+		g.Expect(setVersion(g, cluster, nextVersion)).NotTo(BeEmpty())
+	}
+	willHold(g, held, "True WaitingForAddOns")
+
+	patch(g, held, entry("labels", clusterv1.WatchLabel, "null"))
+	willHold(g, held, "False NotWatched")
+	isFree(g, held)
+	isAnnounced(g, held, "Normal", "NotWatched")
+	g.Expect(setVersion(g, held, "v1.38.0")).To(BeEmpty(), "nobody would end it")
+	patch(g, held, entry("labels", clusterv1.WatchLabel, `"blue"`))
+	willHold(g, held, "False NotHeld", "v1.37.0 to v1.38.0: ")
+	patchf(g, target("controlplane.cluster.x-k8s.io/v1beta2", "KubeadmControlPlane", s.namespace, "held-cp"), `{"spec":{"version":"v1.38.0"}}`)
+	g.Expect(setVersion(g, held, "v1.39.0")).NotTo(BeEmpty())
+	willHold(g, held, "True WaitingForAddOns", "v1.38.0 to v1.39.0: ")
+
+	patch(g, s.class, entry("annotations", stamp.HoldAnnotation, `"1h"`)) // It wakes the Clusters of the class.
+	g.Eventually(func(g Gomega) { g.Expect(current(g, held).Annotations).To(HaveKey(stamp.ClassHoldAnnotation)) }).Should(Succeed())
+	g.Consistently(func(g Gomega) {
+		now := current(g, its)
+		g.Expect(now.Annotations).To(HaveKey(stamp.HookAnnotation))
+		g.Expect(now.Annotations).NotTo(HaveKey(stamp.ClassHoldAnnotation))
+		g.Expect(conditions.Get(now, hold.Condition)).To(BeNil())
+	}).Should(Succeed())
+}
+
+// release creates a HelmReleaseProxy on a Cluster, and says in its record whether it is installed.
+func release(g Gomega, of *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster, name string, isInstalled bool) *addonsv1.HelmReleaseProxy {
+	its := named(&addonsv1.HelmReleaseProxy{}, of.Namespace, name)
+	its.Labels, its.Finalizers = map[string]string{clusterv1.ClusterNameLabel: cluster.Name}, []string{plan.Finalizer}
+	its.Annotations = map[string]string{plan.RecordAnnotation: plan.Record{Installed: isInstalled}.String()}
+	its.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(of, addonsv1.GroupVersion.WithKind("HelmChartProxy"))}
+	its.Spec.ClusterRef = corev1.ObjectReference{Namespace: cluster.Namespace, Name: cluster.Name}
+	its.Spec.ChartName, its.Spec.RepoURL, its.Spec.ReleaseNamespace = of.Spec.ChartName, of.Spec.RepoURL, "default"
+	create(g, its)
+	return its
+}
+
+// The releases on a Cluster count, however many there are, as long as their HelmChartProxies select the Cluster.
+// muster-helm does not run.
+func TestHoldForReleases(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	for _, name := range []string{"helmchartproxies", "helmreleaseproxies"} {
+		file := "../../manifests/helm/addons.cluster.x-k8s.io_" + name + ".yaml"
+		_, err := env.Kubectl(ctx, "apply", "-f", file)
+		g.Expect(err).NotTo(HaveOccurred())
+		deleteByKubectl(t, "-f", file)
+	}
+	of := named(&addonsv1.HelmChartProxy{}, s.namespace, "web")
+	of.Spec = addonsv1.HelmChartProxySpec{RepoURL: "https://charts.example.com", ChartName: "web", ReconcileStrategy: addonsv1.ReconcileStrategyInstallOnce}
+	of.Spec.ClusterSelector.MatchLabels = map[string]string{"addon": "yes"}
+	g.Eventually(func(g Gomega) { create(g, of) }).Should(Succeed())
+	var all []client.Object
+	t.Cleanup(func() {
+		for _, its := range all {
+			patch(g, its, `{"metadata":{"finalizers":null}}`)
+		}
+	})
+	many, leaving := s.holds(g, "many", "30m"), s.holds(g, "leaving", "30m")
+	for _, cluster := range []*clusterv1.Cluster{many, leaving} {
+		patch(g, cluster, entry("labels", "addon", `"yes"`))
+	}
+	const pages = 50 // The syncer reads 20 at a time.
+	for i := range pages {
+		all = append(all, release(g, of, many, fmt.Sprintf("web-%02d", i), i < pages-1))
+	}
+	all = append(all, release(g, of, leaving, "leaving", false))
+
+	g.Expect(setVersion(g, many, nextVersion)).NotTo(BeEmpty())
+	patchf(g, leaving, `{"metadata":{"labels":{"addon":null}},"spec":{"topology":{"version":%q}}}`, nextVersion)
+	g.Expect(leaving.Annotations).To(HaveKey(stamp.HookAnnotation))
+	willHold(g, many, "True WaitingForAddOns", "not ready: HelmChartProxy web")
+	willHold(g, leaving, "False AddOnsUnchanged") // After the time that Fleet needs for other labels.
+	g.Expect(current(g, many).Annotations).To(HaveKey(stamp.HookAnnotation))
+	last := all[pages-1]
+	patchf(g, last, `{"metadata":{"annotations":{%q:%q}}}`, plan.RecordAnnotation, plan.Record{Installed: true}.String())
+	willHold(g, many, "False AddOnsUnchanged")
+	isFree(g, many)
 }
 
 // Without the webhook, the policy alone keeps the syncer's token from freezing topologies.
