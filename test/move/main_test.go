@@ -32,7 +32,7 @@ var home, away *side
 func TestMain(m *testing.M) {
 	SetDefaultEventuallyTimeout(time.Minute)
 	SetDefaultEventuallyPollingInterval(200 * time.Millisecond)
-	options := stack.Options{Profile: stack.Full, Muster: true}
+	options := stack.Options{Profile: stack.Full, Muster: true, RuntimeSDK: true}
 	os.Exit(stack.Main(m, options, func(first *stack.Stack) error {
 		second := options
 		second.Progress = os.Stderr

@@ -133,6 +133,8 @@ func (s *side) prepare(g Gomega) {
 type guide struct {
 	*fixture.Shell
 	commands map[string]string
+	// namespace is that of the clusters.
+	namespace string
 }
 
 func newGuide(t *testing.T) *guide {
@@ -140,12 +142,12 @@ func newGuide(t *testing.T) *guide {
 	g := NewWithT(t)
 	all, err := fixture.Commands("operations.md")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(all["move"]).To(HaveLen(4))
+	g.Expect(all["move"]).To(HaveLen(5))
 	shell, err := fixture.NewShell(home.Stack, t.TempDir(), t.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = fixture.Clusterctl(shell.Tools)
 	g.Expect(err).NotTo(HaveOccurred())
-	return &guide{Shell: shell, commands: all["move"]}
+	return &guide{Shell: shell, commands: all["move"], namespace: team}
 }
 
 // run runs a step on a side.
@@ -156,7 +158,7 @@ func (c *guide) run(t *testing.T, g Gomega, on *side, step string) string {
 		to = away
 	}
 	g.Expect(c.commands).To(HaveKey(step))
-	return c.sh(t, g, on, strings.NewReplacer("team-a", team, "new-management.kubeconfig", to.Kubeconfig).Replace(c.commands[step]))
+	return c.sh(t, g, on, strings.NewReplacer("team-a", c.namespace, "new-management.kubeconfig", to.Kubeconfig).Replace(c.commands[step]))
 }
 
 func (c *guide) sh(t *testing.T, g Gomega, on *side, commands string) string {
