@@ -22,8 +22,7 @@ type AddOn struct {
 	// ID changes with the wanted deployment, and Changed is when the wanted deployment last changed.
 	ID      string
 	Changed time.Time
-	// Ready means that the wanted deployment is there, and ready. That of a HelmChartProxy is known to be for the
-	// new version.
+	// Ready means that the wanted deployment is there, and ready. For a HelmChartProxy, it is for the new version.
 	Ready bool
 	// ByFleet means that Fleet renders its values, so that it cannot change for the new version before Fleet has that.
 	ByFleet bool

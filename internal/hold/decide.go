@@ -78,7 +78,7 @@ type Decision struct {
 func Decide(s State) (Decision, error) {
 	bound, _ := Bound(s.Annotations)
 	annotation, has := s.Annotations[stamp.HookAnnotation]
-	if s.Unwatched { // No event brings it back, also if it is paused now.
+	if s.Unwatched { // Even if it is paused: no later event brings the Cluster back.
 		return s.leave(bound, has), nil
 	}
 	if s.Paused {

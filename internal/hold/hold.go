@@ -108,7 +108,7 @@ type Cluster struct {
 	Paused    bool
 	// InFleet means that its condition FleetImported is True.
 	InFleet bool
-	// Unwatched means that the watch filter of the syncer excludes the Cluster, so that nobody would end a hold.
+	// Unwatched means that the syncer's watch filter excludes the Cluster: a hold would not end.
 	Unwatched bool
 }
 

@@ -112,43 +112,73 @@ func specTime(object metav1.Object) time.Time {
 	return last
 }
 
-// A page of HelmReleaseProxies fits into the memory of the syncer, even if each has the size that etcd accepts.
-const releasePage, mostReleasePages = 20, 25
+// A page fits into the memory of the syncer, even if each of its objects has the size that etcd accepts.
+const addOnPage, mostAddOnPages = 20, 25
 
 // releases returns the releases of HelmChartProxies on a Cluster; none if there are no such kinds.
 func (r addOnReader) releases(ctx context.Context, cluster *clusterv1.Cluster, deployments []fleetv1.BundleDeployment) ([]hold.AddOn, error) {
-	round := &releaseRound{addOnReader: r, cluster: cluster, deployments: deployments, proxies: map[types.NamespacedName]*addonsv1.HelmChartProxy{}}
+	round := &releaseRound{addOnReader: r, cluster: cluster, deployments: deployments, proxies: map[types.NamespacedName]*addonsv1.HelmChartProxy{}, has: map[types.NamespacedName]bool{}}
 	for namespace := range releaseNamespaces(cluster, deployments) {
 		err := round.list(ctx, namespace)
 		if kube.IsUnserved(err) || meta.IsNoMatchError(err) {
 			return nil, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("reading the HelmReleaseProxies of a held Cluster in namespace %s: %w", namespace, err)
+			return nil, fmt.Errorf("reading the HelmChartProxies of a held Cluster in namespace %s: %w", namespace, err)
 		}
 	}
 	return round.all, nil
 }
 
-// list adds the releases in a namespace.
+// list adds the releases of the HelmChartProxies in a namespace that select the Cluster, also those that do not exist
+// yet. Anyone who may write HelmReleaseProxies somewhere could hold the upgrade, so the others do not count.
 func (r *releaseRound) list(ctx context.Context, namespace string) error {
-	label, _ := stamp.LabelValue(r.cluster.Name)
-	next := ""
-	for range mostReleasePages {
-		var releases addonsv1.HelmReleaseProxyList
-		if err := r.live.List(ctx, &releases, client.InNamespace(namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: label}, client.Limit(releasePage), client.Continue(next)); err != nil {
-			return err
-		}
-		for i := range releases.Items {
-			if err := r.add(ctx, &releases.Items[i]); err != nil {
-				return err
+	var proxies addonsv1.HelmChartProxyList
+	if err := r.pages(ctx, &proxies, func() {
+		for i := range proxies.Items {
+			// With the finalizer of cluster-api-addon-provider-helm, that installs the release.
+			its := &proxies.Items[i]
+			isOfOthers := len(its.Finalizers) > 0 && !controllerutil.ContainsFinalizer(its, plan.Finalizer)
+			if its.DeletionTimestamp.IsZero() && !isOfOthers && r.selects(ctx, its, r.cluster) {
+				r.proxies[client.ObjectKeyFromObject(its)] = its
 			}
 		}
-		if next = releases.Continue; next == "" {
+		proxies.Items = nil
+	}, client.InNamespace(namespace)); err != nil {
+		return err
+	}
+	label, _ := stamp.LabelValue(r.cluster.Name)
+	var releases addonsv1.HelmReleaseProxyList
+	if err := r.pages(ctx, &releases, func() {
+		for i := range releases.Items {
+			r.add(&releases.Items[i])
+		}
+		releases.Items = nil
+	}, client.InNamespace(namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: label}); err != nil {
+		return err
+	}
+	for key, proxy := range r.proxies {
+		if key.Namespace == namespace && !r.has[key] {
+			r.all = append(r.all, hold.AddOn{Name: r.nameOf(proxy)})
+		}
+	}
+	return nil
+}
+
+// pages lists objects, and calls each after each page.
+func (r addOnReader) pages(ctx context.Context, list client.ObjectList, each func(), options ...client.ListOption) error {
+	for range mostAddOnPages {
+		next := list.GetContinue()
+		list.SetContinue("") // The last page leaves it as it is.
+		if err := r.live.List(ctx, list, append(options, client.Limit(addOnPage), client.Continue(next))...); err != nil {
+			return err
+		}
+		each()
+		if list.GetContinue() == "" {
 			return nil
 		}
 	}
-	return fmt.Errorf("there are more than %d", releasePage*mostReleasePages)
+	return fmt.Errorf("there are more than %d", addOnPage*mostAddOnPages)
 }
 
 // releaseNamespaces returns the namespaces whose HelmChartProxies reach the Cluster.
@@ -168,56 +198,39 @@ type releaseRound struct {
 	addOnReader
 	cluster     *clusterv1.Cluster
 	deployments []fleetv1.BundleDeployment
-	// proxies are the HelmChartProxies that were read; nil for one that does not exist, or does not select the Cluster.
+	// proxies are the HelmChartProxies that select the Cluster, and has those with a HelmReleaseProxy for it.
 	proxies map[types.NamespacedName]*addonsv1.HelmChartProxy
+	has     map[types.NamespacedName]bool
 	all     []hold.AddOn
 }
 
-// proxyOf returns the HelmChartProxy of a HelmReleaseProxy; nil without one that selects the Cluster. Anyone who may write
-// HelmReleaseProxies somewhere could hold the upgrade.
-func (r *releaseRound) proxyOf(ctx context.Context, release *addonsv1.HelmReleaseProxy) (*addonsv1.HelmChartProxy, error) {
-	owner := plan.OwnerOf(release)
-	isMuster := controllerutil.ContainsFinalizer(release, plan.Finalizer) // Else, cluster-api-addon-provider-helm installs it.
-	if owner == nil || !isMuster {
-		return nil, nil
+// nameOf names a HelmChartProxy in a message.
+func (r *releaseRound) nameOf(proxy *addonsv1.HelmChartProxy) string {
+	if proxy.Namespace != r.cluster.Namespace {
+		return "HelmChartProxy " + proxy.Namespace + "/" + proxy.Name
 	}
-	key := types.NamespacedName{Namespace: release.Namespace, Name: owner.Name}
-	proxy, isKnown := r.proxies[key]
-	if !isKnown {
-		proxy = &addonsv1.HelmChartProxy{}
-		err := r.live.Get(ctx, key, proxy)
-		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("reading the HelmChartProxy of a held Cluster: %w", err)
-		}
-		if err != nil || !r.selects(ctx, proxy, r.cluster) {
-			proxy = nil
-		}
-		r.proxies[key] = proxy
-	}
-	if proxy == nil || proxy.UID != owner.UID {
-		return nil, nil
-	}
-	return proxy, nil
+	return "HelmChartProxy " + proxy.Name
 }
 
 // add adds the add-on of a HelmReleaseProxy, if there is one.
-func (r *releaseRound) add(ctx context.Context, release *addonsv1.HelmReleaseProxy) error {
-	if plan.ClusterOf(release) != client.ObjectKeyFromObject(r.cluster) || !release.DeletionTimestamp.IsZero() {
-		return nil
+func (r *releaseRound) add(release *addonsv1.HelmReleaseProxy) {
+	owner := plan.OwnerOf(release)
+	isMuster := controllerutil.ContainsFinalizer(release, plan.Finalizer)
+	if owner == nil || !isMuster || plan.ClusterOf(release) != client.ObjectKeyFromObject(r.cluster) || !release.DeletionTimestamp.IsZero() {
+		return
 	}
-	proxy, err := r.proxyOf(ctx, release)
-	if err != nil || proxy == nil {
-		return err
+	key := types.NamespacedName{Namespace: release.Namespace, Name: owner.Name}
+	proxy := r.proxies[key]
+	if proxy == nil || proxy.UID != owner.UID {
+		return
 	}
+	r.has[key] = true
 	record := plan.RecordOf(release)
-	addOn := hold.AddOn{Name: "HelmChartProxy " + proxy.Name, ID: fmt.Sprintf("%s %d", record.Digest, record.Revision)}
-	if proxy.Namespace != r.cluster.Namespace {
-		addOn.Name = "HelmChartProxy " + proxy.Namespace + "/" + proxy.Name
-	}
+	addOn := hold.AddOn{Name: r.nameOf(proxy), ID: fmt.Sprintf("%s %d", record.Digest, record.Revision)}
 	if plan.IsInstallOnce(proxy) && record.Installed {
 		addOn.Ready = true
 		r.all = append(r.all, addOn)
-		return nil
+		return
 	}
 	target, isTarget := plan.TargetOf(proxy, release)
 	for i := range r.deployments {
@@ -231,7 +244,6 @@ func (r *releaseRound) add(ctx context.Context, release *addonsv1.HelmReleasePro
 			(record.Rollout == nil || record.Rollout.Pending == "")
 	}
 	r.all = append(r.all, addOn)
-	return nil
 }
 
 // isRendered reports whether the values of a release are those for the Cluster's version. A record that is copied from

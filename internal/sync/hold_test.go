@@ -53,12 +53,16 @@ func TestForgedReleasesHoldNothing(t *testing.T) {
 	everywhere.Spec.NamespaceSelector = &metav1.LabelSelector{}
 	ofCAAPH := releaseFor("team", "caaph", "teamcaaph") // It never has a Bundle.
 	ofCAAPH.Finalizers = nil
+	byCAAPH := proxyOf("team", "caaph", "yes")
+	byCAAPH.Finalizers = []string{"helmchartproxy.addons.cluster.x-k8s.io"}
+	leaving := proxyOf("team", "leaving", "yes")
+	leaving.Finalizers, leaving.DeletionTimestamp = []string{plan.Finalizer}, &metav1.Time{Time: time.Now()}
 	there := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}},
 		proxyOf("team", "cni", "yes"), releaseFor("team", "cni", "teamcni"),
 		releaseFor("team", "nobody", "x"),
 		proxyOf("team", "anew", "yes"), releaseFor("team", "anew", "older"),
-		proxyOf("team", "caaph", "yes"), ofCAAPH,
+		byCAAPH, ofCAAPH, leaving,
 		proxyOf("team", "other", "no"), releaseFor("team", "other", "teamother"),
 		proxyOf("evil", "cni", "yes"), releaseFor("evil", "cni", "evilcni"),
 		everywhere, releaseFor("platform", "everywhere", "platformeverywhere"),
@@ -78,7 +82,7 @@ func TestForgedReleasesHoldNothing(t *testing.T) {
 		names = append(names, addOn.Name)
 	}
 	slices.Sort(names)
-	if want := []string{"HelmChartProxy cni", "HelmChartProxy platform/everywhere"}; !slices.Equal(names, want) {
+	if want := []string{"HelmChartProxy anew", "HelmChartProxy cni", "HelmChartProxy platform/everywhere"}; !slices.Equal(names, want) {
 		t.Errorf("the add-ons are %v, want %v", names, want)
 	}
 }
@@ -145,6 +149,7 @@ func TestWhenAReleaseIsDone(t *testing.T) {
 		"it failed":                         {func(is *doneRelease) { is.release.Status.Conditions[0].Status = metav1.ConditionFalse }, false},
 		"Fleet has not got the values":      {func(is *doneRelease) { is.record.Revision = 2 }, false},
 		"the agent is behind":               {func(is *doneRelease) { is.deployment.Status.AppliedDeploymentID = "last" }, false},
+		"no HelmReleaseProxy":               {func(is *doneRelease) { is.release.Name, is.release.Spec.ClusterRef.Name = "cni-two", "two" }, false},
 		"no Bundle":                         {func(is *doneRelease) { is.deployment.Name = "other" }, false},
 		"a spec that nobody has looked at":  {func(is *doneRelease) { is.proxy.Generation = 2 }, false},
 		"a HelmChartProxy without a status": {func(is *doneRelease) { is.proxy.Status.Conditions = nil }, false},

@@ -26,14 +26,14 @@ metadata: {name: {{ .Release.Name }}-for, namespace: {{ .Release.Namespace }}}
 data: {version: {{ .Values.version | quote }}}
 `
 
-// addOn is a HelmChartProxy whose values are those for one version of Kubernetes.
-func addOn(name, version string) string {
+// addOn is a HelmChartProxy for one Cluster, whose values are those for one version of Kubernetes.
+func addOn(name, cluster, version string) string {
 	return fmt.Sprintf(`
 apiVersion: addons.cluster.x-k8s.io/v1alpha1
 kind: HelmChartProxy
 metadata: {namespace: %[1]s, name: %[2]s}
 spec:
-  clusterSelector: {matchLabels: {addon: %[2]s}}
+  clusterSelector: {matchLabels: {addon: %[5]s}}
   repoURL: %[3]s
   chartName: addon
   releaseName: %[2]s
@@ -43,7 +43,7 @@ spec:
   valuesTemplate: 'version: {{ %[4]s }}'
   credentials: {secret: {name: repository}, key: config.json}
   tlsConfig: {caSecret: {name: repository}}
-`, team, name, charts.URL, version)
+`, team, name, charts.URL, version, cluster)
 }
 
 // upgraded is a Cluster that the tests upgrade.
@@ -215,7 +215,8 @@ func TestHold(t *testing.T) {
 	one := upgraded{"one"}
 	one.tell(t)
 	g.Expect(env.Apply(ctx, one.yaml(200, "v1.35.0", stamp.HoldAnnotation+": 10m"))).To(Succeed())
-	g.Expect(env.Apply(ctx, addOn("one", ".Cluster.spec.topology.version"))).To(Succeed())
+	g.Expect(env.Apply(ctx, addOn("one", "one", ".Cluster.spec.topology.version"))).To(Succeed())
+	g.Expect(env.Apply(ctx, addOn("major", "one", ".Cluster.spec.topology.version | trunc 2"))).To(Succeed()) // It stays v1.
 	one.isAtRest(g, "v1.35.0")
 
 	seen := one.watch(t, g)
@@ -237,8 +238,28 @@ func TestHold(t *testing.T) {
 	t.Logf("held for %s; released %s after the add-on was ready",
 		seen.at("released").Sub(seen.at("held")).Round(10*time.Millisecond), seen.at("released").Sub(seen.at("ready")).Round(10*time.Millisecond))
 	g.Eventually(func(g Gomega) {
-		one.says(g, "False AddOnsReady") // AddOnsUnchanged comes a minute later.
+		one.says(g, "False AddOnsReady")
 		g.Expect(one.controlPlane(g)).To(Equal("v1.36.3"))
-	}).Should(Succeed())
+		g.Expect(one.live(g).Annotations["runtime.cluster.x-k8s.io/pending-hooks"]).To(BeEmpty(), "the upgrade is over")
+	}).WithTimeout(2 * soon).Should(Succeed())
 	t.Log("Cluster API has upgraded the control plane")
+
+	t.Run("without muster-helm, it waits until that has rendered the values", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(env.Stop(ctx, "muster-helm")).To(Succeed())
+		start := sync.OnceFunc(func() { g.Expect(env.Start(ctx, "muster-helm")).To(Succeed()) })
+		t.Cleanup(start)
+		g.Expect(one.setVersion(g, "v1.36.4")).NotTo(BeEmpty())
+		g.Eventually(func(g Gomega) {
+			g.Expect(conditions.GetMessage(one.live(g), hold.Condition)).To(ContainSubstring("not ready: HelmChartProxy major, HelmChartProxy one"))
+		}).Should(Succeed())
+		g.Consistently(func(g Gomega) { one.says(g, "True WaitingForAddOns") }).WithTimeout(10 * time.Second).Should(Succeed())
+		start()
+		began := time.Now()
+		g.Eventually(func(g Gomega) {
+			one.says(g, "False AddOnsReady")
+			g.Expect(one.deployed(g)).To(Equal("v1.36.4"))
+		}).Should(Succeed())
+		t.Logf("released %s after muster-helm was started", time.Since(began).Round(10*time.Millisecond))
+	})
 }

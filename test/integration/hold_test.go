@@ -421,7 +421,8 @@ func release(g Gomega, of *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster, 
 	return its
 }
 
-// The releases on a Cluster count, however many there are, as long as their HelmChartProxies select the Cluster.
+// The releases on a Cluster count, however many there are, as long as their HelmChartProxies select the Cluster; also
+// those that do not exist yet.
 // muster-helm does not run.
 func TestHoldForReleases(t *testing.T) {
 	g := NewWithT(t)
@@ -442,7 +443,7 @@ func TestHoldForReleases(t *testing.T) {
 			patch(g, its, `{"metadata":{"finalizers":null}}`)
 		}
 	})
-	many, leaving := s.holds(g, "many", "30m"), s.holds(g, "leaving", "30m")
+	many, leaving, joining := s.holds(g, "many", "30m"), s.holds(g, "leaving", "30m"), s.holds(g, "joining", "30m")
 	for _, cluster := range []*clusterv1.Cluster{many, leaving} {
 		patch(g, cluster, entry("labels", "addon", `"yes"`))
 	}
@@ -455,9 +456,13 @@ func TestHoldForReleases(t *testing.T) {
 	g.Expect(setVersion(g, many, nextVersion)).NotTo(BeEmpty())
 	patchf(g, leaving, `{"metadata":{"labels":{"addon":null}},"spec":{"topology":{"version":%q}}}`, nextVersion)
 	g.Expect(leaving.Annotations).To(HaveKey(stamp.HookAnnotation))
+	patchf(g, joining, `{"metadata":{"labels":{"addon":"yes"}},"spec":{"topology":{"version":%q}}}`, nextVersion)
 	willHold(g, many, "True WaitingForAddOns", "not ready: HelmChartProxy web")
 	willHold(g, leaving, "False AddOnsUnchanged") // After the time that Fleet needs for other labels.
 	g.Expect(current(g, many).Annotations).To(HaveKey(stamp.HookAnnotation))
+	willHold(g, joining, "True WaitingForAddOns", "not ready: HelmChartProxy web") // Longer than for other labels.
+	all = append(all, release(g, of, joining, "joining", true))
+	willHold(g, joining, "False AddOnsReady")
 	last := all[pages-1]
 	patchf(g, last, `{"metadata":{"annotations":{%q:%q}}}`, plan.RecordAnnotation, plan.Record{Installed: true}.String())
 	willHold(g, many, "False AddOnsUnchanged")
