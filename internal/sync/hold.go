@@ -168,10 +168,9 @@ func (r *holdReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		return ctrl.Result{}, nil
 	}
 	r.note(req.NamespacedName)
-	result, err := r.reconcile(ctx, cluster, isExcluded)
+	result, err := r.reconcile(ctx, cluster)
 	if isExcluded && err == nil {
 		r.forget(req.NamespacedName)
-		return ctrl.Result{}, nil
 	}
 	if apierrors.IsConflict(err) { // We saw an old state; the new one is on its way.
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
@@ -188,7 +187,7 @@ func ignoreRaces(err error) error {
 	return err
 }
 
-func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Cluster, isExcluded bool) (ctrl.Result, error) {
+func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Cluster) (ctrl.Result, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	_, isHeld := cluster.Annotations[stamp.HookAnnotation]
 	if !isHeld {
@@ -198,7 +197,7 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 	state := hold.State{
 		Cluster: hold.Cluster{
 			Annotations: cluster.Annotations, Version: cluster.Spec.Topology.Version,
-			Paused: capiannotations.IsPaused(cluster, cluster), InFleet: isImported(cluster), Unwatched: isExcluded,
+			Paused: capiannotations.IsPaused(cluster, cluster), InFleet: isImported(cluster), Unwatched: !isWatched(cluster, r.watchFilter),
 		},
 		Told: told, Now: r.now(),
 		Progress: func(of hold.Hold) (hold.Progress, error) { return r.progress(ctx, cluster, of) },
@@ -424,7 +423,7 @@ func (r *holdReconciler) forget(key types.NamespacedName) {
 	delete(r.asking, key)
 }
 
-// leave drops what is known of a hold that is over.
+// leave drops the state of a hold that is over.
 func (r *holdReconciler) leave(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
