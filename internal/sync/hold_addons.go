@@ -215,8 +215,7 @@ func (r *releaseRound) nameOf(proxy *addonsv1.HelmChartProxy) string {
 // add adds the add-on of a HelmReleaseProxy, if there is one.
 func (r *releaseRound) add(release *addonsv1.HelmReleaseProxy) {
 	owner := plan.OwnerOf(release)
-	isMuster := controllerutil.ContainsFinalizer(release, plan.Finalizer)
-	if owner == nil || !isMuster || plan.ClusterOf(release) != client.ObjectKeyFromObject(r.cluster) || !release.DeletionTimestamp.IsZero() {
+	if owner == nil || plan.ClusterOf(release) != client.ObjectKeyFromObject(r.cluster) || !release.DeletionTimestamp.IsZero() {
 		return
 	}
 	key := types.NamespacedName{Namespace: release.Namespace, Name: owner.Name}

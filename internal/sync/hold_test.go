@@ -79,10 +79,10 @@ func TestForgedReleasesHoldNothing(t *testing.T) {
 	}
 	var names []string
 	for _, addOn := range got {
-		names = append(names, addOn.Name)
+		names = append(names, addOn.Name+addOn.ID)
 	}
 	slices.Sort(names)
-	if want := []string{"HelmChartProxy anew", "HelmChartProxy cni", "HelmChartProxy platform/everywhere"}; !slices.Equal(names, want) {
+	if want := []string{"HelmChartProxy anew", "HelmChartProxy cni 0", "HelmChartProxy platform/everywhere 0"}; !slices.Equal(names, want) {
 		t.Errorf("the add-ons are %v, want %v", names, want)
 	}
 }
