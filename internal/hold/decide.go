@@ -130,20 +130,20 @@ func (s State) hold(held Hold, bound time.Duration) (Decision, error) {
 	}
 	until := held.Since.Add(bound).UTC().Format(time.RFC3339)
 	return Decision{
-		Tell:  s.tell(held, metav1.ConditionTrue, reasonWaiting, fmt.Sprintf("the upgrade is held until %s at the latest%s%s", until, becauseIt, progress)),
+		Tell:  s.tell(held, metav1.ConditionTrue, reasonWaiting, fmt.Sprintf("the upgrade is held until %s%s%s", until, because, progress)),
 		Again: sooner(left, progress.Again),
 	}, nil
 }
 
-// becauseIt stands before the progress in the message of a hold.
-const becauseIt = "; it "
+// because stands before the progress in the message of a hold.
+const because = " at the latest: "
 
 // lastProgress returns what the condition says last, after a colon; empty for nothing.
 func (s State) lastProgress() string {
 	if s.Told == nil || s.Told.Reason != reasonWaiting {
 		return ""
 	}
-	if _, progress, found := strings.Cut(s.Told.Message, becauseIt); found {
+	if _, progress, found := strings.Cut(s.Told.Message, because); found {
 		return ": " + progress
 	}
 	return ""

@@ -68,9 +68,9 @@ func (s *side) waits(g Gomega, version string) {
 
 func (s *side) upgrades(g Gomega, version string) {
 	g.Eventually(func(g Gomega) {
-		live := s.waiting(g)
-		g.Expect(live.Annotations).NotTo(HaveKey(stamp.HookAnnotation))
 		g.Expect(s.controlPlaneVersion(g)).To(Equal(version))
+		live := s.waiting(g) // Cluster API notes an upgrade before it begins.
+		g.Expect(live.Annotations).NotTo(HaveKey(stamp.HookAnnotation))
 		g.Expect(live.Annotations["runtime.cluster.x-k8s.io/pending-hooks"]).To(BeEmpty(), "the upgrade is over")
 	}).WithTimeout(soon).Should(Succeed())
 }
