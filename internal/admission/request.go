@@ -90,16 +90,15 @@ func (c *clusterRequest) subject(namespace string) stamp.Subject {
 
 // held returns the fields that decide whether an upgrade is held.
 func (c *clusterRequest) held() hold.Cluster {
-	isInFleet, isUnwatched := false, false
+	isInFleet := false
 	for _, condition := range slices.Concat(c.Status.Conditions, c.Status.V1Beta2.Conditions) {
 		if condition.Type == hold.ImportedCondition && condition.Status == "True" {
 			isInFleet = hold.IsWrittenByMuster(condition.Reason)
 		}
-		isUnwatched = isUnwatched || condition.Type == hold.Condition && condition.Reason == hold.ReasonUnwatched
 	}
 	_, isPaused := c.Metadata.Annotations[clusterv1.PausedAnnotation]
 	return hold.Cluster{
 		Labels: c.Metadata.Labels, Annotations: c.Metadata.Annotations, Version: c.Spec.Topology.Version,
-		Class: c.class(""), Variables: string(c.Spec.Topology.Variables), Paused: c.Spec.Paused || isPaused, InFleet: isInFleet, Unwatched: isUnwatched,
+		Class: c.class(""), Variables: string(c.Spec.Topology.Variables), Paused: c.Spec.Paused || isPaused, InFleet: isInFleet,
 	}
 }

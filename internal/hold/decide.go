@@ -14,10 +14,12 @@ import (
 // why not. Its message begins with the versions that it is about.
 const Condition = "FleetUpgradeHeld"
 
-// Reasons of Condition. All but the first have status False. All but the first two are the end of a hold,
+// Reasons of Condition. All but the first two have status False. All but the first three are the end of a hold,
 // or say that there was none.
 const (
 	reasonWaiting = "WaitingForAddOns"
+	// reasonMoved says that a held Cluster was moved here, and is not in Fleet here yet.
+	reasonMoved = "WaitingForFleet"
 	// reasonNoUpgrade says that the hold takes effect with the next version.
 	reasonNoUpgrade = "NoUpgrade"
 	// reasonReady says that the add-ons for the new version are ready.
@@ -29,8 +31,6 @@ const (
 	reasonOptedOut  = "OptedOut"
 	// reasonGone says that the Cluster is no longer in Fleet.
 	reasonGone = "NotInFleet"
-	// ReasonUnwatched says that no upgrade is held, as the watch filter of the syncer excludes the Cluster.
-	ReasonUnwatched = "NotWatched"
 	// reasonInvalid says that Muster did not write the annotation.
 	reasonInvalid = "InvalidHold"
 	// reasonReleased says that the hold is gone, for an unknown reason.
@@ -41,7 +41,7 @@ const (
 
 // Ends are the reasons for which a hold ends, or for which there was none.
 var Ends = []string{
-	reasonReady, reasonUnchanged, reasonBound, reasonReverted, reasonOptedOut, reasonGone, ReasonUnwatched, reasonInvalid, reasonReleased, reasonNotHeld,
+	reasonReady, reasonUnchanged, reasonBound, reasonReverted, reasonOptedOut, reasonGone, reasonInvalid, reasonReleased, reasonNotHeld,
 }
 
 // IsWarning reports whether an end is worth a warning: the upgrade does not, or did not, wait for its
@@ -53,6 +53,8 @@ func IsWarning(reason string) bool {
 // State is what the decision about a Cluster is made from.
 type State struct {
 	Cluster
+	// Unwatched means that the watch filter of this syncer excludes the Cluster, which another syncer may watch.
+	Unwatched bool
 	// Told is the condition that the Cluster has; nil for none.
 	Told *metav1.Condition
 	// ControlPlane is the version that Cluster API has given the control plane; empty if unknown.
@@ -78,10 +80,7 @@ type Decision struct {
 func Decide(s State) (Decision, error) {
 	bound, _ := Bound(s.Annotations)
 	annotation, has := s.Annotations[stamp.HookAnnotation]
-	if s.Unwatched { // Even if it is paused: no later event brings the Cluster back.
-		return s.leave(bound, has), nil
-	}
-	if s.Paused {
+	if s.Paused || s.Unwatched && !has {
 		return Decision{Tell: s.Told}, nil
 	}
 	if !has {
@@ -90,6 +89,9 @@ func Decide(s State) (Decision, error) {
 	held, valid := Parse(annotation)
 	if !valid {
 		return s.release(Hold{From: s.Version}, reasonInvalid, "annotation "+stamp.HookAnnotation+" had a value that Muster does not write, and is removed"), nil
+	}
+	if s.Unwatched && Leftover(s.Annotations, s.Now) == "" {
+		return Decision{Tell: s.Told, Again: held.Since.Add(bound + overdue).Sub(s.Now)}, nil
 	}
 	held.To = s.Version // With the webhook down, the version may have changed again.
 	switch {
@@ -100,7 +102,7 @@ func Decide(s State) (Decision, error) {
 	case s.ControlPlane != "" && s.ControlPlane != held.From:
 		return s.release(held, reasonNotHeld, fmt.Sprintf(
 			"Cluster API upgrades the control plane to %s in spite of the hold: its feature gate RuntimeSDK is off", short(s.ControlPlane))), nil
-	case !s.InFleet && s.Told != nil:
+	case !s.InFleet && s.Told != nil && s.Told.Reason != reasonMoved:
 		return s.withdraw(reasonGone), nil
 	}
 	return s.hold(held, bound)
@@ -116,8 +118,12 @@ func (s State) hold(held Hold, bound time.Duration) (Decision, error) {
 		return s.release(held, reasonBound, fmt.Sprintf("it was held for %s, the longest it may be%s", bound, s.lastProgress())), nil
 	}
 	left := held.Since.Add(bound).Sub(s.Now)
+	waits := func(reason, why string) *metav1.Condition {
+		until := held.Since.Add(bound).UTC().Format(time.RFC3339)
+		return s.tell(held, metav1.ConditionTrue, reason, "the upgrade is held until "+until+because+why)
+	}
 	if !s.InFleet { // It was moved here just now: its status was not.
-		return Decision{Again: left}, nil
+		return Decision{Tell: waits(reasonMoved, "it was moved here, and is not in Fleet here yet"), Again: left}, nil
 	}
 	progress, err := s.Progress(held)
 	switch {
@@ -128,11 +134,7 @@ func (s State) hold(held Hold, bound time.Duration) (Decision, error) {
 	case progress.isDone():
 		return s.release(held, reasonUnchanged, "the new version changes no add-on"), nil
 	}
-	until := held.Since.Add(bound).UTC().Format(time.RFC3339)
-	return Decision{
-		Tell:  s.tell(held, metav1.ConditionTrue, reasonWaiting, fmt.Sprintf("the upgrade is held until %s%s%s", until, because, progress)),
-		Again: sooner(left, progress.Again),
-	}, nil
+	return Decision{Tell: waits(reasonWaiting, progress.String()), Again: sooner(left, progress.Again)}, nil
 }
 
 // because stands before the progress in the message of a hold.
@@ -158,7 +160,7 @@ func (s State) withoutHold(bound time.Duration) Decision {
 		return s.withdraw(reasonOptedOut)
 	case bound == 0, !s.InFleet, s.Version == "":
 		return Decision{}
-	case s.Told == nil, s.Told.Reason == ReasonUnwatched && s.Version == to:
+	case s.Told == nil:
 		return Decision{Tell: s.tell(Hold{From: s.Version}, metav1.ConditionFalse, reasonNoUpgrade, "the next change of the version is held for at most "+bound.String())}
 	case wasHeld && s.Version == from:
 		return s.release(Hold{From: from}, reasonReverted, "the version was changed back")
@@ -168,7 +170,7 @@ func (s State) withoutHold(bound time.Duration) Decision {
 		return Decision{Tell: s.Told}
 	default:
 		return s.release(Hold{From: to, To: s.Version}, reasonNotHeld,
-			"the version changed without a hold: the Cluster was paused, not in Fleet not watched or upgrading already, or Muster's webhook could not be reached")
+			"the version changed without a hold: the Cluster was paused, not in Fleet or upgrading already, or Muster's webhook could not be reached")
 	}
 }
 
@@ -177,18 +179,6 @@ func (s State) release(of Hold, reason, message string) Decision {
 	_, has := s.Annotations[stamp.HookAnnotation]
 	end := s.tell(of, metav1.ConditionFalse, reason, message)
 	return Decision{Release: has, Tell: end, End: end}
-}
-
-// leave ends what this syncer has begun with a Cluster that it no longer watches. Another one may watch it now.
-func (s State) leave(bound time.Duration, isHeld bool) Decision {
-	decision := s.release(Hold{From: s.Version}, ReasonUnwatched, "no upgrade is held: the watch filter of the syncer excludes the Cluster")
-	if !isHeld {
-		decision.End = nil
-	}
-	if bound == 0 {
-		decision.Tell = nil
-	}
-	return decision
 }
 
 // withdraw ends a hold of a Cluster that can have none, and therefore no condition.

@@ -61,14 +61,15 @@ func TestDecide(t *testing.T) {
 		"opted out by the webhook": {version: "v2", told: waiting, end: reasonOptedOut},
 		"a broken wish":            {annotations: map[string]string{stamp.HoldAnnotation: "x", stamp.HookAnnotation: value("v1", "v2", 0)}, version: "v2", told: waiting, end: reasonOptedOut, release: true},
 		"gone from Fleet":          {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.InFleet = false }, end: reasonGone, release: true},
-		"moved here":               {annotations: held, version: "v2", change: func(s *State) { s.InFleet = false }, again: 29 * time.Minute},
+		"moved here":               {annotations: held, version: "v2", change: func(s *State) { s.InFleet = false }, want: "WaitingForFleet v1 to v2", again: 29 * time.Minute},
+		"still not in Fleet":       {annotations: held, version: "v2", told: condition(metav1.ConditionTrue, reasonMoved, "v1 to v2: x"), change: func(s *State) { s.InFleet = false }, want: "WaitingForFleet v1 to v2", again: 29 * time.Minute},
 		"moved here in vain":       {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", change: func(s *State) { s.InFleet = false }, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
-		"excluded":                 {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.Unwatched = true }, progress: busy, want: "NotWatched v2", end: ReasonUnwatched, release: true},
-		"excluded and paused":      {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.Unwatched, s.Paused = true, true }, progress: busy, want: "NotWatched v2", end: ReasonUnwatched, release: true},
-		"excluded, and not held":   {annotations: optedIn(), version: "v1", told: before, change: func(s *State) { s.Unwatched = true }, want: "NotWatched v1"},
-		"excluded, nobody asks":    {annotations: map[string]string{stamp.HookAnnotation: "x"}, version: "v1", told: before, change: func(s *State) { s.Unwatched = true }, end: ReasonUnwatched, release: true},
-		"watched again":            {annotations: optedIn(), version: "v1", told: condition(metav1.ConditionFalse, ReasonUnwatched, "v1: x"), want: "NoUpgrade v1"},
-		"upgraded meanwhile":       {annotations: optedIn(), version: "v2", told: condition(metav1.ConditionFalse, ReasonUnwatched, "v1: x"), want: "NotHeld v1 to v2", end: reasonNotHeld},
+		"in vain, and told":        {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", told: condition(metav1.ConditionTrue, reasonMoved, "v1 to v2: x"), change: func(s *State) { s.InFleet = false }, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
+		"excluded":                 {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.Unwatched = true }, progress: changed, want: "WaitingForAddOns v1 to v2", again: 34 * time.Minute},
+		"excluded, and over":       {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 31*time.Minute)), version: "v2", told: waiting, change: func(s *State) { s.Unwatched = true }, want: "WaitingForAddOns v1 to v2", again: 4 * time.Minute},
+		"excluded, and overdue":    {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 35*time.Minute)), version: "v2", told: waiting, change: func(s *State) { s.Unwatched = true }, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
+		"excluded, nobody asks":    {annotations: map[string]string{stamp.HookAnnotation: value("v1", "v2", 0)}, version: "v2", told: waiting, change: func(s *State) { s.Unwatched = true }, end: reasonOptedOut, release: true},
+		"excluded, and not held":   {annotations: optedIn(), version: "v2", told: before, change: func(s *State) { s.Unwatched = true }, want: "NoUpgrade v1"},
 		"paused":                   {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.Paused = true }, progress: changed, want: "WaitingForAddOns v1 to v2"},
 		"no RuntimeSDK":            {annotations: held, version: "v2", told: waiting, controlPlane: "v2", progress: busy, want: "NotHeld v1 to v2", end: reasonNotHeld, release: true},
 		"a step of several":        {annotations: held, version: "v2", told: waiting, controlPlane: "v1.5", progress: busy, want: "NotHeld v1 to v2", end: reasonNotHeld, release: true},
@@ -116,7 +117,7 @@ func TestDecide(t *testing.T) {
 		if got.Release != test.release || got.Again != test.again {
 			t.Errorf("%s: release %t, again %s", name, got.Release, got.Again)
 		}
-		if got.Tell != nil && got.Tell.Status == metav1.ConditionTrue != (got.Tell.Reason == reasonWaiting) {
+		if got.Tell != nil && got.Tell.Status == metav1.ConditionTrue != (got.Tell.Reason == reasonWaiting || got.Tell.Reason == reasonMoved) {
 			t.Errorf("%s: %v", name, got.Tell)
 		}
 	}

@@ -108,8 +108,6 @@ type Cluster struct {
 	Paused    bool
 	// InFleet means that its condition FleetImported is True.
 	InFleet bool
-	// Unwatched means that the syncer's watch filter excludes the Cluster: a hold would not end.
-	Unwatched bool
 }
 
 // pendingHooks is the annotation in which Cluster API notes the hooks of an upgrade that is under way.
@@ -150,11 +148,12 @@ func OnUpdate(before, after Cluster, bySyncer bool, now time.Time) string {
 }
 
 // OnCreate returns the value that stamp.HookAnnotation should have on a new Cluster; empty for none. A hold goes with a
-// Cluster that clusterctl moves. Its bound began on the other side.
+// Cluster that clusterctl moves. Its bound began on the other side. clusterctl creates Clusters paused; nobody else brings a
+// hold.
 func OnCreate(cluster Cluster, now time.Time) string {
 	value := cluster.Annotations[stamp.HookAnnotation]
 	held, valid := Parse(value)
-	if bound, _ := Bound(cluster.Annotations); !valid || held.To != cluster.Version || held.isOver(bound, now) {
+	if bound, _ := Bound(cluster.Annotations); !valid || !cluster.Paused || held.To != cluster.Version || held.isOver(bound, now) {
 		return ""
 	}
 	return value
@@ -174,7 +173,7 @@ func onVersion(current Hold, isHeld bool, before, after Cluster, now time.Time) 
 	case isHeld: // Cluster API has not begun with the earlier version.
 		next.From, next.More = current.From, next.More || current.More
 		return next.String()
-	case !before.InFleet, before.Unwatched, after.Paused, after.isUpgrading():
+	case !before.InFleet, after.Paused, after.isUpgrading():
 		return ""
 	default:
 		return next.String()
@@ -190,7 +189,8 @@ func others(annotations map[string]string) map[string]string {
 	return result
 }
 
-// overdue is how long after its bound a hold counts as left behind: the syncer ends it within moments.
+// overdue is how long after its bound a hold counts as left behind: the syncer that watches the Cluster ends it within
+// moments. After that, any syncer ends it.
 const overdue = 5 * time.Minute
 
 // Leftover says why nothing may end the hold of a Cluster with these annotations; empty if the syncer will,

@@ -69,7 +69,6 @@ func TestOnUpdate(t *testing.T) {
 		"opts in with the new version":       {before: at("v1", nil), after: at("v2", optedIn()), want: fresh},
 		"opts out with the new version":      {before: at("v1", optedIn()), after: at("v2", nil)},
 		"not in Fleet":                       {before: with(at("v1", optedIn()), func(c *Cluster) { c.InFleet = false }), after: at("v2", optedIn())},
-		"not watched":                        {before: with(at("v1", optedIn()), func(c *Cluster) { c.Unwatched = true }), after: at("v2", optedIn())},
 		"paused":                             {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Paused = true })},
 		"upgrading already":                  {before: at("v1", optedIn()), after: at("v2", optedIn(pendingHooks, "AfterClusterUpgrade,AfterControlPlaneUpgrade"))},
 		"gets a topology":                    {before: at("", optedIn()), after: at("v2", optedIn())},
@@ -132,6 +131,7 @@ func TestOnCreate(t *testing.T) {
 		want        string
 	}{
 		"moved":               {optedIn(stamp.HookAnnotation, held.String()), "v2", held.String()},
+		"not paused":          {optedIn(stamp.HookAnnotation, held.String()), "v2", ""},
 		"nothing":             {optedIn(), "v2", ""},
 		"it does not ask":     {map[string]string{stamp.HookAnnotation: held.String()}, "v2", ""},
 		"another version":     {optedIn(stamp.HookAnnotation, held.String()), "v3", ""},
@@ -139,7 +139,7 @@ func TestOnCreate(t *testing.T) {
 		"it is of the future": {optedIn(stamp.HookAnnotation, Hold{From: "v1", To: "v2", Since: noon.Add(time.Hour)}.String()), "v2", ""},
 		"it is not ours":      {optedIn(stamp.HookAnnotation, "x"), "v2", ""},
 	} {
-		if got := OnCreate(Cluster{Annotations: test.annotations, Version: test.version}, noon); got != test.want {
+		if got := OnCreate(Cluster{Annotations: test.annotations, Version: test.version, Paused: name != "not paused"}, noon); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}

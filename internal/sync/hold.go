@@ -66,9 +66,6 @@ type holdReconciler struct {
 	mu sync.Mutex
 	// held has what was seen of each Cluster that is held.
 	held map[types.NamespacedName]*heldCluster
-	// asking are the Clusters that ask for holds. If the watch filter excludes one of them later, its hold ends. Others
-	// that it excludes may be those of another syncer.
-	asking map[types.NamespacedName]bool
 }
 
 // heldCluster is used by one reconcile at a time.
@@ -86,14 +83,13 @@ func newHoldReconciler(c *common, reader *references.Reader) *holdReconciler {
 		Client: c.GetClient(), live: c.GetAPIReader(), scopes: scopes, applier: c.applier, references: reader,
 		recorder: c.GetEventRecorder("muster-syncer"), now: time.Now, watchFilter: c.WatchFilter,
 		addOns: addOnReader{live: c.GetAPIReader(), settings: c.settings, scopes: scopes}, held: map[types.NamespacedName]*heldCluster{},
-		asking: map[types.NamespacedName]bool{},
 	}
 }
 
 func (r *holdReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("hold").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
-		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), holdNews)).
+		For(&clusterv1.Cluster{}, builder.WithPredicates(predicate.Or(watched(c.WatchFilter), isHeld), holdNews)).
 		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(classHoldNews)).
 		Watches(&fleetv1.Cluster{}, enqueue(r.heldOf(c.events)), builder.WithPredicates(afterStart, fleetClusterNews(c.bundlesReady))).
 		Complete(r)
@@ -109,6 +105,12 @@ var holdNews = predicate.Funcs{
 			capiannotations.IsPaused(before, before) != capiannotations.IsPaused(after, after)
 	},
 }
+
+// isHeld passes Clusters whose upgrade is held. Any syncer ends a hold that is overdue.
+var isHeld = predicate.NewPredicateFuncs(func(cluster client.Object) bool {
+	_, found := cluster.GetAnnotations()[stamp.HookAnnotation]
+	return found
+})
 
 // classHoldNews passes ClusterClasses that ask for holds, at the start too, and changes of that.
 var classHoldNews = predicate.Funcs{
@@ -153,12 +155,11 @@ func (r *holdReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	isExcluded := found && !isWatched(cluster, r.watchFilter)
-	if !found || !cluster.DeletionTimestamp.IsZero() || isExcluded && !r.isAsking(req.NamespacedName) {
+	if !found || !cluster.DeletionTimestamp.IsZero() {
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
-	if !isExcluded {
+	if isWatched(cluster, r.watchFilter) {
 		if isMarked, err := r.mark(ctx, cluster); isMarked || err != nil {
 			return ctrl.Result{}, ignoreRaces(err)
 		}
@@ -167,11 +168,7 @@ func (r *holdReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
-	r.note(req.NamespacedName)
 	result, err := r.reconcile(ctx, cluster)
-	if isExcluded && err == nil {
-		r.forget(req.NamespacedName)
-	}
 	if apierrors.IsConflict(err) { // We saw an old state; the new one is on its way.
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	}
@@ -190,16 +187,18 @@ func ignoreRaces(err error) error {
 func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Cluster) (ctrl.Result, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	_, isHeld := cluster.Annotations[stamp.HookAnnotation]
-	if !isHeld {
-		r.leave(key)
+	isUnwatched := !isWatched(cluster, r.watchFilter)
+	if !isHeld || isUnwatched {
+		r.forget(key)
 	}
 	told := meta.FindStatusCondition(cluster.Status.Conditions, hold.Condition)
 	state := hold.State{
 		Cluster: hold.Cluster{
 			Annotations: cluster.Annotations, Version: cluster.Spec.Topology.Version,
-			Paused: capiannotations.IsPaused(cluster, cluster), InFleet: isImported(cluster), Unwatched: !isWatched(cluster, r.watchFilter),
+			Paused: capiannotations.IsPaused(cluster, cluster), InFleet: isImported(cluster),
 		},
-		Told: told, Now: r.now(),
+		Unwatched: isUnwatched,
+		Told:      told, Now: r.now(),
 		Progress: func(of hold.Hold) (hold.Progress, error) { return r.progress(ctx, cluster, of) },
 	}
 	if isHeld {
@@ -214,7 +213,7 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 			return ctrl.Result{}, fmt.Errorf("ending the hold of an upgrade: %w", err)
 		}
 		cluster = written.(*clusterv1.Cluster)
-		r.leave(key)
+		r.forget(key)
 	}
 	wait, err := r.tell(ctx, cluster, told, decision.Tell)
 	if err != nil {
@@ -227,7 +226,7 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 		return ctrl.Result{}, failed
 	}
 	again := sooner(decision.Again, wait)
-	if isHeld && !decision.Release && !state.Paused {
+	if isHeld && !decision.Release && !state.Paused && !isUnwatched {
 		again = sooner(again, r.interval(key))
 	}
 	return ctrl.Result{RequeueAfter: again}, nil
@@ -402,29 +401,8 @@ func (r *holdReconciler) count() int {
 	return len(r.held)
 }
 
-// note remembers that a Cluster asks for holds.
-func (r *holdReconciler) note(key types.NamespacedName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.asking[key] = true
-}
-
-func (r *holdReconciler) isAsking(key types.NamespacedName) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.asking[key]
-}
-
-// forget drops everything about a Cluster.
+// forget drops the state of a hold that is over.
 func (r *holdReconciler) forget(key types.NamespacedName) {
-	r.leave(key)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.asking, key)
-}
-
-// leave drops the state of a hold that is over.
-func (r *holdReconciler) leave(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.held[key] != nil {

@@ -366,8 +366,7 @@ func TestHoldWithoutPrograms(t *testing.T) {
 	})
 }
 
-// A Cluster that leaves the watch filter of its syncer is not held any more. Clusters that the filter never let through
-// may be held by another syncer.
+// A syncer leaves a hold outside its watch filter to another one, until the hold is overdue.
 func TestHoldOutsideTheFilter(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -387,26 +386,25 @@ func TestHoldOutsideTheFilter(t *testing.T) {
 		g.Expect(setVersion(g, cluster, nextVersion)).NotTo(BeEmpty())
 	}
 	willHold(g, held, "True WaitingForAddOns")
-
 	patch(g, held, entry("labels", clusterv1.WatchLabel, "null"))
-	willHold(g, held, "False NotWatched")
-	isFree(g, held)
-	isAnnounced(g, held, "Normal", "NotWatched")
-	g.Expect(setVersion(g, held, "v1.38.0")).To(BeEmpty(), "nobody would end it")
-	patch(g, held, entry("labels", clusterv1.WatchLabel, `"blue"`))
-	willHold(g, held, "False NotHeld", "v1.37.0 to v1.38.0: ")
-	patchf(g, target("controlplane.cluster.x-k8s.io/v1beta2", "KubeadmControlPlane", s.namespace, "held-cp"), `{"spec":{"version":"v1.38.0"}}`)
-	g.Expect(setVersion(g, held, "v1.39.0")).NotTo(BeEmpty())
-	willHold(g, held, "True WaitingForAddOns", "v1.38.0 to v1.39.0: ")
 
 	patch(g, s.class, entry("annotations", stamp.HoldAnnotation, `"1h"`)) // It wakes the Clusters of the class.
-	g.Eventually(func(g Gomega) { g.Expect(current(g, held).Annotations).To(HaveKey(stamp.ClassHoldAnnotation)) }).Should(Succeed())
 	g.Consistently(func(g Gomega) {
 		now := current(g, its)
 		g.Expect(now.Annotations).To(HaveKey(stamp.HookAnnotation))
 		g.Expect(now.Annotations).NotTo(HaveKey(stamp.ClassHoldAnnotation))
 		g.Expect(conditions.Get(now, hold.Condition)).To(BeNil())
+		g.Expect(current(g, held).Annotations).To(HaveKey(stamp.HookAnnotation))
 	}).Should(Succeed())
+
+	stop(t, g, webhookProcess) // Otherwise nobody could change a hold.
+	overdue := hold.Hold{From: "v1.36.3", To: nextVersion, Since: time.Now().Add(-36 * time.Minute)}.String()
+	for _, cluster := range []*clusterv1.Cluster{held, its} {
+		patch(g, cluster, entry("annotations", stamp.HookAnnotation, fmt.Sprintf("%q", overdue)))
+		willHold(g, cluster, "False BoundPassed")
+		isFree(g, cluster)
+		isAnnounced(g, cluster, "Warning", "BoundPassed")
+	}
 }
 
 // release creates a HelmReleaseProxy on a Cluster, and says in its record whether it is installed.
