@@ -27,7 +27,8 @@ func uninstallTemplate(all []*unstructured.Unstructured) (string, error) {
 }
 
 // uninstallJob returns a Job with the syncer's Pod, but without ports, probes, certificate and spreading. Its labels do
-// not match the Deployment's selector. Helm waits for five minutes; the Job ends before that, so that Helm says why.
+// not match the Deployment's selector. The program itself tries again, and gives up before
+// the Job does, which would take its log away; Helm waits longer than either, for five minutes.
 func uninstallJob(syncer program) (*unstructured.Unstructured, error) {
 	container, err := syncer.container()
 	if err != nil {
@@ -58,7 +59,7 @@ func uninstallJob(syncer program) (*unstructured.Unstructured, error) {
 			},
 		},
 		"spec": map[string]any{
-			"backoffLimit": int64(1), "activeDeadlineSeconds": int64(240),
+			"backoffLimit": int64(0), "activeDeadlineSeconds": int64(180), "ttlSecondsAfterFinished": int64(3600),
 			"template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": pod},
 		},
 	}}, nil

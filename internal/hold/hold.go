@@ -148,8 +148,8 @@ func OnUpdate(before, after Cluster, bySyncer bool, now time.Time) string {
 }
 
 // OnCreate returns the value that stamp.HookAnnotation should have on a new Cluster; empty for none. A hold goes with a
-// Cluster that clusterctl moves. Its bound began on the other side. clusterctl creates Clusters paused; nobody else brings a
-// hold.
+// Cluster that clusterctl moves. Its bound began on the other side. clusterctl creates Clusters paused, and no other
+// new Cluster keeps a hold.
 func OnCreate(cluster Cluster, now time.Time) string {
 	value := cluster.Annotations[stamp.HookAnnotation]
 	held, valid := Parse(value)
