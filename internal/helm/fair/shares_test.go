@@ -2,6 +2,7 @@ package fair
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -62,5 +63,29 @@ func TestNoNamespaceHasAllPlaces(t *testing.T) {
 	places.Release("other", 1)
 	if err := places.Wait(t.Context(), "slow"); err != nil {
 		t.Error(err)
+	}
+}
+
+// Namespaces are forgotten once they have no units and wait for none: they come and go.
+func TestNamespacesAreForgotten(t *testing.T) {
+	places := New(3, 2)
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i := range 10 {
+		namespace := fmt.Sprint("team-", i)
+		if err := places.Wait(t.Context(), namespace); err != nil {
+			t.Fatal(err)
+		}
+		if !places.Try(namespace, 1) || places.Try(namespace, 1) || places.Wait(late, namespace) == nil || places.Try("other", 2) {
+			t.Fatal("a namespace has more than its share")
+		}
+		if len(places.own) != 1 {
+			t.Errorf("%d namespaces are known, but one has units", len(places.own))
+		}
+		places.Release(namespace, 2)
+	}
+	places.Release("nothing", 0)
+	if len(places.own) > 0 {
+		t.Errorf("%d namespaces without units are known", len(places.own))
 	}
 }
