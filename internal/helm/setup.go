@@ -135,7 +135,6 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 
 	releases := &release.Reconciler{
-		Turns: release.NewTurns(max(1, options.Concurrency/2)),
 		Store: writes, Inputs: reader, Managed: managed, Settings: settings.NewReader(mgr.GetClient()), Sources: referred, Renderer: pool,
 		Recorder: recorder, Now: time.Now,
 	}

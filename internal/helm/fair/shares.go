@@ -4,6 +4,7 @@ package fair
 import (
 	"context"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 )
@@ -16,6 +17,8 @@ type Shares struct {
 	mu   sync.Mutex
 	// own holds the shares of the namespaces that have units or wait for some.
 	own map[string]*share
+	// tickets maps each namespace whose callers were refused by Soon to its *ticket.
+	tickets sync.Map
 }
 
 type share struct {
@@ -56,6 +59,56 @@ func (s *Shares) Wait(ctx context.Context, namespace string) error {
 	}
 	s.want(namespace, -1)
 	return err
+}
+
+const (
+	// moment is how long Soon waits at most: longer than most jobs take.
+	moment = 20 * time.Millisecond
+	// RetryInterval is how often a caller that Soon refused has to call it again.
+	RetryInterval = time.Second
+)
+
+// ticket keeps the place of a namespace in the queue, and then the unit, until a caller comes for it.
+type ticket struct {
+	at    time.Time
+	ready chan struct{}
+}
+
+// Soon takes a unit if one is free in a moment. Otherwise, the caller has to come back after RetryInterval: the
+// namespace keeps its place in the queue. All callers of a namespace together wait one moment for each unit, so a
+// namespace with slow jobs blocks none.
+func (s *Shares) Soon(namespace string) bool {
+	for !s.Try(namespace, 1) {
+		known, isKnown := s.tickets.LoadOrStore(namespace, &ticket{time.Now(), make(chan struct{})})
+		its := known.(*ticket)
+		if !isKnown {
+			go s.redeem(namespace, its)
+		}
+		select {
+		case <-its.ready:
+		case <-time.After(time.Until(its.at.Add(moment))):
+		}
+		select {
+		case <-its.ready:
+			if s.tickets.CompareAndDelete(namespace, its) { // Otherwise, another caller has the unit.
+				return true
+			}
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// redeem waits for the unit of a ticket. If no caller comes for the unit, redeem gives it back.
+func (s *Shares) redeem(namespace string, its *ticket) {
+	_ = s.Wait(context.Background(), namespace)
+	close(its.ready)
+	time.AfterFunc(2*RetryInterval, func() {
+		if s.tickets.CompareAndDelete(namespace, its) {
+			s.Release(namespace, 1)
+		}
+	})
 }
 
 // Try takes units if there are enough now.

@@ -89,3 +89,65 @@ func TestNamespacesAreForgotten(t *testing.T) {
 		t.Errorf("%d namespaces without units are known", len(places.own))
 	}
 }
+
+// A caller waits a moment for a short job. It is refused during a long one, and together with all callers of its
+// namespace it has waited only a moment.
+func TestSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		places := New(2, 1)
+		soon := func(namespace string, want bool, within time.Duration) {
+			t.Helper()
+			began := time.Now()
+			if got := places.Soon(namespace); got != want || time.Since(began) > within {
+				t.Errorf("%s: %t after %s, want %t within %s", namespace, got, time.Since(began), want, within)
+			}
+		}
+		soon("slow", true, 0)
+		soon("slow", false, moment)
+		for range 100 {
+			soon("slow", false, 0)
+		}
+		soon("other", true, 0)
+		time.AfterFunc(moment/2, func() { places.Release("other", 1) })
+		soon("other", true, moment/2)
+		soon("third", false, moment)
+		places.Release("slow", 1)
+		synctest.Wait()
+		soon("slow", false, 0) // Third was refused before it.
+		soon("third", true, 0)
+		places.Release("third", 1)
+		synctest.Wait()
+		soon("slow", true, 0)
+		soon("slow", false, moment)
+		places.Release("slow", 1)
+		places.Release("other", 1)
+		time.Sleep(3 * RetryInterval) // Nobody comes back for the last ticket of slow.
+		synctest.Wait()
+		if !places.Try("fourth", 1) || !places.Try("fifth", 1) || len(places.own) != 2 {
+			t.Error("some units are still taken")
+		}
+	})
+}
+
+// Callers of one namespace get its units one after the other, without a pause.
+func TestSoonForMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		places, done := New(2, 1), 0
+		for range 10 {
+			go func() {
+				for !places.Soon("team") {
+					time.Sleep(RetryInterval)
+				}
+				time.Sleep(time.Millisecond)
+				places.Release("team", 1)
+				done++
+			}()
+		}
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		if done != 10 {
+			t.Errorf("%d are done", done)
+		}
+		time.Sleep(3 * RetryInterval)
+	})
+}

@@ -38,7 +38,6 @@ type Reconciler struct {
 	Sources  Sources
 	Renderer Renderer
 	Recorder events.EventRecorder
-	Turns    *Turns
 	Now      func() time.Time
 
 	// rendered maps the key of each release to its last values, written or not.

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/fair"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
@@ -30,7 +31,8 @@ type Sources interface {
 
 var _ Sources = (*references.Reader)(nil)
 
-// Renderer renders the values template of a HelmChartProxy in this namespace.
+// Renderer renders the values template of a HelmChartProxy in this namespace. It returns worker.ErrBusy instead of
+// waiting: otherwise, slow templates would block other reconciles, such as uninstallations.
 type Renderer interface {
 	Render(ctx context.Context, namespace, template string, data map[string]any) ([]byte, error)
 }
@@ -59,9 +61,6 @@ func (w written) isOf(s *scope) bool {
 // checkInterval is how often a release repeats, without an event, the write of a Secret, which a user may have
 // deleted, and the rendering of a failed template, which may have been slow by chance.
 const checkInterval = store.SecretInterval
-
-// turnInterval is how long a release waits if its namespace is already rendering.
-const turnInterval = time.Second
 
 // last returns the last rendering and write of a release: most events change neither.
 func (r *Reconciler) last(s *scope) written {
@@ -224,9 +223,6 @@ func (r *Reconciler) digestOfSources(ctx context.Context, s *scope) uint64 {
 	return digest.Sum64()
 }
 
-// errNoTurn says that the namespace is already rendering.
-var errNoTurn = errors.New("other values of the namespace are being rendered")
-
 // render returns the values. After an error, the release keeps its last values.
 func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error) {
 	layers := slices.Clone(s.inputs.Layers)
@@ -235,9 +231,9 @@ func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error)
 	}
 	rendered, err := r.renderTemplate(ctx, s)
 	switch {
-	case errors.Is(err, errNoTurn):
+	case errors.Is(err, worker.ErrBusy):
 		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, err.Error())
-		s.retryAfter(turnInterval)
+		s.retryAfter(fair.RetryInterval)
 		s.isUnfinished = true
 	case errors.Is(err, references.ErrListing):
 		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, "the objects that the Cluster refers to are being listed")
@@ -264,10 +260,6 @@ func (r *Reconciler) renderTemplate(ctx context.Context, s *scope) ([]byte, erro
 			return nil, err
 		}
 	}
-	if !r.Turns.take(ctx, s.proxy.Namespace) {
-		return nil, errNoTurn
-	}
-	defer r.Turns.leave(s.proxy.Namespace)
 	return r.Renderer.Render(ctx, s.proxy.Namespace, s.proxy.Spec.ValuesTemplate, data)
 }
 

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/fair"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/store"
@@ -70,7 +71,7 @@ func newWorld(t *testing.T, renders Renderer) *world {
 	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).WithIndex(&addonsv1.HelmReleaseProxy{}, ByTarget, TargetIndex).Build(), clock: testclock.NewFakeClock(time.Now())}
 	w.Reconciler = &Reconciler{
 		Store: store.New(w.Client, w.Client, "muster", w.clock), Settings: settings.NewReader(w.Client), Sources: noSources{}, Renderer: renders,
-		Turns: NewTurns(2), Now: w.clock.Now,
+		Now: w.clock.Now,
 	}
 	return w
 }
@@ -257,13 +258,11 @@ func TestUnsteadyTemplates(t *testing.T) {
 	}
 }
 
-// While a slow template of the same namespace renders, a release keeps its values, and tries again later.
-func TestNoTurn(t *testing.T) {
-	w := newWorld(t, &renderer{gives: "a: b"})
-	w.Turns.take(t.Context(), "team")
-	w.Turns.since["team"] = time.Now().Add(-time.Hour)
+// While the workers are busy, a release keeps its values, and tries again later.
+func TestBusy(t *testing.T) {
+	w := newWorld(t, &renderer{fails: worker.ErrBusy})
 	s := w.write(t, plan.Record{FleetCluster: "one"}, "a: {{ .Cluster.metadata.name }}", func(*scope) {})
-	if s.again != turnInterval || s.trouble.Reason != addonsv1.HelmReleaseProxySpecsUpdatingReason || s.record.Digest != "" {
+	if s.again != fair.RetryInterval || !s.isUnfinished || s.trouble.Reason != addonsv1.HelmReleaseProxySpecsUpdatingReason || s.record.Digest != "" {
 		t.Errorf("again in %s, with %v", s.again, s.trouble)
 	}
 }

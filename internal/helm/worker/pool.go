@@ -18,8 +18,12 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/fair"
 )
 
-// DefaultSize is how many children work at the same time.
+// DefaultSize is how many children work at the same time. It is less than the number of HelmReleaseProxies that are
+// reconciled at once, so that some are left that render nothing.
 const DefaultSize = 2
+
+// ErrBusy says that a job found no free child. The caller has to come back after fair.RetryInterval.
+var ErrBusy = errors.New("the values will be rendered when a worker is free")
 
 // Pool runs jobs in children, which it starts when they are needed. It remembers no result. A nil
 // Pool runs jobs in this process, without limits.
@@ -48,7 +52,7 @@ type LimitError string
 // Error returns the message.
 func (e LimitError) Error() string { return string(e) }
 
-// Render renders a values template over data.
+// Render renders a values template over data. It does not wait for a child, but returns ErrBusy.
 func (p *Pool) Render(ctx context.Context, namespace, template string, data map[string]any) ([]byte, error) {
 	encoded, err := json.Marshal(data)
 	if err != nil {
@@ -87,7 +91,11 @@ func (p *Pool) run(ctx context.Context, namespace string, its job, parts [][]byt
 		return done, done.Err
 	}
 	its.Limit = p.limits[its.Kind]
-	if err := p.places.Wait(ctx, namespace); err != nil {
+	if its.Kind == render {
+		if !p.places.Soon(namespace) {
+			return result{}, ErrBusy
+		}
+	} else if err := p.places.Wait(ctx, namespace); err != nil {
 		return result{}, err
 	}
 	defer p.places.Release(namespace, 1)

@@ -164,6 +164,39 @@ func TestChildren(t *testing.T) {
 	value("a: {{ .b }}", "a: 1")
 }
 
+// While a slow template renders, its namespace is refused instead of waiting, and other namespaces are not affected.
+func TestBusy(t *testing.T) {
+	pool := newPool(t, 2)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ended := make(chan error)
+	go func() {
+		_, err := pool.Render(ctx, "team", "{{ range 2000000000 }}{{ end }}", nil)
+		ended <- err
+	}()
+	for pool.places.Try("team", 1) { // It has not begun.
+		pool.places.Release("team", 1)
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := pool.Render(t.Context(), "team", "a: 1", nil); !errors.Is(err, ErrBusy) {
+		t.Errorf("%v, want %v", err, ErrBusy)
+	}
+	if got, err := pool.Render(t.Context(), "other", "a: 1", nil); err != nil || string(got) != "a: 1" {
+		t.Errorf("another namespace: %q, %v", got, err)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	got, err := pool.Render(t.Context(), "team", "a: 1", nil)
+	for errors.Is(err, ErrBusy) { // Its place in the queue becomes a free worker any moment.
+		time.Sleep(time.Millisecond)
+		got, err = pool.Render(t.Context(), "team", "a: 1", nil)
+	}
+	if err != nil || string(got) != "a: 1" {
+		t.Errorf("afterwards: %q, %v", got, err)
+	}
+}
+
 func TestIndex(t *testing.T) {
 	const two = "\nweb\t1.0.0\ta.tgz\tff\nweb\t2.0.0\t\t\nother\t3.0.0\t\t"
 	for name, test := range map[string]struct{ text, want, err string }{
