@@ -98,11 +98,8 @@ func (t *Template) RenderJSON(encoded []byte) ([]byte, error) {
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(encoded, &data); err != nil {
 		return nil, errors.New("the data cannot be used")
 	}
-	var out limited
-	switch err := t.parsed.Execute(&out, data); {
-	case errors.Is(err, errTooLarge):
-		return nil, errTooLarge
-	case err != nil:
+	var out bytes.Buffer
+	if err := t.parsed.Execute(&out, data); err != nil {
 		return nil, errors.New(withoutData(err))
 	}
 	switch parsed, err := read(out.Bytes()); {
@@ -115,24 +112,8 @@ func (t *Template) RenderJSON(encoded []byte) ([]byte, error) {
 	}
 }
 
-var errTooLarge = fmt.Errorf("the values are larger than %d KiB", MaxSize>>10)
-
-// limited is a buffer for values.
-type limited struct{ bytes.Buffer }
-
-// Write returns an error beyond the limit.
-func (l *limited) Write(data []byte) (int, error) {
-	if l.Len()+len(data) > MaxSize {
-		return 0, errTooLarge
-	}
-	return l.Buffer.Write(data)
-}
-
 // Check returns an error unless Helm can read values. The error shows none of them.
 func Check(values []byte) error {
-	if len(values) > MaxSize {
-		return errTooLarge
-	}
 	_, err := read(values)
 	return err
 }
@@ -140,6 +121,9 @@ func Check(values []byte) error {
 var yamlLine = regexp.MustCompile(`line \d+`)
 
 func read(values []byte) (parsed map[string]any, err error) {
+	if len(values) > MaxSize {
+		return nil, fmt.Errorf("the values are larger than %d KiB", MaxSize>>10)
+	}
 	if err := yaml.Unmarshal(values, &parsed); err != nil {
 		if line := yamlLine.FindString(err.Error()); line != "" {
 			return nil, fmt.Errorf("the values are not a map in YAML: %s", line)

@@ -121,10 +121,12 @@ func (p *Pool) run(ctx context.Context, namespace string, its job, parts [][]byt
 func (p *Pool) take() (worker *child, isNew bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if last := len(p.idle) - 1; last >= 0 {
+	for len(p.idle) > 0 {
+		last := len(p.idle) - 1
 		worker, p.idle = p.idle[last], p.idle[:last]
-		worker.idle.Stop()
-		return worker, false, nil
+		if worker.idle.Stop() { // Otherwise, it has ended.
+			return worker, false, nil
+		}
 	}
 	worker, err = start()
 	return worker, true, err
@@ -132,15 +134,8 @@ func (p *Pool) take() (worker *child, isNew bool, err error) {
 
 // keep keeps a child for the next job.
 func (p *Pool) keep(worker *child) {
+	worker.idle = time.AfterFunc(p.idleTime, worker.end)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.idle = append(p.idle, worker)
-	worker.idle = time.AfterFunc(p.idleTime, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if i := slices.Index(p.idle, worker); i >= 0 {
-			p.idle = slices.Delete(p.idle, i, i+1)
-			worker.end()
-		}
-	})
 }
