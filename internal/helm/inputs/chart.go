@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/helm/chart"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/repository"
+	"github.com/muster-fleet/muster/internal/helm/worker"
 )
 
 // readChart finds the wanted version of the chart, and checks that the chart is available.
@@ -105,10 +105,10 @@ func (r *Reader) obtain(ctx context.Context, proxy *addonsv1.HelmChartProxy, req
 	if !made.Agent {
 		files, err := r.Charts.Chart(ctx, request, version)
 		if err == nil {
-			made.Digest, made.Hooks, made.DeleteHooks = chart.DigestOf(plan.WithEmptyChart(files.Resources)), files.HasHooks, files.HasDeleteHooks
+			made.Digest, made.Hooks, made.DeleteHooks = plan.DigestOfFiles(plan.WithEmptyChart(files.Resources)), files.HasHooks, files.HasDeleteHooks
 			return made, nil
 		}
-		if spec.Download != "" || !errors.As(err, new(*repository.TooLargeError)) {
+		if spec.Download != "" || !errors.As(err, new(*worker.TooLargeError)) {
 			return made, err
 		}
 		if spec.Credentials != nil { // Only the author may decide to pass the credentials to agents, and a chart may grow unnoticed.

@@ -72,6 +72,15 @@ func WithEmptyChart(files []fleetv1.BundleResource) []fleetv1.BundleResource {
 	return append(slices.Clone(files), fleetv1.BundleResource{Name: emptyChart + "/Chart.yaml", Content: "apiVersion: v2\nname: " + emptyChart + "\nversion: 1.0.0\n"})
 }
 
+// DigestOfFiles returns the digest of the files of a Bundle.
+func DigestOfFiles(files []fleetv1.BundleResource) string {
+	sum := sha256.New()
+	for _, its := range files {
+		fmt.Fprintf(sum, "%d %d %d %s%s%s", len(its.Name), len(its.Content), len(its.Encoding), its.Name, its.Content, its.Encoding)
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:32]
+}
+
 // SourceOf returns the Source of the chart of a HelmChartProxy.
 func SourceOf(proxy *addonsv1.HelmChartProxy) string {
 	return proxy.Spec.RepoURL + " " + proxy.Spec.ChartName + " " + proxy.Spec.Version

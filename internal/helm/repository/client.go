@@ -19,7 +19,6 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/muster-fleet/muster/internal/helm/chart"
 	"github.com/muster-fleet/muster/internal/helm/fair"
 	"github.com/muster-fleet/muster/internal/helm/worker"
 )
@@ -35,13 +34,6 @@ const (
 	// keptCharts and keptLists limit the bytes of the caches.
 	keptCharts, keptLists = 48 << 20, 32 << 20
 	defaultMax            = 50 << 20
-)
-
-type (
-	// Chart is a chart as a Fleet Bundle carries it. Callers share it, and must not change it.
-	Chart = chart.Chart
-	// TooLargeError says that a chart does not fit into a Bundle.
-	TooLargeError = chart.TooLargeError
 )
 
 // Access says how to reach a repository.
@@ -99,7 +91,7 @@ type Client struct {
 	now      func() time.Time
 	flights  singleflight.Group
 	room     *fair.Shares
-	charts   *cache[*Chart]
+	charts   *cache[*worker.Chart]
 	lists    *cache[[]byte]
 	failures *cache[error]
 }
@@ -111,7 +103,7 @@ func New(options Options) *Client {
 	most := max(options.MaxIndex, options.MaxArchive)
 	return &Client{
 		Options: options, now: time.Now, room: fair.New(most+others, most),
-		charts: newCache[*Chart](keptCharts), lists: newCache[[]byte](keptLists), failures: newCache[error](1000),
+		charts: newCache[*worker.Chart](keptCharts), lists: newCache[[]byte](keptLists), failures: newCache[error](1000),
 	}
 }
 
@@ -146,13 +138,13 @@ func (c *Client) Versions(ctx context.Context, request Request) (versions []stri
 	return versions, err
 }
 
-// Chart returns a chart in an exact version. The error is a *TooLargeError if it fits into no Bundle.
-func (c *Client) Chart(ctx context.Context, request Request, version string) (*Chart, error) {
+// Chart returns a chart in an exact version. The error is a *worker.TooLargeError if it fits into no Bundle.
+func (c *Client) Chart(ctx context.Context, request Request, version string) (*worker.Chart, error) {
 	key := request.key("chart", request.Chart, version)
 	if known, _, isKnown := c.charts.get(key, c.now()); isKnown {
 		return known, nil
 	}
-	return once(ctx, c, request.Namespace, key, func(ctx context.Context) (unpacked *Chart, err error) {
+	return once(ctx, c, request.Namespace, key, func(ctx context.Context) (unpacked *worker.Chart, err error) {
 		err = c.download(ctx, request, version, embeddable, func(archive [][]byte) (err error) {
 			if unpacked, err = c.Pool.Unpack(ctx, request.Namespace, archive); err == nil {
 				unpacked.Version = version
@@ -202,7 +194,7 @@ type source interface {
 }
 
 // download downloads and verifies an archive, and hands it over in parts. If it is larger than fits, the error is a
-// *TooLargeError.
+// *worker.TooLargeError.
 func (c *Client) download(ctx context.Context, request Request, version string, fits int64, use func(archive [][]byte) error) error {
 	source, err := c.source(request)
 	if err != nil {
@@ -221,7 +213,7 @@ func (c *Client) download(ctx context.Context, request Request, version string, 
 	err = its.save(io.MultiWriter(archive, sum), limit)
 	switch got := hex.EncodeToString(sum.Sum(nil)); {
 	case ReasonOf(err) == TooLarge && limit < c.MaxArchive:
-		return &TooLargeError{Size: int(max(its.size, limit))}
+		return &worker.TooLargeError{Size: int(max(its.size, limit))}
 	case err == nil && its.digest != "" && !strings.EqualFold(strings.TrimPrefix(its.digest, "sha256:"), got):
 		return failf(Invalid, "%s is not the file that the repository lists: its digest differs", its.at)
 	case err != nil:

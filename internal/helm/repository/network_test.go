@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-fleet/muster/internal/helm/worker"
 	shelf "github.com/muster-fleet/muster/test/helm/repository"
 )
 
@@ -269,7 +270,7 @@ func TestSizes(t *testing.T) {
 					_, err = client.Chart(t.Context(), request, version)
 				}
 				runtime.ReadMemStats(&after)
-				if err == nil || !strings.Contains(err.Error(), test.want) || errors.As(err, new(*TooLargeError)) != test.fits {
+				if err == nil || !strings.Contains(err.Error(), test.want) || errors.As(err, new(*worker.TooLargeError)) != test.fits {
 					t.Fatalf("%v, want %q", err, test.want)
 				}
 				if least = min(least, int64(after.Sys-before.Sys)>>20); least <= 64 {

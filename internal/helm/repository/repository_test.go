@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-fleet/muster/internal/helm/fair"
+	"github.com/muster-fleet/muster/internal/helm/worker"
 	shelf "github.com/muster-fleet/muster/test/helm/repository"
 )
 
@@ -175,7 +176,7 @@ func TestTrouble(t *testing.T) {
 	}
 	client, _ := newClient()
 	request.Chart = "large"
-	if _, err := client.Chart(t.Context(), request, "1.0.0"); !errors.As(err, new(*TooLargeError)) {
+	if _, err := client.Chart(t.Context(), request, "1.0.0"); !errors.As(err, new(*worker.TooLargeError)) {
 		t.Errorf("%v is no TooLargeError", err)
 	}
 	if archive, err := client.Archive(t.Context(), request, "1.0.0"); err != nil || len(archive) < 1<<20 {

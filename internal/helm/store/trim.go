@@ -12,7 +12,6 @@ import (
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/helm/chart"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/message"
@@ -149,7 +148,7 @@ func FilesDigest(bundle *fleetv1.Bundle) string {
 	case len(files) == 1 && files[0].Name == digestMark && files[0].Encoding == digestMark:
 		return files[0].Content
 	}
-	return chart.DigestOf(files)
+	return plan.DigestOfFiles(files)
 }
 
 // dataDigest returns the digest of a ConfigMap's data, whether whole or trimmed by the cache.

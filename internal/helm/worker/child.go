@@ -16,8 +16,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/muster-fleet/muster/internal/helm/chart"
 )
 
 const (
@@ -35,7 +33,7 @@ var errDied = errors.New("the worker ended")
 
 func init() {
 	gob.Register(Problem(""))
-	gob.Register(&chart.TooLargeError{})
+	gob.Register(&TooLargeError{})
 }
 
 // Main makes the program a child if its parent started it as one. Programs with a Pool call it

@@ -5,7 +5,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/muster-fleet/muster/internal/helm/chart"
 	"github.com/muster-fleet/muster/internal/helm/values"
 )
 
@@ -30,10 +29,10 @@ type job struct {
 	Limit    time.Duration
 }
 
-// result is the answer. The error is a Problem or a *chart.TooLargeError.
+// result is the answer. The error is a Problem or a *TooLargeError.
 type result struct {
 	Data  []byte
-	Chart *chart.Chart
+	Chart *Chart
 	Err   error
 }
 
@@ -50,7 +49,7 @@ func (h *hand) do(its job, payload io.Reader) (done result) {
 			done = result{Err: Problem(string(its.Kind) + " failed")}
 		}
 	}()
-	var large *chart.TooLargeError
+	var large *TooLargeError
 	if err := h.work(its, payload, &done); errors.As(err, &large) {
 		done.Err = large
 	} else if err != nil {

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-fleet/muster/internal/helm/chart"
 	"github.com/muster-fleet/muster/internal/helm/fair"
 )
 
@@ -75,7 +74,7 @@ func (p *Pool) Index(ctx context.Context, namespace string, compressed [][]byte)
 }
 
 // Unpack turns the archive of a chart, in parts, into a Chart without Version.
-func (p *Pool) Unpack(ctx context.Context, namespace string, archive [][]byte) (*chart.Chart, error) {
+func (p *Pool) Unpack(ctx context.Context, namespace string, archive [][]byte) (*Chart, error) {
 	done, err := p.run(ctx, namespace, job{Kind: unpack}, archive)
 	return done.Chart, err
 }
