@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"slices"
 	"strings"
@@ -31,9 +32,10 @@ const (
 	failureTTL = 25 * time.Second
 	// embeddable limits the archives to unpack: the files of a larger one fit into no Bundle.
 	embeddable = 8 << 20
-	// keptCharts and keptLists limit the bytes of the caches.
-	keptCharts, keptLists = 48 << 20, 32 << 20
-	defaultMax            = 50 << 20
+	// keptAnswers limits the bytes of the answers that the Client remembers, and failureSize is about what a failure takes.
+	keptAnswers, failureSize = 80 << 20, 1 << 10
+	forever                  = math.MaxInt64
+	defaultMax               = 50 << 20
 )
 
 // Access says how to reach a repository.
@@ -88,12 +90,10 @@ type Options struct {
 // Client downloads charts, each once, and remembers the latest.
 type Client struct {
 	Options
-	now      func() time.Time
-	flights  singleflight.Group
-	room     *fair.Shares
-	charts   *cache[*worker.Chart]
-	lists    *cache[[]byte]
-	failures *cache[error]
+	now     func() time.Time
+	flights singleflight.Group
+	room    *fair.Shares
+	answers *answers
 }
 
 // New returns a Client.
@@ -101,10 +101,7 @@ func New(options Options) *Client {
 	options.MaxIndex, options.MaxArchive = cmp.Or(options.MaxIndex, defaultMax), cmp.Or(options.MaxArchive, defaultMax)
 	options.UserAgent = cmp.Or(options.UserAgent, "muster")
 	most := max(options.MaxIndex, options.MaxArchive)
-	return &Client{
-		Options: options, now: time.Now, room: fair.New(most+others, most),
-		charts: newCache[*worker.Chart](keptCharts), lists: newCache[[]byte](keptLists), failures: newCache[error](1000),
-	}
+	return &Client{Options: options, now: time.Now, room: fair.New(most+others, most), answers: newAnswers(keptAnswers)}
 }
 
 // IsNewer reports whether one exact version is newer than another.
@@ -120,11 +117,8 @@ func IsExact(version string) bool {
 	return err == nil
 }
 
-// Version returns the exact version that a request currently resolves to.
+// Version returns the exact version that a range currently resolves to.
 func (c *Client) Version(ctx context.Context, request Request) (string, error) {
-	if IsExact(request.Version) {
-		return request.Version, nil
-	}
 	found, err := c.find(ctx, request, request.Version)
 	return found.Version, err
 }
@@ -141,29 +135,27 @@ func (c *Client) Versions(ctx context.Context, request Request) (versions []stri
 // Chart returns a chart in an exact version. The error is a *worker.TooLargeError if it fits into no Bundle.
 func (c *Client) Chart(ctx context.Context, request Request, version string) (*worker.Chart, error) {
 	key := request.key("chart", request.Chart, version)
-	if known, _, isKnown := c.charts.get(key, c.now()); isKnown {
-		return known, nil
-	}
-	return once(ctx, c, request.Namespace, key, func(ctx context.Context) (unpacked *worker.Chart, err error) {
+	return once(ctx, c, request.Namespace, key, forever, func(ctx context.Context) (unpacked *worker.Chart, size int, err error) {
 		err = c.download(ctx, request, version, embeddable, func(archive [][]byte) (err error) {
 			if unpacked, err = c.Pool.Unpack(ctx, request.Namespace, archive); err == nil {
 				unpacked.Version = version
-				c.charts.put(key, unpacked, unpacked.Size(), c.now())
+				size = unpacked.Size()
 			}
 			return err
 		})
-		return unpacked, err
+		return unpacked, size, err
 	})
 }
 
 // Archive returns the verified archive of a chart in an exact version.
 func (c *Client) Archive(ctx context.Context, request Request, version string) ([]byte, error) {
-	return once(ctx, c, request.Namespace, request.key("archive", request.Chart, version), func(ctx context.Context) (joined []byte, err error) {
+	key := request.key("archive", request.Chart, version)
+	return once(ctx, c, request.Namespace, key, 0, func(ctx context.Context) (joined []byte, _ int, err error) {
 		err = c.download(ctx, request, version, c.MaxArchive, func(archive [][]byte) error {
 			joined = bytes.Join(archive, nil)
 			return nil
 		})
-		return joined, err
+		return joined, 0, err
 	})
 }
 
@@ -171,16 +163,16 @@ func (c *Client) Archive(ctx context.Context, request Request, version string) (
 // the same credentials can download it.
 func (c *Client) Has(ctx context.Context, request Request, version string) error {
 	request.byAgents = true
-	_, err := once(ctx, c, request.Namespace, request.key("has", request.Chart, version), func(ctx context.Context) (bool, error) {
+	_, err := once(ctx, c, request.Namespace, request.key("has", request.Chart, version), 0, func(ctx context.Context) (none bool, _ int, err error) {
 		source, err := c.source(request)
 		if err != nil {
-			return false, err
+			return none, 0, err
 		}
 		its, err := source.open(ctx, version)
 		if err == nil {
 			_ = its.Close()
 		}
-		return err == nil, err
+		return none, 0, err
 	})
 	return err
 }
@@ -232,16 +224,10 @@ func (c *Client) entries(ctx context.Context, request Request, maxAge time.Durat
 	if _, isRegistry := source.(*registry); isRegistry {
 		key = request.key("list", request.Chart)
 	}
-	list, age, isKnown := c.lists.get(key, c.now())
-	if !isKnown || age >= maxAge {
-		list, err = once(ctx, c, request.Namespace, key, func(ctx context.Context) ([]byte, error) {
-			list, err := source.list(ctx)
-			if err == nil {
-				c.lists.put(key, list, len(list), c.now())
-			}
-			return list, err
-		})
-	}
+	list, err := once(ctx, c, request.Namespace, key, maxAge, func(ctx context.Context) ([]byte, int, error) {
+		list, err := source.list(ctx)
+		return list, len(list) + 1, err
+	})
 	entries := worker.EntriesOf(list, request.Chart)
 	if err == nil && len(entries) == 0 {
 		err = failf(NoChart, "repository %s has no chart %q", bare(request.RepoURL), request.Chart)
@@ -280,13 +266,16 @@ func choose(entries []worker.Entry, wanted string) (best worker.Entry, isFound b
 	return best, newest != nil
 }
 
-// once calls a function once for all callers that need its result at the same time; the first may leave before the
-// others. A failure is remembered only for its namespace, and others try themselves: the request may have lacked
-// memory or workers of its namespace.
-func once[T any](ctx context.Context, c *Client, namespace, key string, do func(context.Context) (T, error)) (none T, err error) {
+// once returns an answer of less than maxAge, or asks: it calls a function once for all callers that need its answer at
+// the same time; the first may leave before the others. An answer of size 0 is not remembered, and a failure only for its
+// namespace, and others try themselves: the request may have lacked memory or workers of its namespace.
+func once[T any](ctx context.Context, c *Client, namespace, key string, maxAge time.Duration, ask func(context.Context) (T, int, error)) (none T, err error) {
+	if known, isKnown := c.answers.get(key, c.now().Add(-maxAge)).(T); isKnown {
+		return known, nil
+	}
 	own := namespace + " " + key
 	for _, flight := range []string{key, own} {
-		if failed, age, isKnown := c.failures.get(own, c.now()); isKnown && age < failureTTL {
+		if failed := c.failed(own); failed != nil {
 			return none, failed
 		}
 		done := c.flights.DoChan(flight, func() (result any, err error) {
@@ -295,12 +284,16 @@ func once[T any](ctx context.Context, c *Client, namespace, key string, do func(
 					err = failf(Invalid, "the Client cannot read the answer of the repository")
 				}
 				if err != nil {
-					c.failures.put(own, err, 1, c.now())
+					c.answers.put(own, err, failureSize, c.now())
 				}
 			}()
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 			defer cancel()
-			return do(ctx)
+			given, size, err := ask(ctx)
+			if err == nil && size > 0 {
+				c.answers.put(key, given, size, c.now())
+			}
+			return given, err
 		})
 		select {
 		case <-ctx.Done():
@@ -312,4 +305,10 @@ func once[T any](ctx context.Context, c *Client, namespace, key string, do func(
 		}
 	}
 	return none, err
+}
+
+// failed returns a failure after which it is too early to ask again; nil if there is none.
+func (c *Client) failed(key string) error {
+	err, _ := c.answers.get(key, c.now().Add(-failureTTL)).(error)
+	return err
 }

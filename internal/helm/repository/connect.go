@@ -107,13 +107,13 @@ func (g *guarded) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, failf(Invalid, "%s is not an https URL", request.URL.Host)
 	}
 	host := g.namespace + " host " + request.URL.Host
-	if err, age, isKnown := g.failures.get(host, g.now()); isKnown && age < failureTTL {
+	if err := g.failed(host); err != nil {
 		return nil, err
 	}
 	response, err := g.RoundTripper.RoundTrip(request)
 	var failed net.Error
 	if errors.As(err, &failed) && failed.Timeout() {
-		g.failures.put(host, err, 1, g.now())
+		g.answers.put(host, err, failureSize, g.now())
 	}
 	return response, err
 }

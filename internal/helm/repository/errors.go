@@ -55,7 +55,6 @@ func ReasonOf(err error) Reason {
 func shown(at string, err error) error {
 	var (
 		own          *problem
-		refused      redirectError
 		answer       *errcode.ErrorResponse
 		verification *tls.CertificateVerificationError
 		connection   *net.OpError
@@ -66,8 +65,6 @@ func shown(at string, err error) error {
 	switch {
 	case errors.As(err, &own):
 		return failf(own.reason, "%s: %s", at, own.text)
-	case errors.As(err, &refused):
-		return failf("", "%s: %s", at, refused)
 	case errors.As(err, &answer):
 		return answered(at, answer.StatusCode)
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):

@@ -246,7 +246,7 @@ func TestSizes(t *testing.T) {
 		"an archive":           {want: "the chart takes 8192 KiB in a Bundle, which can hold 900", fits: true, answer: archiveOf(9<<20, false)},
 		"a large archive":      {want: "web.tgz is larger than 50 MiB", answer: archiveOf(60<<20, true)},
 		"no archive":           {want: "the chart is not an archive", answer: archiveOf(0, false)},
-		"tags":                 {oci: true, want: "there are more tags than fit into 4 MiB", answer: paged(full, 6)},
+		"tags":                 {oci: true, want: "lists more versions than fit into 16 MiB", answer: paged(full, 6)},
 		"empty tags":           {oci: true, want: "has no version", answer: paged(empty, 2)},
 		"pages":                {oci: true, want: "has more than 64 pages of tags", answer: paged(`{"tags":["1.0.0"]}`, 1000)},
 		"a page":               {oci: true, want: "cannot be read", answer: paged(`{"tags":["`+strings.Repeat("x", 5<<20)+`"]}`, 1)},
@@ -320,21 +320,21 @@ func TestFailuresOfOthers(t *testing.T) {
 	client, _ := newClient()
 	refused := errors.New("your namespace has used up its memory")
 	begun, end := make(chan struct{}), make(chan struct{})
-	fails := func(context.Context) (int, error) {
+	fails := func(context.Context) (int, int, error) {
 		close(begun)
 		<-end
-		return 0, refused
+		return 0, 0, refused
 	}
-	works := func(context.Context) (int, error) { return 7, nil }
+	works := func(context.Context) (int, int, error) { return 7, 0, nil }
 	first := make(chan error)
 	go func() {
-		_, err := once(t.Context(), client, "thief", "key", fails)
+		_, err := once(t.Context(), client, "thief", "key", time.Minute, fails)
 		first <- err
 	}()
 	<-begun
 	second := make(chan int)
 	go func() { // It joins the request of the other namespace, and asks again by itself.
-		got, _ := once(t.Context(), client, "victim", "key", works)
+		got, _ := once(t.Context(), client, "victim", "key", time.Minute, works)
 		second <- got
 	}()
 	close(end)
@@ -344,10 +344,10 @@ func TestFailuresOfOthers(t *testing.T) {
 	if got := <-second; got != 7 {
 		t.Errorf("got %d", got)
 	}
-	if got, err := once(t.Context(), client, "late", "key", works); got != 7 || err != nil {
+	if got, err := once(t.Context(), client, "late", "key", time.Minute, works); got != 7 || err != nil {
 		t.Errorf("got %d, %v", got, err)
 	}
-	if _, err := once(t.Context(), client, "thief", "key", works); err != refused { //nolint:errorlint // It is as it was.
+	if _, err := once(t.Context(), client, "thief", "key", time.Minute, works); err != refused { //nolint:errorlint // It is as it was.
 		t.Errorf("asked again at once: %v", err)
 	}
 }
@@ -356,7 +356,7 @@ func TestFailuresOfOthers(t *testing.T) {
 func TestPanic(t *testing.T) {
 	client, _ := newClient()
 	ask := func() error {
-		_, err := once(t.Context(), client, "team", "key", func(context.Context) (int, error) { panic("broken") })
+		_, err := once(t.Context(), client, "team", "key", time.Minute, func(context.Context) (int, int, error) { panic("broken") })
 		return err
 	}
 	if err := ask(); err == nil || !strings.Contains(err.Error(), "cannot read the answer") {

@@ -1,7 +1,6 @@
 package repository
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -10,12 +9,6 @@ import (
 // mostRedirects is how many redirects are followed.
 const mostRedirects = 10
 
-// redirectError names the address of a redirect that the client does not follow.
-type redirectError string
-
-// Error returns the message.
-func (e redirectError) Error() string { return string(e) }
-
 // checkRedirect is the CheckRedirect of an http.Client, which follows redirects from https to https only.
 // Credentials are for one scheme, host and port: Go itself would send them to other ports
 // and to subdomains as well.
@@ -23,7 +16,7 @@ func checkRedirect(to *http.Request, via []*http.Request) error {
 	from := via[0].URL
 	if len(via) >= mostRedirects || from.Scheme == "https" && to.URL.Scheme != "https" {
 		// Without the query, which may hold a signature.
-		return redirectError(fmt.Sprintf("it redirects to %s://%s%s, which is not followed", to.URL.Scheme, to.URL.Host, to.URL.EscapedPath()))
+		return failf("", "it redirects to %s://%s%s, which is not followed", to.URL.Scheme, to.URL.Host, to.URL.EscapedPath())
 	}
 	if !isSameOrigin(from, to.URL) {
 		to.Header.Del("Authorization")

@@ -23,8 +23,8 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/worker"
 )
 
-// Limits of a chart's manifest, and of its tags.
-const maxManifest, maxTags, maxPages = 1 << 20, 4 << 20, 64
+// Limits of a chart's manifest, and of the pages with its tags.
+const maxManifest, maxPages = 1 << 20, 64
 
 // layers are the media types of a chart.
 var layers = []string{"application/vnd.cncf.helm.chart.content.v1.tar+gzip", "application/tar+gzip"}
@@ -58,12 +58,9 @@ func (c *Client) newRegistry(client *http.Client, request Request, at string) (s
 
 // list returns the tags that are versions.
 func (r *registry) list(ctx context.Context) ([]byte, error) {
-	list, size := []byte{}, 0
+	var list []byte
 	err := r.Tags(ctx, "", func(tags []string) (err error) {
 		for _, tag := range tags {
-			if size += len(tag) + 1; size > maxTags {
-				return failf(Invalid, "there are more tags than fit into %d MiB", maxTags>>20)
-			}
 			version := strings.ReplaceAll(tag, "_", "+") // A tag cannot contain a plus.
 			if _, err := semver.StrictNewVersion(version); err != nil {
 				continue

@@ -41,7 +41,7 @@ func TestVersion(t *testing.T) {
 	its, request := served(t)
 	client, _ := newClient()
 	for wanted, want := range map[string]string{
-		"": "1.10.1", "1.0.0": "1.0.0", "v1.0.0": "v1.0.0", "1.x": "1.10.1", "~1.2": "1.2.0", ">=1 <1.5": "1.2.0", "1.0": "1.0.0", ">=2.0.0-0": "2.0.0-rc.1",
+		"": "1.10.1", "1.0.0": "1.0.0", "v1.0.0": "1.0.0", "1.x": "1.10.1", "~1.2": "1.2.0", ">=1 <1.5": "1.2.0", "1.0": "1.0.0", ">=2.0.0-0": "2.0.0-rc.1",
 	} {
 		request.Version = wanted
 		got, err := client.Version(t.Context(), request)
@@ -214,19 +214,25 @@ func TestOtherHost(t *testing.T) {
 	}
 }
 
-func TestCache(t *testing.T) {
-	kept, now := newCache[int](48), time.Now()
+func TestAnswers(t *testing.T) {
+	kept, now := newAnswers(48), time.Now()
 	for i := range 60 {
 		now = now.Add(time.Second)
 		kept.put(fmt.Sprint(i), i, 1, now)
-		kept.get("1", now)
+		kept.get("1", time.Time{})
 	}
-	if _, _, isKept := kept.get("1", now); len(kept.kept) != 48 || !isKept || kept.kept["12"] != nil || kept.kept["13"] == nil && kept.kept["14"] == nil {
-		t.Errorf("%d are kept: %v", len(kept.kept), kept.kept)
+	known := func(key string) bool { return kept.get(key, time.Time{}) != nil }
+	if !known("1") || known("12") || !known("13") || kept.kept.Len() != 48 || kept.size != 48 {
+		t.Errorf("%d are kept, of size %d", kept.kept.Len(), kept.size)
 	}
-	kept.put("1", 1, 100, now.Add(time.Second))
-	if len(kept.kept) != 1 {
-		t.Errorf("%d are kept in addition to a large one", len(kept.kept))
+	if kept.get("59", now.Add(-time.Nanosecond)) == nil || kept.get("59", now) != nil {
+		t.Error("the age of an answer is wrong")
+	}
+	for range 2 {
+		kept.put("1", 1, 100, now)
+	}
+	if kept.kept.Len() != 1 || kept.size != 100 {
+		t.Errorf("%d are kept in addition to a large one, of size %d", kept.kept.Len(), kept.size)
 	}
 }
 
