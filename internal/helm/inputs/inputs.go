@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -268,12 +270,20 @@ func (r *Reader) forget(proxy plan.Key) {
 	delete(r.all, proxy)
 }
 
-func (r *Reader) read(ctx context.Context, proxy *addonsv1.HelmChartProxy) *Inputs {
-	in := &Inputs{}
+// read reads the inputs. A panic would end the program, so it becomes their trouble.
+func (r *Reader) read(ctx context.Context, proxy *addonsv1.HelmChartProxy) (in *Inputs) {
+	in = &Inputs{}
 	fail := func(reason string, err error) *Inputs {
 		in.Incomplete, in.Trouble = true, plan.Trouble{Reason: reason, Message: err.Error()}
 		return in
 	}
+	defer func() {
+		if cause := recover(); cause != nil {
+			ctrl.LoggerFrom(ctx).Error(fmt.Errorf("panic: %v", cause), "Reading the inputs failed", "HelmChartProxy", client.ObjectKeyFromObject(proxy), "stack", string(debug.Stack()))
+			in.again = PollInterval
+			fail(addonsv1.HelmReleaseProxyCreationFailedReason, errors.New("muster-helm has a defect: it panics while it reads the chart and the values; its log says where"))
+		}
+	}()
 	var trouble *plan.Trouble
 	if in.Selector, trouble = plan.NewSelector(proxy); trouble != nil {
 		return fail(trouble.Reason, errors.New(trouble.Message))

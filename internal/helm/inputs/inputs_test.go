@@ -1,0 +1,76 @@
+package inputs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/fair"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+)
+
+// HelmChartProxies that are deleted before their turn leave no goroutine behind, however slow the repositories of
+// their namespace are: otherwise the bubble would not end.
+func TestForgottenBeforeItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &Reader{Now: time.Now, Wake: func(key plan.Key) { t.Errorf("%s was read", key) }}
+		r.all, r.slots = map[plan.Key]*entry{}, fair.New(math.MaxInt64, perNamespace)
+		for range perNamespace {
+			if err := r.slots.Wait(context.Background(), "slow"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 10 {
+			proxy := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "slow", Name: "web", UID: types.UID(fmt.Sprint(i))}}
+			if _, _, err := r.Get(proxy); err == nil {
+				t.Fatal("it was read at once")
+			}
+			if i%2 == 0 { // The others are recreated under the same name.
+				r.Forget(client.ObjectKeyFromObject(proxy))
+			}
+		}
+		r.Forget(plan.Key{Namespace: "slow", Name: "web"})
+	})
+}
+
+// broken panics.
+type broken struct{ client.Reader }
+
+func (broken) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	panic("sesame")
+}
+
+// A panic while inputs are read is the trouble of their HelmChartProxy: it must not end the program. The inputs are read
+// again later, and the others of the namespace are read, too.
+func TestPanic(t *testing.T) {
+	woken := make(chan plan.Key)
+	r := &Reader{Now: time.Now, Wake: func(key plan.Key) { woken <- key }, Live: broken{}}
+	for i := range perNamespace + 1 {
+		proxy := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprint("web-", i), UID: types.UID(fmt.Sprint(i))}}
+		proxy.Spec.RepoURL, proxy.Spec.ChartName = "https://charts.example.com", "web"
+		proxy.Spec.ValuesFrom = []addonsv1.ValuesReference{{Kind: "ConfigMap", Name: "values"}}
+		if _, _, err := r.Get(proxy); !errors.Is(err, ErrReading) {
+			t.Fatal(err)
+		}
+		if key := <-woken; key != client.ObjectKeyFromObject(proxy) {
+			t.Errorf("%s is woken", key)
+		}
+		in, again, err := r.Get(proxy)
+		if err != nil || !in.Incomplete || in.Trouble.Reason != addonsv1.HelmReleaseProxyCreationFailedReason || again <= 0 || again > PollInterval {
+			t.Fatalf("%+v, again in %s, %v", in, again, err)
+		}
+		if strings.Contains(in.Trouble.Message, "sesame") {
+			t.Errorf("the message shows what the panic says: %s", in.Trouble.Message)
+		}
+	}
+}
