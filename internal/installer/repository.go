@@ -26,9 +26,10 @@ func Open(address string, credentials Credentials) (Repository, error) {
 	if err != nil || parsed.Host == "" {
 		return nil, &Problem{ReasonRepositoryBroken, fmt.Sprintf("spec.install.repository: %s is not the URL of a repository", address)}
 	}
-	access := repository.Access{Username: credentials.Username, Password: credentials.Password, Token: credentials.Token, Authorities: credentials.CA}
+	access := repository.Access{Authorities: credentials.CA}
+	access.Username, access.Password, access.AccessToken = credentials.Username, credentials.Password, credentials.Token
 	if user := parsed.User; user != nil {
-		if access.Username == "" && access.Token == "" {
+		if access.Username == "" && access.AccessToken == "" {
 			access.Username = user.Username()
 			access.Password, _ = user.Password()
 		}

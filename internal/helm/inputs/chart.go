@@ -183,15 +183,13 @@ func (r *Reader) access(ctx context.Context, proxy *addonsv1.HelmChartProxy) (ac
 	key := cmp.Or(credentials.Key, "config.json")
 	if config, found := secret.Data[key]; found {
 		at, err := url.Parse(proxy.Spec.RepoURL)
-		login := repository.Access{}
 		if err == nil {
-			login, err = repository.Login(config, at.Host)
+			access.Credential, err = repository.Login(config, at.Host)
 		}
 		if err != nil {
 			return access, fmt.Errorf("spec.credentials: key %q of Secret %s/%s: %w", key, secret.Namespace, secret.Name, err)
 		}
-		login.Authorities, login.Insecure = access.Authorities, access.Insecure
-		return login, nil
+		return access, nil
 	}
 	access.Username, access.Password = string(secret.Data["username"]), string(secret.Data["password"])
 	if access.Username == "" && access.Password == "" {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 	"golang.org/x/sync/singleflight"
+	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/muster-fleet/muster/internal/helm/fair"
 	"github.com/muster-fleet/muster/internal/helm/worker"
@@ -38,19 +39,17 @@ const (
 	defaultMax               = 50 << 20
 )
 
+// Credential is a login. Its RefreshToken is for the token service of an OCI registry; its AccessToken is for the
+// repository itself.
+type Credential = auth.Credential
+
 // Access says how to reach a repository.
 type Access struct {
-	Username, Password string
-	// IdentityToken is for the token service of an OCI registry; Token is for the repository itself.
-	IdentityToken, Token string
+	Credential
 	// Authorities are CA certificates in PEM, in addition to the system's.
 	Authorities []byte
 	// Insecure disables certificate verification.
 	Insecure bool
-}
-
-func (a *Access) isAnonymous() bool {
-	return a.Username == "" && a.Password == "" && a.IdentityToken == "" && a.Token == ""
 }
 
 // Request names a chart, and says how to reach its repository.

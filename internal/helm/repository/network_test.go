@@ -66,7 +66,7 @@ func TestRedirects(t *testing.T) {
 		"http://127.0.0.1:1/?signature=hidden": "it redirects to http://127.0.0.1:1/, which is not followed",
 	} {
 		first, its := serve(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusFound) })
-		said := refused(t, Request{RepoURL: first.URL, Chart: "web", Access: Access{Username: "u", Password: "p", Authorities: append(its, authority...)}})
+		said := refused(t, Request{RepoURL: first.URL, Chart: "web", Access: Access{Credential: Credential{Username: "u", Password: "p"}, Authorities: append(its, authority...)}})
 		if !strings.Contains(said, want) || strings.Contains(said, "hidden") {
 			t.Errorf("%s: %s", to, said)
 		}
@@ -148,7 +148,7 @@ func TestRegistry(t *testing.T) {
 		}
 	})
 	request := Request{RepoURL: strings.Replace(registry.URL, "https://", "oci://", 1), Chart: "web",
-		Access: Access{Username: "u", Password: "p", Authorities: append(authority, otherAuthority...)}}
+		Access: Access{Credential: Credential{Username: "u", Password: "p"}, Authorities: append(authority, otherAuthority...)}}
 
 	for wanted, want := range map[string]string{"": "1.2.0", "~1.1-0": "1.1.0+build"} {
 		request.Version = wanted
@@ -213,7 +213,7 @@ func TestIdentityToken(t *testing.T) {
 	for token, want := range map[string]Reason{"identity": "", "other": Refused} {
 		client, _ := newClient()
 		_, err := client.Version(t.Context(), Request{RepoURL: strings.Replace(its.URL, "https://", "oci://", 1), Chart: "web",
-			Access: Access{IdentityToken: token, Authorities: authority}})
+			Access: Access{Credential: Credential{RefreshToken: token}, Authorities: authority}})
 		if (err == nil) != (want == "") || ReasonOf(err) != want {
 			t.Errorf("%s: %v", token, err)
 		}

@@ -47,10 +47,8 @@ func (c *Client) newRegistry(client *http.Client, request Request, at string) (s
 	}
 	login := &auth.Client{Client: client, Cache: auth.NewCache()}
 	login.SetUserAgent(c.UserAgent)
-	if access := request.Access; !access.isAnonymous() {
-		login.Credential = auth.StaticCredential(repository.Reference.Host(), auth.Credential{
-			Username: access.Username, Password: access.Password, RefreshToken: access.IdentityToken, AccessToken: access.Token,
-		})
+	if request.Access.Credential != auth.EmptyCredential {
+		login.Credential = auth.StaticCredential(repository.Reference.Host(), request.Access.Credential)
 	}
 	repository.Client, repository.TagListMaxPages = login, maxPages
 	return &registry{repository, request, "oci://" + at, c.MaxArchive}, nil
@@ -121,12 +119,12 @@ func (r *registry) open(ctx context.Context, version string) (*download, error) 
 
 // Login returns the login for a host from a Docker configuration, by Helm's rules: Docker Hub's login has a
 // special name, and a host without login is anonymous.
-func Login(config []byte, host string) (Access, error) {
+func Login(config []byte, host string) (Credential, error) {
 	var parsed struct {
 		Auths map[string]struct{ Auth, Username, Password, IdentityToken, RegistryToken string }
 	}
 	if err := json.Unmarshal(config, &parsed); err != nil {
-		return Access{}, errors.New("is not a Docker configuration in JSON")
+		return auth.EmptyCredential, errors.New("is not a Docker configuration in JSON")
 	}
 	name := credentials.ServerAddressFromRegistry(host)
 	its, isNamed := parsed.Auths[name]
@@ -136,13 +134,13 @@ func Login(config []byte, host string) (Access, error) {
 			its, isNamed = parsed.Auths[other], true
 		}
 	}
-	access := Access{Username: its.Username, Password: its.Password, IdentityToken: its.IdentityToken, Token: its.RegistryToken}
+	login := Credential{Username: its.Username, Password: its.Password, RefreshToken: its.IdentityToken, AccessToken: its.RegistryToken}
 	if its.Auth != "" {
 		decoded, err := base64.StdEncoding.DecodeString(its.Auth)
 		if err != nil {
-			return Access{}, fmt.Errorf("auth of %q is not base64", host)
+			return auth.EmptyCredential, fmt.Errorf("auth of %q is not base64", host)
 		}
-		access.Username, access.Password, _ = strings.Cut(strings.TrimRight(string(decoded), "\x00"), ":")
+		login.Username, login.Password, _ = strings.Cut(strings.TrimRight(string(decoded), "\x00"), ":")
 	}
-	return access, nil
+	return login, nil
 }

@@ -33,7 +33,7 @@ func served(t *testing.T) (*shelf.Repository, Request) {
 		}
 	}
 	return its, Request{RepoURL: its.URL, Chart: "web", Access: Access{
-		Username: shelf.Username, Password: shelf.Password, Authorities: its.CA,
+		Credential: Credential{Username: shelf.Username, Password: shelf.Password}, Authorities: its.CA,
 	}}
 }
 
@@ -265,19 +265,19 @@ func TestRoom(t *testing.T) {
 func TestLogin(t *testing.T) {
 	for name, test := range map[string]struct {
 		config, host string
-		want         Access
+		want         Credential
 		err          string
 	}{
-		"auth":           {config: `{"auths":{"r.example.com":{"auth":"YTpiOmM="}}}`, want: Access{Username: "a", Password: "b:c"}},
-		"named":          {config: `{"auths":{"https://R.example.com/v2/":{"username":"a","password":"b"}}}`, want: Access{Username: "a", Password: "b"}},
-		"both":           {config: `{"auths":{"https://r.example.com":{"auth":"YTpi"},"r.example.com":{"auth":"YzpkAA=="}}}`, want: Access{Username: "c", Password: "d"}},
-		"identity token": {config: `{"auths":{"r.example.com":{"auth":"MDAwOg==","identitytoken":"i"}}}`, want: Access{Username: "000", IdentityToken: "i"}},
-		"registry token": {config: `{"auths":{"r.example.com":{"registrytoken":"t"}}}`, want: Access{Token: "t"}},
+		"auth":           {config: `{"auths":{"r.example.com":{"auth":"YTpiOmM="}}}`, want: Credential{Username: "a", Password: "b:c"}},
+		"named":          {config: `{"auths":{"https://R.example.com/v2/":{"username":"a","password":"b"}}}`, want: Credential{Username: "a", Password: "b"}},
+		"both":           {config: `{"auths":{"https://r.example.com":{"auth":"YTpi"},"r.example.com":{"auth":"YzpkAA=="}}}`, want: Credential{Username: "c", Password: "d"}},
+		"identity token": {config: `{"auths":{"r.example.com":{"auth":"MDAwOg==","identitytoken":"i"}}}`, want: Credential{Username: "000", RefreshToken: "i"}},
+		"registry token": {config: `{"auths":{"r.example.com":{"registrytoken":"t"}}}`, want: Credential{AccessToken: "t"}},
 		"another host":   {config: `{"auths":{"other.example.com":{"auth":"YTpi"}}}`},
 		"another port":   {config: `{"auths":{"r.example.com:5000":{"auth":"YTpi"}}}`},
 		"no auths":       {config: `{"credsStore":"pass"}`},
-		"Docker Hub":     {config: `{"auths":{"https://index.docker.io/v1/":{"auth":"YTpi"}}}`, host: "registry-1.docker.io", want: Access{Username: "a", Password: "b"}},
-		"docker.io":      {config: `{"auths":{"https://index.docker.io/v1/":{"auth":"YTpi"}}}`, host: "docker.io", want: Access{Username: "a", Password: "b"}},
+		"Docker Hub":     {config: `{"auths":{"https://index.docker.io/v1/":{"auth":"YTpi"}}}`, host: "registry-1.docker.io", want: Credential{Username: "a", Password: "b"}},
+		"docker.io":      {config: `{"auths":{"https://index.docker.io/v1/":{"auth":"YTpi"}}}`, host: "docker.io", want: Credential{Username: "a", Password: "b"}},
 		"no JSON":        {config: `secret`, err: "is not a Docker configuration in JSON"},
 		"no base64":      {config: `{"auths":{"r.example.com":{"auth":"!"}}}`, err: `auth of "r.example.com" is not base64`},
 	} {

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/url"
 
+	"oras.land/oras-go/v2/registry/remote/auth"
+
 	"github.com/muster-fleet/muster/internal/helm/worker"
 )
 
@@ -70,7 +72,7 @@ func (w *website) open(ctx context.Context, version string) (*download, error) {
 	case at.Scheme != "https" && !w.AllowHTTP:
 		return nil, failf(Invalid, "the index of %s leads to %s, which is not https", index, bare(at.String()))
 	// An agent sends its credentials to any URL in the index.
-	case w.request.byAgents && !w.request.Access.isAnonymous() && !isSameOrigin(w.base, at):
+	case w.request.byAgents && w.request.Access.Credential != auth.EmptyCredential && !isSameOrigin(w.base, at):
 		return nil, failf(Invalid, "the index of %s leads to %s, where credentials must not go", index, bare(at.String()))
 	}
 	its, err := w.get(ctx, at)
@@ -89,8 +91,8 @@ func (w *website) get(ctx context.Context, at *url.URL) (*download, error) {
 	request.Header.Set("User-Agent", w.UserAgent)
 	access, isOwn := &w.request.Access, isSameOrigin(w.base, at)
 	switch {
-	case isOwn && access.Token != "":
-		request.Header.Set("Authorization", "Bearer "+access.Token)
+	case isOwn && access.AccessToken != "":
+		request.Header.Set("Authorization", "Bearer "+access.AccessToken)
 	case isOwn && (access.Username != "" || access.Password != ""):
 		request.SetBasicAuth(access.Username, access.Password)
 	}
