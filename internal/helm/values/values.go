@@ -12,7 +12,6 @@ import (
 	"strings"
 	"text/template"
 	"text/template/parse"
-	"unicode/utf8"
 
 	"github.com/Masterminds/sprig/v3"
 	kjson "sigs.k8s.io/json"
@@ -20,8 +19,6 @@ import (
 )
 
 const (
-	// MaxTemplate is the length limit of a values template, in characters; the CRD has the same.
-	MaxTemplate = 131072
 	// MaxSize is the size limit of a Cluster's values. Fleet stores them twice, in Secrets.
 	MaxSize = 512 << 10
 
@@ -42,11 +39,8 @@ var functions = func() template.FuncMap {
 	return all
 }()
 
-// Parse parses a values template. The error says where it is wrong.
+// Parse parses a values template, whose length the CRD limits. The error says where it is wrong.
 func Parse(text string) (*Template, error) {
-	if utf8.RuneCountInString(text) > MaxTemplate {
-		return nil, fmt.Errorf("it has more than %d characters", MaxTemplate)
-	}
 	parsed, err := template.New(templateName).Funcs(functions).Parse(text)
 	if err != nil {
 		return nil, errors.New(strings.TrimPrefix(err.Error(), "template: "))

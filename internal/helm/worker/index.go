@@ -28,12 +28,11 @@ type Entry struct {
 // EntriesOf returns the versions of a chart in a list. A list has a line for each version: chart,
 // version, URL, digest. As a text, it takes no more memory than its bytes.
 func EntriesOf(list []byte, name string) (entries []Entry) {
-	start := []byte("\n" + name + "\t")
-	for at := bytes.Index(list, start); at >= 0; at = bytes.Index(list, start) {
-		list = list[at+len(start):]
-		line, _, _ := bytes.Cut(list, []byte("\n"))
-		if fields := strings.Split(string(line), "\t"); len(fields) == 3 {
-			entries = append(entries, Entry{fields[0], fields[1:2], fields[2]})
+	for line := range bytes.SplitSeq(list, []byte("\n")) {
+		if version, isOf := bytes.CutPrefix(line, []byte(name+"\t")); isOf {
+			if fields := strings.Split(string(version), "\t"); len(fields) == 3 {
+				entries = append(entries, Entry{fields[0], fields[1:2], fields[2]})
+			}
 		}
 	}
 	return entries
