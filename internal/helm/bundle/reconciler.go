@@ -246,7 +246,7 @@ func (r *Reconciler) put(ctx context.Context, s *scope, targets []fleetv1.Bundle
 	if s.isRetained() {
 		return r.retain(ctx, s, targets)
 	}
-	want := plan.NewBundle(s.of, s.key.Namespace, s.key.Name, s.in.Chart, s.in.CredentialsDigest())
+	want := plan.NewBundle(s.of, s.key.Namespace, s.key.Name, s.in.Chart, s.in.CredentialsDigest)
 	content := want.Labels[plan.ContentLabel]
 	switch isNew := s.have != nil && s.have.Labels[plan.ContentLabel] != content; {
 	case isNew && s.isHeld(content):

@@ -52,7 +52,7 @@ func (r *Reader) readChart(ctx context.Context, proxy *addonsv1.HelmChartProxy, 
 	}
 	if in.Chart.Agent && plan.NeedsCredentials(proxy) {
 		in.Credentials = credentials(in.request.Access)
-		if in.credentials, err = r.Digest(ctx, in.Credentials); err != nil {
+		if in.CredentialsDigest, err = r.Digest(ctx, in.Credentials); err != nil {
 			return err
 		}
 	}

@@ -62,22 +62,19 @@ type Inputs struct {
 	// Secret says that a layer comes from a Secret.
 	Secret bool
 	Chart  plan.Chart
-	// Credentials are the data of the Secret with which agents reach the repository; nil for none.
-	Credentials map[string][]byte
+	// Credentials are the data of the Secret with which agents reach the repository; nil for none. CredentialsDigest is
+	// a keyed digest of them, because it becomes part of another digest, in a label.
+	Credentials       map[string][]byte
+	CredentialsDigest string
 	// Values is a digest of the inputs that affect the values, and Digest of all inputs.
 	Values, Digest string
 
-	credentials string
-	lacksChart  bool
-	request     repository.Request
+	lacksChart bool
+	request    repository.Request
 	// since is when the inputs were read first with this Digest.
 	read, since time.Time
 	again       time.Duration
 }
-
-// CredentialsDigest returns a keyed digest of the credentials that agents get. It becomes part of another
-// digest, in a label.
-func (in *Inputs) CredentialsDigest() string { return in.credentials }
 
 // Reader reads inputs.
 type Reader struct {
@@ -184,7 +181,7 @@ func (r *Reader) refresh(waiting context.Context, proxy *addonsv1.HelmChartProxy
 	cancel()
 	r.slots.Release(proxy.Namespace, 1)
 	in.read = r.Now()
-	in.Digest = plan.Digest(fmt.Appendf(nil, "%s %d %s %v %v %v %s", proxy.UID, proxy.Generation, in.Values, in.Trouble, in.Notice, in.Chart, in.credentials))
+	in.Digest = plan.Digest(fmt.Appendf(nil, "%s %d %s %v %v %v %s", proxy.UID, proxy.Generation, in.Values, in.Trouble, in.Notice, in.Chart, in.CredentialsDigest))
 	r.mu.Lock()
 	if its := r.all[client.ObjectKeyFromObject(proxy)]; its != nil && its.proxy == proxy.UID {
 		if in.since = in.read; its.inputs != nil && its.inputs.Digest == in.Digest {

@@ -285,7 +285,7 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 
 // content returns the wanted content label of the Bundle.
 func (s *scope) content() string {
-	return plan.NewBundle(s.proxy, s.bundle.Namespace, s.bundle.Name, s.inputs.Chart, s.inputs.CredentialsDigest()).Labels[plan.ContentLabel]
+	return plan.NewBundle(s.proxy, s.bundle.Namespace, s.bundle.Name, s.inputs.Chart, s.inputs.CredentialsDigest).Labels[plan.ContentLabel]
 }
 
 // report writes the status if it differs.
