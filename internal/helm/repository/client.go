@@ -33,10 +33,10 @@ const (
 	failureTTL = 25 * time.Second
 	// embeddable limits the archives to unpack: the files of a larger one fit into no Bundle.
 	embeddable = 8 << 20
-	// keptAnswers limits the bytes of the answers that the Client remembers, and failureSize is about what a failure takes.
-	keptAnswers, failureSize = 80 << 20, 1 << 10
-	forever                  = math.MaxInt64
-	defaultMax               = 50 << 20
+	// keptAnswers limits the bytes of the answers that the Client remembers.
+	keptAnswers = 80 << 20
+	forever     = math.MaxInt64
+	defaultMax  = 50 << 20
 )
 
 // Credential is a login. Its RefreshToken is for the token service of an OCI registry; its AccessToken is for the
@@ -283,7 +283,7 @@ func once[T any](ctx context.Context, c *Client, namespace, key string, maxAge t
 					err = failf(Invalid, "the Client cannot read the answer of the repository")
 				}
 				if err != nil {
-					c.answers.put(own, err, failureSize, c.now())
+					c.fail(own, err)
 				}
 			}()
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
@@ -304,6 +304,10 @@ func once[T any](ctx context.Context, c *Client, namespace, key string, maxAge t
 		}
 	}
 	return none, err
+}
+
+func (c *Client) fail(key string, err error) {
+	c.answers.put(key, err, 1<<10+len(err.Error()), c.now())
 }
 
 // failed returns a failure after which it is too early to ask again; nil if there is none.

@@ -113,7 +113,7 @@ func (g *guarded) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := g.RoundTripper.RoundTrip(request)
 	var failed net.Error
 	if errors.As(err, &failed) && failed.Timeout() {
-		g.answers.put(host, err, failureSize, g.now())
+		g.fail(host, err)
 	}
 	return response, err
 }
