@@ -289,7 +289,7 @@ func once[T any](ctx context.Context, c *Client, namespace, key string, maxAge t
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 			defer cancel()
 			given, size, err := ask(ctx)
-			if err == nil && size > 0 {
+			if err == nil {
 				c.answers.put(key, given, size, c.now())
 			}
 			return given, err

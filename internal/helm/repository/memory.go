@@ -37,7 +37,11 @@ func (a *answers) get(key string, since time.Time) any {
 	return nil
 }
 
+// put keeps an answer, unless its size is 0.
 func (a *answers) put(key string, value any, size int, now time.Time) {
+	if size == 0 {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.kept.Remove(key)
