@@ -123,7 +123,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	writes := store.New(mgr.GetClient(), mgr.GetAPIReader(), namespace, clock.RealClock{})
 	read, wakeReleases, wakeBundles := make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1)
 	reader := &inputs.Reader{
-		Wake: func(key plan.Key) { read <- eventOf(key) },
+		Wake: func(key plan.Key, isNews bool) {
+			read <- eventOf(key)
+			if isNews {
+				wakeReleases <- eventOf(key)
+				wakeBundles <- eventOf(key)
+			}
+		},
 		Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Check: pool.Check, Digest: writes.Digest, Namespace: namespace,
 		Now: time.Now, Charts: repository.New(options.Repositories),
 	}
@@ -140,10 +146,6 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	if err := setupProxies(mgr, options, e, read, &proxy.Reconciler{
 		Store: writes, Inputs: reader, Managed: managed, Failures: failures, Recorder: recorder, Now: time.Now, Knows: releases.Knows,
-		Wake: func(key plan.Key) {
-			wakeReleases <- eventOf(key)
-			wakeBundles <- eventOf(key)
-		},
 	}); err != nil {
 		return err
 	}
@@ -151,7 +153,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	return setupBundles(mgr, options, e, wakeBundles, &bundle.Reconciler{
-		Store: writes, Inputs: reader, Managed: managed, Failures: failures, Wake: reader.Wake,
+		Store: writes, Inputs: reader, Managed: managed, Failures: failures, Wake: func(key plan.Key) { read <- eventOf(key) },
 	})
 }
 

@@ -87,8 +87,8 @@ type Reader struct {
 	Check func(ctx context.Context, namespace string, values []byte) error
 	// Digest returns a keyed digest; only the program has the key.
 	Digest func(ctx context.Context, of any) (string, error)
-	// Wake enqueues a HelmChartProxy.
-	Wake func(proxy plan.Key)
+	// Wake enqueues a HelmChartProxy, and with new inputs its HelmReleaseProxies and Bundles, too.
+	Wake func(proxy plan.Key, isNews bool)
 	// Namespace is the program's own.
 	Namespace string
 	Now       func() time.Time
@@ -122,9 +122,7 @@ type entry struct {
 	isReading  bool
 	// stop ends the wait for a slot, which holds the HelmChartProxy in memory.
 	stop context.CancelFunc
-	// acted is the digest of the inputs at the last wake-up of the releases; hasChanged says that it was another one
-	// before.
-	acted      string
+	// hasChanged says that there were other inputs before.
 	hasChanged bool
 }
 
@@ -183,27 +181,16 @@ func (r *Reader) refresh(waiting context.Context, proxy *addonsv1.HelmChartProxy
 	in.read = r.Now()
 	in.Digest = plan.Digest(fmt.Appendf(nil, "%s %d %s %v %v %v %s", proxy.UID, proxy.Generation, in.Values, in.Trouble, in.Notice, in.Chart, in.CredentialsDigest))
 	r.mu.Lock()
+	isNews := true
 	if its := r.all[client.ObjectKeyFromObject(proxy)]; its != nil && its.proxy == proxy.UID {
 		if in.since = in.read; its.inputs != nil && its.inputs.Digest == in.Digest {
-			in.since = its.inputs.since
+			in.since, isNews = its.inputs.since, false
 		}
+		its.hasChanged = its.hasChanged || its.inputs != nil && isNews
 		its.isReading, its.inputs, its.generation = false, in, proxy.Generation
 	}
 	r.mu.Unlock()
-	r.Wake(client.ObjectKeyFromObject(proxy))
-}
-
-// IsNews reports, once for each change, whether a HelmChartProxy has new inputs.
-func (r *Reader) IsNews(proxy plan.Key, in *Inputs) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	its := r.all[proxy]
-	if its == nil || its.acted == in.Digest {
-		return false
-	}
-	its.hasChanged = its.hasChanged || its.acted != ""
-	its.acted = in.Digest
-	return true
+	r.Wake(client.ObjectKeyFromObject(proxy), isNews)
 }
 
 // HasChanged reports whether the inputs of a HelmChartProxy have changed since the program started.

@@ -23,7 +23,7 @@ import (
 // their namespace are: otherwise the bubble would not end.
 func TestForgottenBeforeItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &Reader{Now: time.Now, Wake: func(key plan.Key) { t.Errorf("%s was read", key) }}
+		r := &Reader{Now: time.Now, Wake: func(key plan.Key, _ bool) { t.Errorf("%s was read", key) }}
 		r.all, r.slots = map[plan.Key]*entry{}, fair.New(math.MaxInt64, perNamespace)
 		for range perNamespace {
 			if err := r.slots.Wait(context.Background(), "slow"); err != nil {
@@ -54,7 +54,7 @@ func (broken) Get(context.Context, client.ObjectKey, client.Object, ...client.Ge
 // again later, and the others of the namespace are read, too.
 func TestPanic(t *testing.T) {
 	woken := make(chan plan.Key)
-	r := &Reader{Now: time.Now, Wake: func(key plan.Key) { woken <- key }, Live: broken{}}
+	r := &Reader{Now: time.Now, Wake: func(key plan.Key, _ bool) { woken <- key }, Live: broken{}}
 	for i := range perNamespace + 1 {
 		proxy := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprint("web-", i), UID: types.UID(fmt.Sprint(i))}}
 		proxy.Spec.RepoURL, proxy.Spec.ChartName = "https://charts.example.com", "web"
@@ -72,5 +72,25 @@ func TestPanic(t *testing.T) {
 		if strings.Contains(in.Trouble.Message, "sesame") {
 			t.Errorf("the message shows what the panic says: %s", in.Trouble.Message)
 		}
+	}
+}
+
+// Only changed inputs are news to the releases: the first ones, and those after an edit, but not those that are read again.
+func TestNews(t *testing.T) {
+	now, woken := time.Now(), make(chan bool)
+	r := &Reader{Now: func() time.Time { return now }, Wake: func(_ plan.Key, isNews bool) { woken <- isNews }, Live: broken{}}
+	proxy := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web", UID: "web", Generation: 1}}
+	proxy.Spec.RepoURL, proxy.Spec.ChartName = "https://charts.example.com", "web"
+	proxy.Spec.ValuesFrom = []addonsv1.ValuesReference{{Kind: "ConfigMap", Name: "values"}}
+	for i, step := range []struct {
+		edit               int64
+		isNews, hasChanged bool
+	}{{isNews: true}, {}, {edit: 1, isNews: true, hasChanged: true}, {hasChanged: true}} {
+		proxy.Generation += step.edit
+		_, _, _ = r.Get(proxy)
+		if isNews := <-woken; isNews != step.isNews || r.HasChanged(client.ObjectKeyFromObject(proxy)) != step.hasChanged {
+			t.Errorf("read %d: news: %t, want %t", i, isNews, step.isNews)
+		}
+		now = now.Add(PollInterval)
 	}
 }

@@ -44,9 +44,7 @@ type Reconciler struct {
 	Failures *Failures
 	Recorder events.EventRecorder
 	Now      func() time.Time
-	// Wake enqueues the HelmReleaseProxies and Bundles of a HelmChartProxy after a change of their inputs.
-	Wake  func(proxy plan.Key)
-	Knows Knows
+	Knows    Knows
 
 	checkIns checkIns
 	// granted maps the key of a HelmReleaseProxy to the hash that was granted last.
@@ -100,9 +98,6 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 		return ctrl.Result{}, r.report(ctx, before, state{releases: releases, trouble: plan.Trouble{
 			Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: err.Error(), // Inputs.Wake follows.
 		}})
-	}
-	if r.Inputs.IsNews(client.ObjectKeyFromObject(proxy), in) {
-		r.Wake(client.ObjectKeyFromObject(proxy))
 	}
 	now := state{trouble: in.Trouble, notice: in.Notice, releases: releases, mark: mark}
 	var failed error
