@@ -139,8 +139,8 @@ func TestSoonForMany(t *testing.T) {
 					time.Sleep(RetryInterval)
 				}
 				time.Sleep(time.Millisecond)
-				places.Release("team", 1)
 				done++
+				places.Release("team", 1)
 			}()
 		}
 		time.Sleep(10 * time.Millisecond)
