@@ -69,6 +69,7 @@ type Inputs struct {
 	// Values is a digest of the inputs that affect the values, and Digest of all inputs.
 	Values, Digest string
 
+	generation int64
 	lacksChart bool
 	request    repository.Request
 	// since is when the inputs were read first with this Digest.
@@ -116,11 +117,9 @@ type Mark int64
 // entry is the state of one HelmChartProxy.
 type entry struct {
 	proxy types.UID
-	// inputs are the last ones, for this generation; nil before the first read.
-	inputs     *Inputs
-	generation int64
-	isReading  bool
-	// stop ends the wait for a slot, which holds the HelmChartProxy in memory.
+	// inputs are the last ones; nil before the first read.
+	inputs *Inputs
+	// stop ends the wait for a slot, which holds the HelmChartProxy in memory; nil while nothing is being read.
 	stop context.CancelFunc
 	// hasChanged says that there were other inputs before.
 	hasChanged bool
@@ -149,21 +148,19 @@ func (r *Reader) Get(proxy *addonsv1.HelmChartProxy) (in *Inputs, again time.Dur
 	its := r.all[key]
 	if its == nil || its.proxy != proxy.UID {
 		r.forget(key)
-		its = &entry{proxy: proxy.UID, stop: func() {}}
+		its = &entry{proxy: proxy.UID}
 		r.all[key] = its
 	}
-	if its.inputs == nil || its.generation != proxy.Generation {
+	if its.inputs == nil || its.inputs.generation != proxy.Generation {
 		err = ErrReading
-	} else if in, again = its.inputs, its.inputs.again; again > 0 {
-		again = in.read.Add(again).Sub(r.Now())
+	} else if in = its.inputs; in.again == 0 {
+		return in, 0, nil
+	} else if left := in.read.Add(in.again).Sub(r.Now()); left > 0 {
+		return in, left, nil
 	}
-	if err == nil && (in.again == 0 || again > 0) {
-		return in, again, nil
-	}
-	if !its.isReading {
-		its.isReading = true
-		waiting, stop := context.WithCancel(context.Background())
-		its.stop = stop
+	if its.stop == nil {
+		var waiting context.Context
+		waiting, its.stop = context.WithCancel(context.Background())
 		go r.refresh(waiting, proxy.DeepCopy())
 	}
 	return in, PollInterval, err
@@ -178,7 +175,7 @@ func (r *Reader) refresh(waiting context.Context, proxy *addonsv1.HelmChartProxy
 	in := r.read(ctx, proxy)
 	cancel()
 	r.slots.Release(proxy.Namespace, 1)
-	in.read = r.Now()
+	in.read, in.generation = r.Now(), proxy.Generation
 	in.Digest = plan.Digest(fmt.Appendf(nil, "%s %d %s %v %v %v %s", proxy.UID, proxy.Generation, in.Values, in.Trouble, in.Notice, in.Chart, in.CredentialsDigest))
 	r.mu.Lock()
 	isNews := true
@@ -187,7 +184,7 @@ func (r *Reader) refresh(waiting context.Context, proxy *addonsv1.HelmChartProxy
 			in.since, isNews = its.inputs.since, false
 		}
 		its.hasChanged = its.hasChanged || its.inputs != nil && isNews
-		its.isReading, its.inputs, its.generation = false, in, proxy.Generation
+		its.stop, its.inputs = nil, in
 	}
 	r.mu.Unlock()
 	r.Wake(client.ObjectKeyFromObject(proxy), isNews)
@@ -248,7 +245,7 @@ func (r *Reader) Forget(proxy plan.Key) {
 }
 
 func (r *Reader) forget(proxy plan.Key) {
-	if its := r.all[proxy]; its != nil {
+	if its := r.all[proxy]; its != nil && its.stop != nil {
 		its.stop()
 	}
 	delete(r.all, proxy)
