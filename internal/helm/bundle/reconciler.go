@@ -150,13 +150,14 @@ func (r *Reconciler) removeOrphan(ctx context.Context, s *scope) error {
 	if len(left) == 0 {
 		return r.Remove(ctx, have)
 	}
-	errs := []error{r.retain(ctx, s, left)}
 	of, _ := plan.ProxyOf(have)
-	for _, target := range gone {
+	for _, target := range gone { // Only the target says that there are values, so it goes after them.
 		isSecret := slices.ContainsFunc(target.DownstreamResources, func(its fleetv1.DownstreamResource) bool { return its.Kind == plan.SecretKind })
-		errs = append(errs, r.RemoveAllValues(ctx, of, have.Namespace, target.ClusterName, isSecret))
+		if err := r.RemoveAllValues(ctx, of, have.Namespace, target.ClusterName, isSecret); err != nil {
+			return err
+		}
 	}
-	return errors.Join(errs...)
+	return r.retain(ctx, s, left)
 }
 
 // find returns a Bundle from the cache, its HelmChartProxy, and the HelmReleaseProxies of that HelmChartProxy

@@ -12,6 +12,7 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -218,6 +219,40 @@ func TestOrphans(t *testing.T) {
 				t.Errorf("left is %q with the values of %v, want %q", got, kept, test.want)
 			}
 		})
+	}
+}
+
+// If the values of a target cannot be removed at once, they are removed later, although the target is all that names them.
+func TestOrphanedValuesGoLater(t *testing.T) {
+	of := proxyOf("team", "web")
+	have := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
+	have.Spec.Targets = []fleetv1.BundleTarget{{Name: "gone", ClusterName: "gone"}, {Name: "there", ClusterName: "there"}}
+	values := plan.ValuesObject(client.ObjectKeyFromObject(of), "team", plan.Record{FleetCluster: "gone"}, nil)
+	r := reconciler(t, have, values, &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "there"}})
+	isDown := true
+	r.Client = interceptor.NewClient(r.Client.(client.WithWatch), interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+			if isDown {
+				return errors.New("the API server is busy")
+			}
+			return c.Delete(ctx, object, options...)
+		},
+	})
+	for _, isDown = range []bool{true, false} {
+		its, err := r.Bundle(t.Context(), client.ObjectKeyFromObject(have))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.removeOrphan(t.Context(), &scope{have: its}); (err != nil) != isDown {
+			t.Errorf("down: %t, and the error is %v", isDown, err)
+		}
+	}
+	its, err := r.Bundle(t.Context(), client.ObjectKeyFromObject(have))
+	if err != nil || len(its.Spec.Targets) != 1 || its.Spec.Targets[0].ClusterName != "there" {
+		t.Errorf("left is %v (%v)", its, err)
+	}
+	if err := r.Get(t.Context(), client.ObjectKeyFromObject(values), &corev1.ConfigMap{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the values are left (%v)", err)
 	}
 }
 

@@ -20,6 +20,9 @@ func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change f
 		if err := s.Live.Get(ctx, client.ObjectKeyFromObject(have), live); err != nil {
 			return client.IgnoreNotFound(err)
 		}
+		if proxy, _ := plan.ProxyOf(have); !IsFor(live, proxy) {
+			return &TakenError{live}
+		}
 		have = live
 	}
 	want := have.DeepCopy()

@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -11,8 +12,14 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/program"
 )
 
 // A patch sends only the changed targets, and results in the wanted list.
@@ -121,5 +128,35 @@ func TestTrim(t *testing.T) {
 	trim(configMap)
 	if dataDigest(configMap) == dataDigest(&corev1.ConfigMap{Data: map[string]string{"values.yaml": "a: b"}}) || before == "" {
 		t.Error("an added field is not noticed")
+	}
+}
+
+// A Bundle that others have replaced since the cache cut it is left alone.
+func TestUpdateBundleOfOthers(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
+	cut := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
+	cut.Annotations[cutAnnotation] = "true"
+	for name, test := range map[string]struct {
+		change  func(*fleetv1.Bundle)
+		isTaken bool
+	}{
+		"ours":                      {func(*fleetv1.Bundle) {}, false},
+		"without labels":            {func(b *fleetv1.Bundle) { b.Labels = nil }, true},
+		"of another HelmChartProxy": {func(b *fleetv1.Bundle) { b.Annotations[plan.ProxyAnnotation] = "team/other" }, true},
+	} {
+		live := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
+		test.change(live)
+		c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(live).Build()
+		err := New(c, c, "muster", clock.RealClock{}).UpdateBundle(t.Context(), cut, func(b *fleetv1.Bundle) { b.Spec.Paused = true })
+		if taken := (*TakenError)(nil); errors.As(err, &taken) != test.isTaken || err != nil && !test.isTaken {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(live), live); err != nil || live.Spec.Paused == test.isTaken {
+			t.Errorf("%s: changed: %t (%v)", name, live.Spec.Paused, err)
+		}
 	}
 }
