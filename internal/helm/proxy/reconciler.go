@@ -46,7 +46,6 @@ type Reconciler struct {
 	Now      func() time.Time
 	Knows    Knows
 
-	checkIns checkIns
 	// granted maps the key of a HelmReleaseProxy to the hash that was granted last.
 	granted sync.Map
 }

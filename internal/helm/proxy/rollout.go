@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
-	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -23,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/rollout"
+	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -109,14 +107,17 @@ func (r *Reconciler) addTarget(ctx context.Context, its *rolling, cluster plan.K
 	target := r.targetOf(its, release, its.clusters[cluster], its.stages[stage].Soak)
 	target.Stage = stage
 	if target.IsMoving() && !target.Aside {
-		seen, err := r.lastSeen(ctx, release)
+		seen, err := r.LastSeen(ctx, plan.Key{Namespace: cluster.Namespace, Name: plan.RecordOf(release).FleetCluster})
 		if err != nil {
 			return err
+		}
+		if seen.IsZero() { // Its release is installed, so the agent was there; Fleet has not noted yet when.
+			seen = r.Now()
 		}
 		offlineAfter := plan.OfflineAfter(its.proxy)
 		switch silent := r.Now().Sub(seen); {
 		case silent <= offlineAfter:
-			its.again = soonest(its.again, max(offlineAfter-silent, askAgain))
+			its.again = soonest(its.again, max(offlineAfter-silent, store.CheckInInterval))
 		case isSilenced(its.proxy, release, seen.Add(offlineAfter)):
 			target.Failed = true
 		default:
@@ -215,47 +216,6 @@ func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, c
 // mostAhead bounds the time that the program believes from a HelmReleaseProxy, as others may write one: its clock was
 // ahead, and no longer is.
 const mostAhead = 24 * time.Hour
-
-// checkIns remembers when each agent was seen last.
-type checkIns struct {
-	mu  sync.Mutex
-	all map[plan.Key]checkIn
-}
-
-type checkIn struct{ asked, seen time.Time }
-
-// askAgain is how often the program asks when the agent of a Cluster was seen last that a rollout waits for.
-const askAgain = time.Minute
-
-// lastSeen returns when the agent of a release was seen last. Check-ins trigger no event: the cache has only the metadata
-// of Fleet Clusters.
-func (r *Reconciler) lastSeen(ctx context.Context, release *addonsv1.HelmReleaseProxy) (time.Time, error) {
-	key := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: plan.RecordOf(release).FleetCluster}
-	r.checkIns.mu.Lock()
-	its, now := r.checkIns.all[key], r.Now()
-	r.checkIns.mu.Unlock()
-	if now.Sub(its.asked) < askAgain {
-		return its.seen, nil
-	}
-	fleet := &fleetv1.Cluster{}
-	if err := r.Live.Get(ctx, key, fleet); err != nil && !apierrors.IsNotFound(err) {
-		return now, fmt.Errorf("reading Fleet Cluster %s: %w", key, err)
-	}
-	seen := fleet.Status.Agent.LastSeen.Time
-	if seen.IsZero() { // Its release is installed, so the agent was there; Fleet has not noted yet when.
-		return now, nil
-	}
-	r.checkIns.mu.Lock()
-	defer r.checkIns.mu.Unlock()
-	if len(r.checkIns.all) >= mostCheckIns || r.checkIns.all == nil {
-		r.checkIns.all = map[plan.Key]checkIn{}
-	}
-	r.checkIns.all[key] = checkIn{asked: now, seen: seen}
-	return seen, nil
-}
-
-// mostCheckIns bounds the memory for Clusters that a rollout no longer waits for.
-const mostCheckIns = 1000
 
 // hashOf makes the hash that a person approves. It is another one once a rollout was completed: the annotation stays, and
 // must not count if the same change comes back.

@@ -40,6 +40,8 @@ type Store struct {
 	namespace string
 	// secrets maps the key of each Secret to the digest of the last write, for SecretInterval.
 	secrets *cache.Expiring
+	// checkIns maps the key of each Fleet Cluster to the time of its agent's last check-in, for CheckInInterval.
+	checkIns *cache.Expiring
 
 	mu sync.Mutex
 	// key is the key of digests.
@@ -48,7 +50,7 @@ type Store struct {
 
 // New returns a Store. Namespace is the program's own.
 func New(c client.Client, live client.Reader, namespace string, clock clock.Clock) *Store {
-	return &Store{Client: c, Live: live, namespace: namespace, secrets: cache.NewExpiringWithClock(clock)}
+	return &Store{Client: c, Live: live, namespace: namespace, secrets: cache.NewExpiringWithClock(clock), checkIns: cache.NewExpiringWithClock(clock)}
 }
 
 // TakenError says that an object of another owner has the name that Muster needs.
@@ -164,6 +166,24 @@ func (s *Store) Bundle(ctx context.Context, key plan.Key) (*fleetv1.Bundle, erro
 // FleetCluster returns the metadata of a Fleet Cluster from the cache; nil if there is none.
 func (s *Store) FleetCluster(ctx context.Context, key plan.Key) (*metav1.PartialObjectMetadata, error) {
 	return read(ctx, s, key, FleetClusterMetadata())
+}
+
+// CheckInInterval is how often LastSeen reads a Fleet Cluster.
+const CheckInInterval = time.Minute
+
+// LastSeen returns when the agent of a Fleet Cluster checked in last; zero if Fleet has not noted that. Check-ins trigger
+// no event: the cache has only the metadata of Fleet Clusters.
+func (s *Store) LastSeen(ctx context.Context, key plan.Key) (time.Time, error) {
+	if seen, found := s.checkIns.Get(key); found {
+		return seen.(time.Time), nil
+	}
+	fleet := &fleetv1.Cluster{}
+	if err := s.Live.Get(ctx, key, fleet); client.IgnoreNotFound(err) != nil {
+		return time.Time{}, fmt.Errorf("reading Fleet Cluster %s: %w", key, err)
+	}
+	seen := fleet.Status.Agent.LastSeen.Time
+	s.checkIns.Set(key, seen, CheckInInterval)
+	return seen, nil
 }
 
 // IsOwnFleetCluster reports whether a Fleet Cluster exists and belongs to a Cluster.
