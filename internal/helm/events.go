@@ -188,11 +188,23 @@ func (e *enqueuer) ofFleetCluster(ctx context.Context, fleet client.Object) []re
 
 // bundlesOfFleetCluster returns the Bundles with a Fleet Cluster as a target.
 func (e *enqueuer) bundlesOfFleetCluster(ctx context.Context, fleet client.Object) []reconcile.Request {
-	result := e.by(release.ByTarget, bundleOf)(ctx, fleet)
-	var all fleetv1.BundleList // A retained target has no HelmReleaseProxy.
-	e.list(ctx, &all, client.InNamespace(fleet.GetNamespace()))
+	isTarget := func(its fleetv1.BundleTarget) bool { return its.ClusterName == fleet.GetName() }
+	have := e.bundles(ctx, func(its *fleetv1.Bundle) bool { return slices.ContainsFunc(its.Spec.Targets, isTarget) }, client.InNamespace(fleet.GetNamespace()))
+	return append(e.by(release.ByTarget, bundleOf)(ctx, fleet), have...)
+}
+
+// bundlesOfProxy returns the Bundles of a HelmChartProxy.
+func (e *enqueuer) bundlesOfProxy(ctx context.Context, of client.Object) []reconcile.Request {
+	have := e.bundles(ctx, func(*fleetv1.Bundle) bool { return true }, client.MatchingLabels(plan.Labels(client.ObjectKeyFromObject(of))))
+	return append(e.of(bundleOf)(ctx, of), have...)
+}
+
+// bundles returns some of the Bundles that exist: a retained target has no HelmReleaseProxy, which would name its Bundle.
+func (e *enqueuer) bundles(ctx context.Context, is func(*fleetv1.Bundle) bool, which client.ListOption) (result []reconcile.Request) {
+	var all fleetv1.BundleList
+	e.list(ctx, &all, which)
 	for i := range all.Items {
-		if slices.ContainsFunc(all.Items[i].Spec.Targets, func(its fleetv1.BundleTarget) bool { return its.ClusterName == fleet.GetName() }) {
+		if is(&all.Items[i]) {
 			result = append(result, itself(ctx, &all.Items[i])...)
 		}
 	}

@@ -154,6 +154,33 @@ func TestHelmReadsSecretsWhereAllowed(t *testing.T) {
 			g.Expect(get(g, &corev1.Secret{}, s.namespace, "hcp-other.for.one").Data).To(Equal(foreign.Data))
 		}).Should(Succeed())
 	})
+	t.Run("created again, a HelmChartProxy takes over the Bundle of a deleted one", func(t *testing.T) {
+		g := NewWithT(t)
+		ours := map[string]string{"app.kubernetes.io/managed-by": "muster"}
+		elsewhere := &fleetv1.Cluster{}
+		elsewhere.Namespace, elsewhere.Name, elsewhere.Labels = s.namespace, "elsewhere", ours
+		elsewhere.Annotations = map[string]string{"fleet.addons.cluster.x-k8s.io/released": "true"}
+		g.Expect(admin.Create(ctx, elsewhere)).To(Succeed())
+		left := &fleetv1.Bundle{}
+		left.Namespace, left.Name, left.Labels = s.namespace, "hcp-again", maps.Clone(ours)
+		left.Labels["helmchartproxy-name.fleet.addons.cluster.x-k8s.io"], left.Labels["helmchartproxy-namespace.fleet.addons.cluster.x-k8s.io"] = "again", s.namespace
+		left.Annotations = map[string]string{
+			"fleet.addons.cluster.x-k8s.io/helmchartproxy": s.namespace + "/again", "fleet.addons.cluster.x-k8s.io/helmchartproxy-deleted": "true",
+		}
+		left.Spec.Targets = []fleetv1.BundleTarget{{Name: "elsewhere", ClusterName: "elsewhere"}}
+		g.Expect(admin.Create(ctx, left)).To(Succeed())
+		// It selects no Cluster, so no HelmReleaseProxy names the Bundle.
+		again := &addonsv1.HelmChartProxy{Spec: *proxy.Spec.DeepCopy()}
+		again.Namespace, again.Name, again.Spec.ClusterSelector.MatchLabels = s.namespace, "again", map[string]string{"tier": "none"}
+		g.Expect(admin.Create(ctx, again)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			its := get(g, &fleetv1.Bundle{}, s.namespace, "hcp-again")
+			g.Expect(its.Annotations).NotTo(HaveKey("fleet.addons.cluster.x-k8s.io/helmchartproxy-deleted"))
+			g.Expect(its.Spec.Targets).To(HaveLen(1), "the Cluster is still being moved")
+		}).Should(Succeed())
+		g.Expect(admin.Delete(ctx, again)).To(Succeed())
+		g.Expect(admin.Delete(ctx, left)).To(Succeed())
+	})
 	t.Run("while it is moved, it stays with its Bundle", func(t *testing.T) {
 		g := NewWithT(t)
 		owner := bundleOf(g)
