@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -80,9 +79,6 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 	case have.Annotations[plan.BundleAnnotation] == "": // It comes from cluster-api-addon-provider-helm.
 		want.Annotations[plan.BundleAnnotation] = plan.Shard(proxy, cluster, counts)
 	}
-	if equality.Semantic.DeepEqual(have.Spec, want.Spec) && hasMeta(have, want) {
-		return have, nil
-	}
 	changed := have.DeepCopy()
 	changed.Spec, changed.OwnerReferences = want.Spec, want.OwnerReferences
 	for key, value := range want.Labels {
@@ -97,12 +93,6 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 		return have, client.IgnoreNotFound(err)
 	}
 	return changed, nil
-}
-
-func hasMeta(have, want *addonsv1.HelmReleaseProxy) bool {
-	return store.Contains(have.Labels, want.Labels) && store.Contains(have.Annotations, want.Annotations) &&
-		equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences) &&
-		controllerutil.ContainsFinalizer(have, plan.Finalizer) && !controllerutil.ContainsFinalizer(have, CAAPHReleaseFinalizer)
 }
 
 // createRelease creates a HelmReleaseProxy. If another HelmChartProxy and Cluster use its name, it gets the
