@@ -1,14 +1,11 @@
 package store
 
 import (
-	"bytes"
 	"encoding/json"
-	"slices"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,17 +14,14 @@ import (
 	"github.com/muster-fleet/muster/internal/message"
 )
 
-// An empty item of a list is three bytes for the API server, and up to 170 in memory. The cache cuts
-// foreign contents out of objects that look like Muster's; a write reads the whole object first.
+// An empty item of a list is three bytes for the API server, and up to 170 in memory. The cache keeps no spec of a Bundle
+// that has many more items than Muster's; a write reads the whole object first.
 const (
 	cutAnnotation = "cut-in-the-cache"
-	// mostSyntax is larger than the number of braces, brackets and commas in one of Muster's Bundles, outside its
-	// files and targets.
-	mostSyntax = 500
-	// mostNamed is larger than the number of objects with values that a target of ours names.
-	mostNamed = 8
-	// mostKeys is larger than the number of layers of values of a HelmChartProxy.
-	mostKeys = 20
+	// mostSyntax is larger than the number of braces, brackets and commas in one of Muster's Bundles, outside its files.
+	mostSyntax = 12_000
+	// mostCopied is larger than the number of objects with values that a target of ours names.
+	mostCopied = 8
 	// mostRelease is larger than the number of bytes of a namespace, a name and a revision.
 	mostRelease = 300
 	// mostReported is the maximum number of conditions that the cache keeps of a BundleDeployment.
@@ -60,9 +54,8 @@ func Trim(object any) (any, error) {
 			DeploymentID: spec.DeploymentID, StagedDeploymentID: spec.StagedDeploymentID,
 			DownstreamResourcesGeneration: spec.DownstreamResourcesGeneration,
 		}
-		typed.Spec.Options.DownstreamResources = ours(spec.Options.DownstreamResources)
+		typed.Spec.Options.DownstreamResources = kube.AtMost(mostCopied, spec.Options.DownstreamResources)
 		typed.Spec.Options.ForceSyncGeneration = spec.Options.ForceSyncGeneration
-		typed.Spec.StagedOptions.DownstreamResources = ours(spec.StagedOptions.DownstreamResources)
 		status := typed.Status
 		typed.Status = fleetv1.BundleDeploymentStatus{
 			Conditions: short(kube.AtMost(mostReported, status.Conditions)), AppliedDeploymentID: status.AppliedDeploymentID, Release: message.Short(status.Release, mostRelease),
@@ -80,63 +73,28 @@ func short(conditions []genericcondition.GenericCondition) []genericcondition.Ge
 	return conditions
 }
 
-// ours returns the objects with values that a target of ours names.
-func ours(copied []fleetv1.DownstreamResource) []fleetv1.DownstreamResource {
-	const longest = 253
-	var result []fleetv1.DownstreamResource
-	for _, its := range copied {
-		if plan.MayBeOurs(its.Name) && len(its.Name) <= longest && len(its.Kind) <= longest && len(result) < mostNamed {
-			result = append(result, its)
-		}
-	}
-	return result
-}
-
 func trimBundle(bundle *fleetv1.Bundle) {
-	spec := &bundle.Spec
 	digest := FilesDigest(bundle)
-	spec.Resources = nil
-	isCut := len(spec.Targets) > 2*plan.MaxTargets
-	spec.Targets = kube.AtMost(2*plan.MaxTargets, spec.Targets)
-	for i := range spec.Targets {
-		if its := &spec.Targets[i]; !equality.Semantic.DeepEqual(ourPart(its), *its) {
-			*its, isCut = ourPart(its), true
-		}
-	}
-	rest := *spec
-	rest.Targets = nil
-	if its := spec.RolloutStrategy; its != nil && len(its.Partitions) <= 2*plan.MaxTargets && !slices.ContainsFunc(its.Partitions, isForeign) {
-		rest.RolloutStrategy = nil
-	}
-	if content, err := json.Marshal(rest); err != nil || count(content, "{")+count(content, "[")+count(content, ",") > mostSyntax {
-		*spec, isCut = fleetv1.BundleSpec{Targets: spec.Targets, Paused: spec.Paused}, true
-	}
-	if isCut {
+	bundle.Spec.Resources = nil
+	content, err := json.Marshal(bundle.Spec)
+	if err != nil || len(bundle.Spec.Targets) > 2*plan.MaxTargets || syntaxOf(content) > mostSyntax {
+		bundle.Spec = fleetv1.BundleSpec{Paused: bundle.Spec.Paused}
 		capiannotations.AddAnnotations(bundle, map[string]string{cutAnnotation: "true"})
 	}
 	if digest != "" {
-		spec.Resources = []fleetv1.BundleResource{{Name: digestMark, Content: digest, Encoding: digestMark}}
+		bundle.Spec.Resources = []fleetv1.BundleResource{{Name: digestMark, Content: digest, Encoding: digestMark}}
 	}
-	status := bundle.Status
-	bundle.Status = fleetv1.BundleStatus{ObservedGeneration: status.ObservedGeneration}
+	bundle.Status = fleetv1.BundleStatus{ObservedGeneration: bundle.Status.ObservedGeneration}
 }
 
-// isForeign reports whether a partition has fields that the partitions of Muster's Bundles do not have.
-func isForeign(its fleetv1.Partition) bool {
-	return !equality.Semantic.DeepEqual(its, fleetv1.Partition{Name: its.Name, ClusterName: its.ClusterName})
-}
-
-func count(content []byte, of string) int { return bytes.Count(content, []byte(of)) }
-
-// ourPart returns only those parts of a target that Muster's targets have.
-func ourPart(target *fleetv1.BundleTarget) fleetv1.BundleTarget {
-	result := fleetv1.BundleTarget{Name: target.Name, ClusterName: target.ClusterName}
-	result.DownstreamResources = kube.AtMost(mostNamed, target.DownstreamResources)
-	result.ForceSyncGeneration, result.CorrectDrift = target.ForceSyncGeneration, target.CorrectDrift
-	if helm := target.Helm; helm != nil {
-		result.Helm = &fleetv1.HelmOptions{ReleaseName: helm.ReleaseName, Chart: helm.Chart, ValuesFrom: kube.AtMost(mostKeys, helm.ValuesFrom)}
+// syntaxOf counts the braces, brackets and commas of JSON.
+func syntaxOf(content []byte) (count int) {
+	for _, its := range content {
+		if its == '{' || its == '[' || its == ',' {
+			count++
+		}
 	}
-	return result
+	return count
 }
 
 // FilesDigest returns the digest of the files in a Bundle, whole or in the cache; empty without any.
