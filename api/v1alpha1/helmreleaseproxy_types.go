@@ -44,6 +44,7 @@ type HelmReleaseProxyList struct {
 // HelmReleaseProxySpec specifies the release and its Cluster.
 type HelmReleaseProxySpec struct {
 	// ClusterRef refers to the Cluster.
+	// +kubebuilder:validation:XValidation:rule="[self.?namespace.orValue(''), self.?name.orValue('')] == [oldSelf.?namespace.orValue(''), oldSelf.?name.orValue('')]",message="field is immutable"
 	ClusterRef corev1.ObjectReference `json:"clusterRef"`
 	// ChartName is the name of the chart in the repository.
 	ChartName string `json:"chartName"`

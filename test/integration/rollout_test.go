@@ -98,4 +98,14 @@ spec: {clusterRef: {kind: Cluster, namespace: %[2]s, name: one}, chartName: web,
 		}
 	}
 	g.Expect(peter.Patch(ctx, release(), mergePatch(`{"metadata":{"annotations":{"note":"mine"}}}`))).To(Succeed())
+
+	// The Cluster of a HelmReleaseProxy cannot be changed: with two HelmReleaseProxies for one release, the end of one would
+	// uninstall it.
+	for _, field := range []string{"name", "namespace"} {
+		err := peter.Patch(ctx, release(), mergePatch(fmt.Sprintf(`{"spec":{"clusterRef":{"%s":"other"}}}`, field)))
+		g.Expect(apierrors.IsInvalid(err)).To(BeTrue(), "%s: %v", field, err)
+		g.Expect(err).To(MatchError(ContainSubstring("spec.clusterRef: Invalid value")))
+		g.Expect(err).To(MatchError(ContainSubstring("field is immutable")))
+	}
+	g.Expect(peter.Patch(ctx, release(), mergePatch(`{"spec":{"clusterRef":{"apiVersion":"cluster.x-k8s.io/v1beta1"}}}`))).To(Succeed())
 }

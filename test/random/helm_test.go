@@ -350,7 +350,7 @@ func foreignCarried(r *run, step Step) (bool, error) {
 	}[step.Kind], map[string]string{
 		"Bundle":           `{"spec":{"targets":null,"helm":{"releaseName":"theirs"}}}`,
 		"ConfigMap":        `{"data":{"values.yaml":"theirs: x"}}`,
-		"HelmReleaseProxy": `{"spec":{"clusterRef":{"name":"theirs"}}}`,
+		"HelmReleaseProxy": `{"spec":{"version":"theirs","clusterRef":{"kind":"theirs"}}}`,
 	}[step.Kind]
 	if err := admin.List(ctx, list); err != nil {
 		return false, err

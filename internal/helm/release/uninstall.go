@@ -37,11 +37,7 @@ func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	isShared, err := r.isShared(ctx, s)
-	if err != nil {
-		return err
-	}
-	if isShared || store.IsReleased(fleet) {
+	if store.IsReleased(fleet) {
 		return r.finish(ctx, s)
 	}
 	if isWaiting, err := r.empty(ctx, s); isWaiting || err != nil {
@@ -131,20 +127,4 @@ func TargetIndex(object client.Object) []string {
 		return nil
 	}
 	return []string{bundle.Namespace + "/" + fleetCluster, Target(bundle, fleetCluster)}
-}
-
-// isShared reports whether another HelmReleaseProxy has the same target: a user changed this one, and Muster
-// created a new one.
-func (r *Reconciler) isShared(ctx context.Context, s *scope) (bool, error) {
-	var all addonsv1.HelmReleaseProxyList
-	of := client.MatchingFields{ByTarget: Target(proxy.BundleKey(s.release), s.record.FleetCluster)}
-	if err := r.List(ctx, &all, client.InNamespace(s.release.Namespace), of, client.UnsafeDisableDeepCopy); err != nil {
-		return false, err
-	}
-	for i := range all.Items {
-		if its := &all.Items[i]; its.UID != s.release.UID && its.DeletionTimestamp.IsZero() {
-			return true, nil
-		}
-	}
-	return false, nil
 }
