@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -133,7 +134,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Check: pool.Check, Digest: writes.Digest, Namespace: namespace,
 		Now: time.Now, Charts: repository.New(options.Repositories),
 	}
-	failures := &proxy.Failures{}
+	failures := &sync.Map{}
 	managed := &proxy.Managed{Reader: mgr.GetClient(), WatchFilter: options.WatchFilter}
 	recorder := mgr.GetEventRecorder("muster-helm")
 	if err := ctrlmetrics.Registry.Register(&collector{mgr.GetClient(), reader, mgr.Elected()}); err != nil {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -47,9 +48,10 @@ func Index(object client.Object) []string {
 // Reconciler reconciles Bundles.
 type Reconciler struct {
 	*store.Store
-	Inputs   *inputs.Reader
-	Managed  *proxy.Managed
-	Failures *proxy.Failures
+	Inputs  *inputs.Reader
+	Managed *proxy.Managed
+	// Failures maps the key of each Bundle whose last write failed to the error, as text.
+	Failures *sync.Map
 	// Wake enqueues a HelmChartProxy, whose status reports Failures.
 	Wake func(proxy plan.Key)
 }
@@ -73,7 +75,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if s.of == nil {
-		r.Failures.Set(req.NamespacedName, nil)
+		r.Failures.Delete(req.NamespacedName)
 		return ctrl.Result{}, r.removeOrphan(ctx, s)
 	}
 	again, err := r.reconcile(ctx, s)
@@ -83,7 +85,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if store.IsBehind(err) || errors.Is(err, inputs.ErrDownloading) {
 		return ctrl.Result{RequeueAfter: store.BehindInterval}, nil
 	}
-	if r.Failures.Set(req.NamespacedName, err) {
+	isNews := false
+	if err == nil {
+		_, isNews = r.Failures.LoadAndDelete(req.NamespacedName)
+	} else {
+		last, _ := r.Failures.Swap(req.NamespacedName, err.Error())
+		isNews = last != err.Error()
+	}
+	if isNews {
 		r.Wake(client.ObjectKeyFromObject(s.of))
 	}
 	return ctrl.Result{RequeueAfter: again}, err

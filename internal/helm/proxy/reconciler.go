@@ -39,9 +39,10 @@ const (
 // Reconciler reconciles HelmChartProxies.
 type Reconciler struct {
 	*store.Store
-	Inputs   *inputs.Reader
-	Managed  *Managed
-	Failures *Failures
+	Inputs  *inputs.Reader
+	Managed *Managed
+	// Failures maps the key of each Bundle whose last write failed to the error, as text.
+	Failures *sync.Map
 	Recorder events.EventRecorder
 	Now      func() time.Time
 	Knows    Knows
@@ -251,8 +252,8 @@ func (r *Reconciler) untaken(ctx context.Context, releases []*addonsv1.HelmRelea
 			continue
 		}
 		known[key] = true
-		if its := r.Failures.Of(key); its != "" {
-			return plan.Trouble{Reason: addonsv1.HelmReleaseProxyCreationFailedReason, Message: "Bundle " + key.Name + ": " + its}, nil
+		if its, failed := r.Failures.Load(key); failed {
+			return plan.Trouble{Reason: addonsv1.HelmReleaseProxyCreationFailedReason, Message: fmt.Sprintf("Bundle %s: %s", key.Name, its)}, nil
 		}
 		bundle, err := r.Bundle(ctx, key)
 		if err != nil {
@@ -263,26 +264,6 @@ func (r *Reconciler) untaken(ctx context.Context, releases []*addonsv1.HelmRelea
 		}
 	}
 	return plan.Trouble{}, nil
-}
-
-// Failures holds the errors of Bundles whose last write failed.
-type Failures struct{ all sync.Map }
-
-// Of returns the error of a Bundle; empty for none.
-func (f *Failures) Of(bundle plan.Key) string {
-	its, _ := f.all.Load(bundle)
-	text, _ := its.(string)
-	return text
-}
-
-// Set sets the error of a Bundle, nil for none. It reports whether the error has changed.
-func (f *Failures) Set(bundle plan.Key, err error) bool {
-	if err == nil {
-		_, had := f.all.LoadAndDelete(bundle)
-		return had
-	}
-	last, had := f.all.Swap(bundle, err.Error())
-	return !had || last != err.Error()
 }
 
 // BundleKey returns the key of a HelmReleaseProxy's Bundle.

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ func reconcilerOf(t *testing.T, of *addonsv1.HelmChartProxy, objects ...client.O
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, of)...).
 		WithStatusSubresource(&addonsv1.HelmChartProxy{}, &addonsv1.HelmReleaseProxy{}).WithIndex(&addonsv1.HelmReleaseProxy{}, ByProxy, Index).Build()
 	read := make(chan plan.Key, 1)
-	r := &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Failures: &Failures{}, Now: time.Now, Recorder: events.NewFakeRecorder(10)}
+	r := &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Failures: &sync.Map{}, Now: time.Now, Recorder: events.NewFakeRecorder(10)}
 	r.Inputs = &inputs.Reader{
 		Live: c, Cached: c, Wake: func(key plan.Key, _ bool) { read <- key }, Now: time.Now,
 		Check:  func(context.Context, string, []byte) error { return nil },
