@@ -140,7 +140,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 // Clusters that come back are removed, too.
 func (r *Reconciler) removeOrphan(ctx context.Context, s *scope) error {
 	have := s.have
-	if have == nil || !plan.MayBeOurs(have.Name) || !have.DeletionTimestamp.IsZero() {
+	if have == nil || !have.DeletionTimestamp.IsZero() {
 		return nil
 	}
 	wasDeleted := metav1.HasAnnotation(have.ObjectMeta, plan.DeletedAnnotation)
@@ -174,6 +174,9 @@ func (r *Reconciler) removeOrphan(ctx context.Context, s *scope) error {
 // write there. A HelmReleaseProxy for the Bundle may be forged, by users with access to another namespace.
 func (r *Reconciler) find(ctx context.Context, key plan.Key) (s *scope, err error) {
 	s = &scope{key: key, in: &inputs.Inputs{Incomplete: true}, mark: r.Inputs.Mark()} // Deleting a Bundle needs no inputs.
+	if !plan.MayBeOurs(key.Name) {
+		return s, nil
+	}
 	if s.have, err = r.Bundle(ctx, key); err != nil {
 		return nil, err
 	}
@@ -181,7 +184,7 @@ func (r *Reconciler) find(ctx context.Context, key plan.Key) (s *scope, err erro
 	if err := r.List(ctx, &all, client.MatchingFields{ByBundle: key.String()}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing HelmReleaseProxies: %w", err)
 	}
-	for name := range owners(s.have, all.Items) {
+	for _, name := range owners(s.have, all.Items) {
 		of := &addonsv1.HelmChartProxy{}
 		if err := r.Get(ctx, name, of, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) || name.Name == "" {
 			continue
@@ -203,18 +206,17 @@ func (r *Reconciler) find(ctx context.Context, key plan.Key) (s *scope, err erro
 }
 
 // owners returns the HelmChartProxies that a Bundle may be for.
-func owners(have *fleetv1.Bundle, releases []addonsv1.HelmReleaseProxy) map[plan.Key]bool {
-	if have != nil && plan.MayBeOurs(have.Name) {
+func owners(have *fleetv1.Bundle, releases []addonsv1.HelmReleaseProxy) (all []plan.Key) {
+	if have != nil {
 		its, _ := plan.ProxyOf(have)
-		return map[plan.Key]bool{its: true}
+		return []plan.Key{its}
 	}
-	all := map[plan.Key]bool{}
 	for i := range releases {
 		for _, name := range proxy.Index(&releases[i]) {
-			all[plan.Key{Namespace: releases[i].Namespace, Name: name}] = true
+			all = append(all, plan.Key{Namespace: releases[i].Namespace, Name: name})
 		}
 	}
-	return all
+	return slices.Compact(all)
 }
 
 // isRetained reports whether a Bundle keeps everything but its targets: the inputs of the HelmChartProxy are
