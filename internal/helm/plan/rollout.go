@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
@@ -33,27 +34,17 @@ func IsStaged(proxy *addonsv1.HelmChartProxy) bool {
 
 // OfflineAfter returns how long an agent may be silent before a rollout continues without its Cluster.
 func OfflineAfter(proxy *addonsv1.HelmChartProxy) time.Duration {
-	if proxy.Spec.Rollout.OfflineAfter == nil {
-		return defaultOfflineAfter
-	}
-	return proxy.Spec.Rollout.OfflineAfter.Duration
+	return ptr.Deref(proxy.Spec.Rollout.OfflineAfter, metav1.Duration{Duration: defaultOfflineAfter}).Duration
 }
 
 // LongestSoak returns the longest soak time of the stages.
 func LongestSoak(proxy *addonsv1.HelmChartProxy) (longest time.Duration) {
 	if IsStaged(proxy) {
 		for _, stage := range proxy.Spec.Rollout.Stages {
-			if stage.Soak != nil {
-				longest = max(longest, stage.Soak.Duration)
-			}
+			longest = max(longest, ptr.Deref(stage.Soak, metav1.Duration{}).Duration)
 		}
 	}
 	return longest
-}
-
-var rolloutReasons = map[rollout.Reason]string{
-	rollout.Completed: addonsv1.RolloutCompletedReason, rollout.Progressing: addonsv1.RolloutProgressingReason, rollout.Soaking: addonsv1.RolloutSoakingReason,
-	rollout.WaitingForApproval: addonsv1.RolloutWaitingForApprovalReason, rollout.Halted: addonsv1.RolloutHaltedReason,
 }
 
 // Change returns the hash of a content and a digest of values. A release waits for exactly this change.
@@ -152,22 +143,14 @@ func completed(proxy *addonsv1.HelmChartProxy, version string, since, now time.T
 
 // RolloutStatus returns status.rollout of a HelmChartProxy whose chart has this version, and the condition RolloutCompleted.
 func RolloutStatus(proxy *addonsv1.HelmChartProxy, version string, decision *rollout.Decision, now time.Time) (*addonsv1.RolloutStatus, metav1.Condition) {
-	status, offline := &addonsv1.RolloutStatus{Approval: decision.Approval}, 0
-	names := []string{}
-	for _, its := range proxy.Spec.Rollout.Stages {
-		names = append(names, its.Name)
-	}
-	names = append(names, "")
-	updated := 0
-	for i, its := range decision.Counts {
-		if names[i] == "" && its.Clusters == 0 {
+	status, offline, updated := &addonsv1.RolloutStatus{Approval: decision.Approval}, 0, 0
+	for _, its := range decision.Counts {
+		if its.Name == "" && its.Clusters == 0 {
 			continue
 		}
 		offline += its.Offline
 		updated += its.Updated
-		status.Stages = append(status.Stages, addonsv1.RolloutStageStatus{
-			Name: names[i], Clusters: its.Clusters, Updated: its.Updated, Held: its.Held, Failing: its.Failing, Offline: its.Offline,
-		})
+		status.Stages = append(status.Stages, its)
 	}
 	isCompleted, message := decision.Reason == rollout.Completed, decision.Message
 	status.LastCompleted = Completed(proxy)
@@ -176,7 +159,7 @@ func RolloutStatus(proxy *addonsv1.HelmChartProxy, version string, decision *rol
 	}
 	if !isCompleted {
 		count := decision.Counts[decision.Stage]
-		status.Stage = names[decision.Stage]
+		status.Stage = count.Name
 		name := "stage " + status.Stage
 		if status.Stage == "" {
 			name = "the Clusters of no stage"
@@ -186,7 +169,7 @@ func RolloutStatus(proxy *addonsv1.HelmChartProxy, version string, decision *rol
 	if offline > 0 {
 		message = strings.TrimSpace(fmt.Sprintf("%s (%d offline: %s)", message, offline, decision.Offline))
 	}
-	return status, condition(addonsv1.RolloutCompletedCondition, isCompleted, rolloutReasons[decision.Reason], message)
+	return status, condition(addonsv1.RolloutCompletedCondition, isCompleted, decision.Reason, message)
 }
 
 // validateRollout returns all errors in spec.rollout.

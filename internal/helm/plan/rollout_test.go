@@ -55,7 +55,7 @@ func TestLastCompleted(t *testing.T) {
 	proxy.Spec.ClusterSelector.MatchLabels = map[string]string{"a": "b"}
 	var since time.Time
 	updated := 1
-	report := func(reason rollout.Reason) *addonsv1.CompletedRollout {
+	report := func(reason string) *addonsv1.CompletedRollout {
 		now = now.Add(time.Minute)
 		var condition metav1.Condition
 		proxy.Status.Rollout, condition = RolloutStatus(proxy, "1.2.3", &rollout.Decision{Reason: reason, Since: since, Counts: []rollout.Count{{Clusters: 1, Updated: updated}}}, now)

@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -240,26 +242,15 @@ func selectionOf(stage *addonsv1.RolloutStage, clusters map[plan.Key]*clusterv1.
 	}}, nil
 }
 
-func soakOf(strategy *addonsv1.RolloutStrategy, stage int) time.Duration {
-	if stage < len(strategy.Stages) && strategy.Stages[stage].Soak != nil {
-		return strategy.Stages[stage].Soak.Duration
-	}
-	return 0
-}
-
 // stagesOf returns the stages, and last the one of the Clusters that none of them selects.
 func stagesOf(strategy *addonsv1.RolloutStrategy, sizes []int) []rollout.Stage {
 	var stages []rollout.Stage
-	for i, its := range append(strategy.Stages[:len(strategy.Stages):len(strategy.Stages)], addonsv1.RolloutStage{}) {
+	for i, its := range append(slices.Clip(strategy.Stages), addonsv1.RolloutStage{}) {
 		stage := rollout.Stage{
-			Name: its.Name, Soak: soakOf(strategy, i), Manual: its.Approval == addonsv1.RolloutApprovalManual,
+			Name: its.Name, Soak: ptr.Deref(its.Soak, metav1.Duration{}).Duration, Manual: its.Approval == addonsv1.RolloutApprovalManual,
 			MaxFailing: int(ptr.Deref(its.MaxFailing, 0)), MaxUnavailable: sizes[i],
 		}
-		limit := its.MaxUnavailable
-		if limit == nil {
-			limit = strategy.MaxUnavailable
-		}
-		if limit != nil {
+		if limit := cmp.Or(its.MaxUnavailable, strategy.MaxUnavailable); limit != nil {
 			if most, err := intstr.GetScaledValueFromIntOrPercent(limit, sizes[i], true); err == nil { // Validate has checked it.
 				stage.MaxUnavailable = most
 			}

@@ -69,7 +69,7 @@ func newRolled(t *testing.T, records map[string]plan.Rollout, fleets ...client.O
 }
 
 // step decides once, and returns the Clusters that may move by now, and the reason why the rollout waits.
-func (r *rolled) step(t *testing.T) (granted []string, reason rollout.Reason) {
+func (r *rolled) step(t *testing.T) (granted []string, reason string) {
 	t.Helper()
 	if _, err := r.rollOut(t.Context(), r.of, r.in, &r.state); err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func TestReportsCountOnceReadAfterwards(t *testing.T) {
 	}
 	r.state.mark = r.Inputs.Mark()
 	if _, reason := r.step(t); reason != rollout.Completed {
-		t.Errorf("reason %v, want Completed", reason)
+		t.Errorf("reason %s, want Completed", reason)
 	}
 }
 
@@ -136,7 +136,7 @@ func TestSoakIsNotShort(t *testing.T) {
 			r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ago(test.ready)}, "b": waiting, "c": waiting})
 			r.of.Spec.Rollout.Stages[0].Soak = &metav1.Duration{Duration: test.soak}
 			if granted, reason := r.step(t); !slices.Equal(granted, test.granted) {
-				t.Errorf("granted %v, reason %v: %s", granted, reason, r.state.rollout.Message)
+				t.Errorf("granted %v, reason %s: %s", granted, reason, r.state.rollout.Message)
 			}
 		})
 	}
@@ -164,7 +164,7 @@ func TestSilentAgents(t *testing.T) {
 		its     plan.Rollout
 		retry   string
 		granted []string
-		reason  rollout.Reason
+		reason  string
 	}{
 		"silent before":     {its: plan.Rollout{Since: ago(10 * time.Minute)}, granted: []string{"b"}, reason: rollout.Progressing},
 		"silent since":      {its: plan.Rollout{Since: ago(50 * time.Minute)}, reason: rollout.Halted},
@@ -175,7 +175,7 @@ func TestSilentAgents(t *testing.T) {
 			r := newRolled(t, map[string]plan.Rollout{"a": test.its, "b": {Pending: "new", Ready: ready}, "c": {Ready: ready}}, fleet.DeepCopy())
 			r.of.Annotations = map[string]string{addonsv1.RolloutRetryAnnotation: test.retry}
 			if granted, reason := r.step(t); !slices.Equal(granted, test.granted) || reason != test.reason {
-				t.Errorf("granted %v, reason %v: %s", granted, reason, r.state.rollout.Message)
+				t.Errorf("granted %v, reason %s: %s", granted, reason, r.state.rollout.Message)
 			}
 		})
 	}
@@ -198,13 +198,13 @@ func TestBackToTheLastCompleted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRolled(t, map[string]plan.Rollout{"a": {}, "b": test.its, "c": {Ready: ready}})
-			decision := rollout.Decision{Counts: []rollout.Count{{Clusters: 1, Updated: 1}, {}}}
+			decision := rollout.Decision{Reason: rollout.Completed, Counts: []rollout.Count{{Clusters: 1, Updated: 1}, {}}}
 			r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, "1.0.0", &decision, ago(time.Hour).Time)
 			if test.isOther {
 				r.of.Spec.Version = "2.0.0"
 			}
 			if granted, reason := r.step(t); !slices.Equal(granted, test.granted) || reason != rollout.Progressing {
-				t.Errorf("granted %v, reason %v: %s", granted, reason, r.state.rollout.Message)
+				t.Errorf("granted %v, reason %s: %s", granted, reason, r.state.rollout.Message)
 			}
 		})
 	}
@@ -225,7 +225,7 @@ func TestNotBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRolled(t, map[string]plan.Rollout{"a": {Pending: "new", Ready: ready}, "b": test.its, "c": {Ready: ready}})
 			if test.isKnown {
-				decision := rollout.Decision{Counts: []rollout.Count{{Clusters: 1, Updated: 1}, {}}}
+				decision := rollout.Decision{Reason: rollout.Completed, Counts: []rollout.Count{{Clusters: 1, Updated: 1}, {}}}
 				r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, "1.0.0", &decision, completed.Time)
 			}
 			if granted, _ := r.step(t); !slices.Equal(granted, []string{"a"}) {
@@ -251,7 +251,7 @@ func TestCompletedAfterTheLastMove(t *testing.T) {
 			r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready, Since: ago(time.Hour)}, "b": test.b, "c": {Ready: ready}})
 			_, reason := r.step(t)
 			if got := r.state.rollout.Since; reason != rollout.Completed || !got.Equal(noon.Add(test.want)) {
-				t.Errorf("reason %v, moved last at %s", reason, got)
+				t.Errorf("reason %s, moved last at %s", reason, got)
 			}
 		})
 	}
@@ -261,12 +261,12 @@ func TestCompletedAfterTheLastMove(t *testing.T) {
 func TestApprovalIsForOneRollout(t *testing.T) {
 	ready := ago(time.Hour)
 	completed := func(r *rolled, before time.Duration) {
-		decision := rollout.Decision{Counts: []rollout.Count{{Clusters: 1, Updated: 1}, {}}}
+		decision := rollout.Decision{Reason: rollout.Completed, Counts: []rollout.Count{{Clusters: 1, Updated: 1}, {}}}
 		r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, "1.0.0", &decision, noon.Add(-before))
 	}
 	for name, test := range map[string]struct {
 		again  time.Duration
-		reason rollout.Reason
+		reason string
 	}{
 		"the same rollout": {again: 30 * time.Minute, reason: rollout.Progressing},
 		"another rollout":  {again: 10 * time.Minute, reason: rollout.WaitingForApproval},
@@ -281,7 +281,7 @@ func TestApprovalIsForOneRollout(t *testing.T) {
 			r.of.Annotations = map[string]string{addonsv1.RolloutApprovedAnnotation: r.state.rollout.Approval}
 			completed(r, test.again)
 			if _, reason := r.step(t); reason != test.reason || (len(r.state.rollout.Approve) == 0) != (reason == rollout.WaitingForApproval) {
-				t.Errorf("reason %v; approved: %v", reason, r.state.rollout.Approve)
+				t.Errorf("reason %s; approved: %v", reason, r.state.rollout.Approve)
 			}
 		})
 	}

@@ -397,7 +397,7 @@ func TestJoining(t *testing.T) {
 			asking := func(version string) func(*scope) {
 				return func(s *scope) {
 					s.proxy.Spec.Version = "1.0.0"
-					s.proxy.Status.Rollout, _ = plan.RolloutStatus(s.proxy, "1.0.0", &rollout.Decision{Counts: []rollout.Count{{Clusters: 1, Updated: 1}}}, at)
+					s.proxy.Status.Rollout, _ = plan.RolloutStatus(s.proxy, "1.0.0", &rollout.Decision{Reason: rollout.Completed, Counts: []rollout.Count{{Clusters: 1, Updated: 1}}}, at)
 					s.proxy.Spec.Version = version
 				}
 			}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
 // Stage is a group of Clusters that get a change at the same time.
@@ -77,23 +79,25 @@ func (t Target) isFailing() bool {
 	return t.Blocked || t.Pending == "" && (t.Failed || t.Regressed) // The failed change may be the reason why the agent is silent.
 }
 
+func (t Target) isOffline() bool { return t.Offline }
+
+// isUpdated reports whether the release has been ready with the wanted state.
+func (t Target) isUpdated() bool { return !t.Blocked && t.Pending == "" && !t.Ready.IsZero() }
+
 // isUnavailable reports whether the Cluster counts as being without a working release.
 func (t Target) isUnavailable() bool { return !t.Offline && (t.IsMoving() || !t.Available) }
 
-// Reason says what a rollout waits for.
-type Reason int
-
-// The reasons.
+// The reasons of the condition RolloutCompleted say what a rollout waits for.
 const (
-	Completed Reason = iota
-	Progressing
-	Soaking
-	WaitingForApproval
-	Halted
+	Completed          = addonsv1.RolloutCompletedReason
+	Progressing        = addonsv1.RolloutProgressingReason
+	Soaking            = addonsv1.RolloutSoakingReason
+	WaitingForApproval = addonsv1.RolloutWaitingForApprovalReason
+	Halted             = addonsv1.RolloutHaltedReason
 )
 
 // Count is the state of a stage.
-type Count struct{ Clusters, Updated, Held, Failing, Offline int }
+type Count = addonsv1.RolloutStageStatus
 
 // Decision is what happens next.
 type Decision struct {
@@ -103,9 +107,8 @@ type Decision struct {
 	// release moves.
 	Approve []types.NamespacedName
 	// Stage is the index of the stage that the rollout waits for, Reason why, and Message the details.
-	Stage   int
-	Reason  Reason
-	Message string
+	Stage           int
+	Reason, Message string
 	// Approval is the hash of the changes that wait for approval.
 	Approval string
 	// Again is the time until a soak time ends; zero for none.
@@ -136,11 +139,13 @@ func Next(stages []Stage, targets []Target, approval string, hash func(parts []s
 			}
 		}
 	}
-	for i := range stages {
+	for i, stage := range stages {
 		slices.SortFunc(members[i], func(a, b Target) int { return cmp.Compare(a.Cluster.String(), b.Cluster.String()) })
-		d.Counts[i].add(members[i])
+		its := &d.Counts[i]
+		its.Name, its.Held, its.Failing = stage.Name, count(members[i], Target.isHeld), count(members[i], Target.isFailing)
+		its.Updated, its.Offline = count(members[i], Target.isUpdated), count(members[i], Target.isOffline)
 	}
-	d.Offline = names(slices.Concat(members...), func(t Target) bool { return t.Offline })
+	d.Offline = names(slices.Concat(members...), Target.isOffline)
 	for i, stage := range stages {
 		d.goBack(stage, members[i])
 	}
@@ -271,12 +276,6 @@ func (d *Decision) move(stage Stage, members []Target, may func(Target) bool) {
 			d.Move, its.Granted = append(d.Move, its.Cluster), its.Pending
 		}
 	}
-}
-
-func (c *Count) add(members []Target) {
-	c.Held, c.Failing = count(members, Target.isHeld), count(members, Target.isFailing)
-	c.Offline = count(members, func(t Target) bool { return t.Offline })
-	c.Updated = count(members, func(t Target) bool { return !t.Blocked && t.Pending == "" && !t.Ready.IsZero() })
 }
 
 func count(all []Target, is func(Target) bool) int { return len(clusters(all, is)) }

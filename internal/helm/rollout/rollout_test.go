@@ -198,6 +198,9 @@ func TestNext(t *testing.T) {
 			if test.want.Counts == nil {
 				got.Counts = nil
 			}
+			for i := range test.want.Counts {
+				test.want.Counts[i].Name = test.stages[i].Name
+			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("unexpected decision (-want +got):\n%s", diff)
 			}
