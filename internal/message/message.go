@@ -1,7 +1,11 @@
 // Package message keeps messages within the limits of the API server.
 package message
 
-import "strings"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 const (
 	// Condition is the maximum length of a condition's message, in bytes. The API server refuses more than
@@ -19,4 +23,12 @@ func Short(message string, longest int) string {
 		return message
 	}
 	return strings.ToValidUTF8(message[:longest-len(more)], "") + more
+}
+
+// List joins entries with a separator, and counts those that are more than most.
+func List(entries []string, most int, separator string) string {
+	if left := len(entries) - most; left > 0 {
+		entries = append(slices.Clone(entries[:most]), fmt.Sprintf("and %d more", left))
+	}
+	return strings.Join(entries, separator)
 }

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -222,7 +221,8 @@ func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmRe
 		if len(entries) == 0 || its.Reason == addonsv1.HelmInstallOrUpgradeFailedReason {
 			to.Status, to.Reason = metav1.ConditionFalse, its.Reason
 		}
-		return append(entries, ClusterOf(release).String()+": "+cmp.Or(its.Message, its.Reason))
+		// Another writer may have written the message.
+		return append(entries, message.Short(view.Text(ClusterOf(release).String()+": "+cmp.Or(its.Message, its.Reason)), longestEntry))
 	}
 	for _, release := range releases {
 		if its := find(release, addonsv1.ClusterAvailableCondition); its.Reason != AvailableReason {
@@ -236,13 +236,13 @@ func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmRe
 	case trouble != (Trouble{}):
 		specs = condition(specs.Type, false, trouble.Reason, trouble.Message)
 	case len(troubled) > 0:
-		specs.Message = list(troubled)
+		specs.Message = message.List(troubled, listed, "; ")
 	}
 	switch {
 	case len(releases) == 0:
 		ready.Message = "no Cluster is selected"
 	case len(unready) > 0:
-		ready.Message = list(unready)
+		ready.Message = message.List(unready, listed, "; ")
 	}
 	return []metav1.Condition{summary(specs, ready), specs, ready}
 }
@@ -294,15 +294,3 @@ const (
 	// longestEntry is the maximum number of bytes for each of them.
 	longestEntry = 400
 )
-
-func list(entries []string) string {
-	var parts []string
-	for i, entry := range entries {
-		if i == listed {
-			parts = append(parts, fmt.Sprintf("and %d more", len(entries)-listed))
-			break
-		}
-		parts = append(parts, message.Short(view.Text(entry), longestEntry)) // Another writer may have written the message.
-	}
-	return strings.Join(parts, "; ")
-}

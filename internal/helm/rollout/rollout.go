@@ -4,7 +4,6 @@ package rollout
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/message"
 )
 
 // Stage is a group of Clusters that get a change at the same time.
@@ -295,12 +295,8 @@ const named = 5
 
 func names(all []Target, is func(Target) bool) string {
 	var parts []string
-	found := clusters(all, is)
-	for _, its := range found[:min(named, len(found))] {
+	for _, its := range clusters(all, is) {
 		parts = append(parts, its.String())
 	}
-	if left := len(found) - named; left > 0 {
-		parts = append(parts, fmt.Sprintf("and %d more", left))
-	}
-	return strings.Join(parts, ", ")
+	return message.List(parts, named, ", ")
 }
