@@ -1,9 +1,7 @@
 package helm
 
 import (
-	"cmp"
 	"context"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -37,27 +35,12 @@ const (
 
 type requests = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// onChange returns a handler that passes on the old and the new object; one of them is nil if the object was
-// created or deleted.
-func onChange(handle func(ctx context.Context, queue requests, before, after client.Object)) handler.EventHandler {
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue requests) { handle(ctx, queue, nil, e.Object) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue requests) {
-			handle(ctx, queue, e.ObjectOld, e.ObjectNew)
-		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue requests) { handle(ctx, queue, e.Object, nil) },
-	}
-}
-
 // later returns a handler that enqueues the requests for an object after a pause. It merges the requests for the
 // same object within the pause.
 func later(pause time.Duration, of handler.MapFunc) handler.EventHandler {
-	return onChange(func(ctx context.Context, queue requests, before, after client.Object) {
+	enqueue := func(ctx context.Context, queue requests, objects ...client.Object) {
 		all := map[reconcile.Request]bool{} // A Bundle has many releases of one HelmChartProxy.
-		for _, object := range []client.Object{before, after} {
-			if object == nil {
-				continue
-			}
+		for _, object := range objects {
 			for _, request := range of(ctx, object) {
 				all[request] = true
 			}
@@ -65,7 +48,14 @@ func later(pause time.Duration, of handler.MapFunc) handler.EventHandler {
 		for request := range all {
 			queue.AddAfter(request, pause)
 		}
-	})
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue requests) { enqueue(ctx, queue, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue requests) {
+			enqueue(ctx, queue, e.ObjectOld, e.ObjectNew)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue requests) { enqueue(ctx, queue, e.Object) },
+	}
 }
 
 // one returns a request for a name, unless no object can have it: users may write anything into annotations.
@@ -110,34 +100,21 @@ func (e *enqueuer) list(ctx context.Context, into client.ObjectList, options ...
 	}
 }
 
-// membership enqueues the HelmChartProxies that begin or cease to select a Cluster.
-func (e *enqueuer) membership() handler.EventHandler {
-	return onChange(func(ctx context.Context, queue requests, old, current client.Object) {
-		before, _ := old.(*clusterv1.Cluster)
-		after, _ := current.(*clusterv1.Cluster)
-		its := cmp.Or(before, after)
-		if before != nil && after != nil && maps.Equal(before.Labels, after.Labels) && before.GetClassKey() == after.GetClassKey() {
-			return
+// selecting returns the HelmChartProxies that select a Cluster, and may have it in a stage of their rollouts.
+func (e *enqueuer) selecting(ctx context.Context, object client.Object) (result []reconcile.Request) {
+	cluster := object.(*clusterv1.Cluster)
+	var all addonsv1.HelmChartProxyList
+	e.list(ctx, &all)
+	for i := range all.Items {
+		of := &all.Items[i]
+		if of.Namespace != cluster.Namespace && of.Spec.NamespaceSelector == nil {
+			continue
 		}
-		var all addonsv1.HelmChartProxyList
-		e.list(ctx, &all)
-		namespaceLabels := proxy.NamespaceLabels(ctx, e.Reader)
-		for i := range all.Items {
-			of := &all.Items[i]
-			if of.Namespace != its.Namespace && of.Spec.NamespaceSelector == nil {
-				continue
-			}
-			selector, trouble := plan.NewSelector(of)
-			if trouble != nil {
-				continue
-			}
-			was := before != nil && selector.Matches(before, namespaceLabels)
-			is := after != nil && selector.Matches(after, namespaceLabels)
-			if was != is {
-				queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(of)})
-			}
+		if selector, trouble := plan.NewSelector(of); trouble == nil && selector.Matches(cluster, proxy.NamespaceLabels(ctx, e.Reader)) {
+			result = append(result, itself(ctx, of)...)
 		}
-	})
+	}
+	return result
 }
 
 // proxies returns all HelmChartProxies.

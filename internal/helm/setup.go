@@ -183,8 +183,7 @@ func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan even
 		Watches(&addonsv1.HelmReleaseProxy{}, later(releasePause, ownerOf), builder.WithPredicates(predicate.Not[client.Object](reshaped))).
 		Watches(&addonsv1.HelmChartProxy{}, later(releasePause, itself), builder.WithPredicates(predicate.Not[client.Object](changed))).
 		Watches(&fleetv1.Bundle{}, later(releasePause, e.by(bundle.ByBundle, ownerOf)), builder.WithPredicates(observedByFleet)).
-		Watches(&clusterv1.Cluster{}, e.membership()).
-		Watches(&addonsv1.FleetAddonConfig{}, mapped(e.proxies), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&clusterv1.Cluster{}, mapped(e.selecting), builder.WithPredicates(changed)).
 		WatchesMetadata(proxy.NamespaceMetadata(), mapped(e.proxies), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesMetadata(references.CRD(), mapped(e.proxies), builder.WithPredicates(predicate.NewPredicateFuncs(isProxyCRD), references.ContractNews)).
 		Complete(r)

@@ -1,0 +1,57 @@
+package helm
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/program"
+)
+
+// A Cluster enqueues the HelmChartProxies that begin or cease to select it, and those whose rollout it may concern: a label
+// moves it to another stage, and its stage does not wait for it while it is paused.
+func TestClustersEnqueueTheirHelmChartProxies(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
+	of.Spec.ClusterSelector.MatchLabels = map[string]string{"web": "yes"}
+	elsewhere := of.DeepCopy()
+	elsewhere.Namespace = "other"
+	e := &enqueuer{fake.NewClientBuilder().WithScheme(scheme).WithObjects(of, elsewhere).Build()}
+	labeled := func(labels map[string]string) *clusterv1.Cluster {
+		return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one", Labels: labels}}
+	}
+	selected := labeled(map[string]string{"web": "yes"})
+	paused := selected.DeepCopy()
+	paused.Generation, paused.Spec.Paused = 1, new(bool)
+	reported := selected.DeepCopy()
+	reported.Status.Phase = "Provisioned"
+	for name, test := range map[string]struct {
+		before, after *clusterv1.Cluster
+		want          int
+	}{
+		"selected":         {labeled(nil), selected, 1},
+		"no longer":        {selected, labeled(nil), 1},
+		"never":            {labeled(nil), labeled(map[string]string{"web": "no"}), 0},
+		"in another stage": {selected, labeled(map[string]string{"web": "yes", "tier": "canary"}), 1},
+		"paused":           {selected, paused, 1},
+		"its status":       {selected, reported, 0},
+	} {
+		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+		if its := (event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); changed.Update(its) {
+			mapped(e.selecting).Update(t.Context(), its, queue)
+		}
+		if queue.Len() != test.want {
+			t.Errorf("%s: %d are enqueued, want %d", name, queue.Len(), test.want)
+		}
+		queue.ShutDown()
+	}
+}
