@@ -154,13 +154,10 @@ func (e *enqueuer) by(index string, requests handler.MapFunc) handler.MapFunc {
 	}
 }
 
-// ofFleetCluster returns the HelmReleaseProxies of a Fleet Cluster, and of the Clusters that own it.
+// ofFleetCluster returns the HelmReleaseProxies of a Fleet Cluster, and of its Cluster.
 func (e *enqueuer) ofFleetCluster(ctx context.Context, fleet client.Object) []reconcile.Request {
-	result := e.by(release.ByTarget, itself)(ctx, fleet)
-	for _, cluster := range store.ClustersOf(fleet) {
-		result = append(result, e.releases(ctx, itself, client.MatchingFields{byCluster: fleet.GetNamespace() + "/" + cluster})...)
-	}
-	return result
+	ofCluster := e.releases(ctx, itself, client.MatchingFields{byCluster: store.ClusterOf(fleet).String()})
+	return append(e.by(release.ByTarget, itself)(ctx, fleet), ofCluster...)
 }
 
 // bundlesOfFleetCluster returns the Bundles with a Fleet Cluster as a target.

@@ -71,14 +71,12 @@ func (r *Reconciler) isKept(ctx context.Context, s *scope, fleetCluster string, 
 	if isLeaving || !s.of.DeletionTimestamp.IsZero() {
 		return false, nil
 	}
-	for _, name := range store.ClustersOf(fleet) {
-		cluster := plan.Key{Namespace: s.key.Namespace, Name: name}
-		isTarget, err := r.isTarget(ctx, s, cluster, fleetCluster)
-		if err != nil || isTarget {
-			return isTarget && (s.in.Incomplete || plan.IsBundleOf(s.of, cluster, s.key.Name)), err
-		}
+	if s.in.Selector == nil { // The selection is unknown.
+		return true, nil
 	}
-	return s.in.Selector == nil, nil // Without a Selector, the selection is unknown.
+	cluster := store.ClusterOf(fleet)
+	isTarget, err := r.isTarget(ctx, s, cluster, fleetCluster)
+	return isTarget && (s.in.Incomplete || plan.IsBundleOf(s.of, cluster, s.key.Name)), err
 }
 
 // target returns the target for a release, nil for none; last is its current target. An unchanged target was

@@ -3,6 +3,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"reflect"
@@ -207,21 +208,9 @@ func (s *Store) IsOwnFleetCluster(ctx context.Context, cluster *clusterv1.Cluste
 	return relation == stamp.Own && stamp.IsOurs(fleet), err
 }
 
-// ClustersOf returns the names of the Clusters that a Fleet Cluster may be of.
-func ClustersOf(fleet client.Object) []string {
-	var names []string
-	for _, owner := range fleet.GetOwnerReferences() {
-		if owner.Kind == clusterv1.ClusterKind {
-			names = append(names, owner.Name)
-		}
-	}
-	if from := fleet.GetAnnotations()[stamp.ImportedFromAnnotation]; from != "" && !slices.Contains(names, from) {
-		names = append(names, from)
-	}
-	if len(names) == 0 {
-		names = append(names, fleet.GetName())
-	}
-	return names
+// ClusterOf returns the Cluster that a Fleet Cluster may be of.
+func ClusterOf(fleet client.Object) plan.Key {
+	return plan.Key{Namespace: fleet.GetNamespace(), Name: cmp.Or(stamp.OriginOf(fleet).Name, fleet.GetName())}
 }
 
 // FleetClusterMetadata returns an empty Fleet Cluster, of which only the metadata is read.
