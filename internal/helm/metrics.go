@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -75,7 +76,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	for i := range proxies.Items {
 		its := &proxies.Items[i]
 		ready := meta.FindStatusCondition(its.Status.Conditions, addonsv1.ReadyCondition)
-		if ready != nil && !proxy.IsPaused(its) && meta.FindStatusCondition(its.Status.Conditions, addonsv1.NotManagedCondition) == nil {
+		if ready != nil && !capiannotations.HasPaused(its) && meta.FindStatusCondition(its.Status.Conditions, addonsv1.NotManagedCondition) == nil {
 			counts[ready.Reason]++
 			if completed := meta.FindStatusCondition(its.Status.Conditions, addonsv1.RolloutCompletedCondition); completed != nil {
 				rollouts[completed.Reason]++

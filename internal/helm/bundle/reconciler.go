@@ -122,8 +122,8 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 	if err != nil {
 		return 0, err
 	}
-	if isTurnedAway && !s.isInstalledOnce() && (again == 0 || again > inputs.PollInterval) {
-		again = inputs.PollInterval // Some changes that make a Cluster a target enqueue no Bundle.
+	if isTurnedAway && !s.isInstalledOnce() { // Some changes that make a Cluster a target enqueue no Bundle.
+		again = store.Soonest(again, inputs.PollInterval)
 	}
 	switch {
 	case len(targets) > 0 || len(s.releases) > 0:

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	capilabels "sigs.k8s.io/cluster-api/util/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -67,7 +68,7 @@ func (m *Managed) Is(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool,
 
 // Writes reports whether Muster currently writes anything for a HelmChartProxy. A paused one can still be deleted.
 func (m *Managed) Writes(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool, error) {
-	if IsPaused(proxy) && proxy.DeletionTimestamp.IsZero() {
+	if capiannotations.HasPaused(proxy) && proxy.DeletionTimestamp.IsZero() {
 		return false, nil
 	}
 	return m.Is(ctx, proxy)
@@ -96,6 +97,6 @@ func (r *Reconciler) reportNotManaged(ctx context.Context, proxy *addonsv1.HelmC
 		proxy.Status.MatchingClusters = []corev1.ObjectReference{}
 	}
 	// Another controller writes the other conditions, and a patch replaces the whole list.
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	patch := client.MergeFromWithOptions(before, store.Unchanged)
 	return client.IgnoreNotFound(r.Status().Patch(ctx, proxy, patch, client.FieldOwner(store.FieldManager)))
 }

@@ -82,7 +82,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	if !proxy.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, r.finalize(ctx, proxy, releases)
 	}
-	if IsPaused(proxy) {
+	if capiannotations.HasPaused(proxy) { // Muster writes nothing for it.
 		return ctrl.Result{}, nil
 	}
 	if controllerutil.ContainsFinalizer(proxy, caaphFinalizer) && controllerutil.ContainsFinalizer(proxy, plan.Finalizer) { // CAAPH has restored its own.
@@ -106,7 +106,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	}
 	if plan.IsStaged(proxy) && now.isSelectionKnown && !in.Incomplete {
 		soon, err := r.rollOut(ctx, proxy, in, &now)
-		again, failed = soonest(again, soon), cmp.Or(failed, err)
+		again, failed = store.Soonest(again, soon), cmp.Or(failed, err)
 	}
 	if trouble, err := r.untaken(ctx, now.releases); err != nil {
 		return ctrl.Result{}, err
@@ -157,9 +157,6 @@ func (r *Reconciler) selectClusters(ctx context.Context, proxy *addonsv1.HelmCha
 	}
 	return err
 }
-
-// IsPaused reports whether a HelmChartProxy is paused: Muster writes nothing for it.
-func IsPaused(proxy *addonsv1.HelmChartProxy) bool { return capiannotations.HasPaused(proxy) }
 
 // releases returns the HelmReleaseProxies of a HelmChartProxy from the cache. Callers must not change them.
 func (r *Reconciler) releases(ctx context.Context, proxy *addonsv1.HelmChartProxy) ([]*addonsv1.HelmReleaseProxy, error) {

@@ -68,7 +68,7 @@ func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy
 		d = r.next(its)
 	}
 	now.rollout, now.version = &d, in.Chart.Version
-	return soonest(its.again, d.Again), r.grant(ctx, its, d)
+	return store.Soonest(its.again, d.Again), r.grant(ctx, its, d)
 }
 
 func newRolling(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) (*rolling, error) {
@@ -119,7 +119,7 @@ func (r *Reconciler) addTarget(ctx context.Context, its *rolling, cluster plan.K
 		offlineAfter := plan.OfflineAfter(its.proxy)
 		switch silent := r.Now().Sub(seen); {
 		case silent <= offlineAfter:
-			its.again = soonest(its.again, max(offlineAfter-silent, store.CheckInInterval))
+			its.again = store.Soonest(its.again, max(offlineAfter-silent, store.CheckInInterval))
 		case isSilenced(its.proxy, release, seen.Add(offlineAfter)):
 			target.Failed = true
 		default:
@@ -144,13 +144,6 @@ func (r *Reconciler) grant(ctx context.Context, its *rolling, d rollout.Decision
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func soonest(a, b time.Duration) time.Duration {
-	if a == 0 || b != 0 && b < a {
-		return b
-	}
-	return a
 }
 
 // annotate sets an annotation of a HelmReleaseProxy. The next reconcile follows from the write.

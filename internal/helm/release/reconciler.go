@@ -66,9 +66,7 @@ func (s *scope) fail(reason, message string) {
 }
 
 func (s *scope) retryAfter(delay time.Duration) {
-	if delay > 0 && (s.again == 0 || delay < s.again) {
-		s.again = delay
-	}
+	s.again = store.Soonest(s.again, delay)
 }
 
 // isInstalledOnce reports whether the release is InstallOnce and already installed.

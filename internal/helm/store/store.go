@@ -76,6 +76,14 @@ func IsFor(object client.Object, proxy plan.Key) bool {
 // BehindInterval is the delay before the next reconcile if the cache is behind a recent write.
 const BehindInterval = time.Second
 
+// Soonest returns the shorter of two delays; zero stands for none.
+func Soonest(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return max(b, 0)
+	}
+	return a
+}
+
 // IsBehind reports whether an error only means that the cache is behind: a conflict, or the object exists already.
 func IsBehind(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
