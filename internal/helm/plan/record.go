@@ -42,9 +42,7 @@ type Record struct {
 	Keys []string `json:"keys,omitempty"`
 	// Secret says that the values are in a Secret.
 	Secret bool `json:"secret,omitempty"`
-	// Secretive says that the values are in a Secret, or were when the agent last deployed the release.
-	Secretive bool `json:"secretive,omitempty"`
-	// Stale says that a Secret with earlier values may still exist.
+	// Stale says that a Secret with earlier values may still exist. At least until the agent has deployed others, it does.
 	Stale bool `json:"stale,omitempty"`
 	// Installed says that the agent deployed the release at least once.
 	Installed bool `json:"installed,omitempty"`
@@ -201,7 +199,7 @@ const (
 func (r Record) After(release Release, of string, now time.Time) (Record, time.Duration) {
 	switch {
 	case release.Deployed:
-		r.Installed, r.Unforced, r.Retry, r.Secretive = true, false, nil, r.Secret
+		r.Installed, r.Unforced, r.Retry = true, false, nil
 		return r, 0
 	case !release.Failed:
 		return r, 0

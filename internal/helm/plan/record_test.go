@@ -85,7 +85,7 @@ func TestAfter(t *testing.T) {
 		}
 	})
 	t.Run("deployed", func(t *testing.T) {
-		record, wait := Record{Unforced: true, Secretive: true, Sync: 2, Retry: &Retry{Of: "a"}}.After(Release{Deployed: true}, "a", now)
+		record, wait := Record{Unforced: true, Sync: 2, Retry: &Retry{Of: "a"}}.After(Release{Deployed: true}, "a", now)
 		if got := record.String(); wait != 0 || got != `{"installed":true,"sync":2}` {
 			t.Errorf("%s, %s", got, wait)
 		}

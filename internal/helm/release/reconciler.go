@@ -257,7 +257,7 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 	if !isTarget || s.bundle == nil {
 		return plan.Observe(nil, plan.Wanted{})
 	}
-	wanted := plan.Wanted{Content: s.bundle.Labels[plan.ContentLabel], Target: target, Secretive: s.record.Secretive}
+	wanted := plan.Wanted{Content: s.bundle.Labels[plan.ContentLabel], Target: target, Secretive: s.record.Secret || s.record.Stale}
 	switch its := s.record.Rollout; {
 	case its != nil && its.Pending == "":
 		wanted.Content = its.Content

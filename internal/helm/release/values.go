@@ -142,7 +142,7 @@ func (r *Reconciler) put(ctx context.Context, s *scope, record plan.Record, laye
 		}
 		return err
 	}
-	record.Secretive, record.Bundle = record.Secretive || record.Secret, s.bundle.UID
+	record.Bundle = s.bundle.UID
 	s.record = record
 	s.takeOver(r.Now())
 	r.rendered.Store(client.ObjectKeyFromObject(s.release), written{

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -322,6 +323,28 @@ func TestRemovedValues(t *testing.T) {
 		its := &corev1.Secret{}
 		if err := w.Get(t.Context(), key, its); err != nil || len(its.Data) != step.left || second.record.Stale != (step.left > 0) {
 			t.Errorf("the Secret has %d keys, want %d; the record is %v (%v)", len(its.Data), step.left, second.record, err)
+		}
+	}
+}
+
+// Until the agent has deployed other values, its messages may contain those that were in a Secret.
+func TestValuesOfASecretStayUnsaid(t *testing.T) {
+	w := newWorld(t, &renderer{gives: "a: b"})
+	first := w.write(t, plan.Record{FleetCluster: "one", Installed: true}, ofCluster, secretOf("a: sesame"))
+	for name, template := range map[string]string{"in a Secret": ofCluster, "no longer": ""} {
+		s := first
+		if template == "" {
+			s = w.write(t, first.record, template, func(*scope) {})
+		}
+		s.deployment = w.deploymentOf(s)
+		if template != "" {
+			s.deployment = w.deploymentOf(s, fleetv1.DownstreamResource{Kind: "Secret", Name: s.key(s.record).Name})
+		}
+		s.deployment.Status.Conditions = []genericcondition.GenericCondition{{
+			Type: fleetv1.BundleDeploymentConditionDeployed, Status: corev1.ConditionFalse, Message: "sesame",
+		}}
+		if got := w.observe(s); !got.Failed || strings.Contains(got.Message, "sesame") {
+			t.Errorf("%s: failed: %t, %s", name, got.Failed, got.Message)
 		}
 	}
 }
