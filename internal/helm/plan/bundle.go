@@ -172,10 +172,7 @@ func helmOptions(proxy *addonsv1.HelmChartProxy, chart Chart) *fleetv1.HelmOptio
 	}
 	// Without a timeout Fleet gives hooks 30 s (seen on Fleet 0.16), and with one it waits for all resources.
 	if Waits(proxy) || chart.Hooks {
-		timeout := defaultTimeout
-		if options.Timeout != nil {
-			timeout = options.Timeout.Duration
-		}
+		timeout := ptr.Deref(options.Timeout, metav1.Duration{Duration: defaultTimeout})
 		helm.TimeoutSeconds = max(1, int(timeout.Seconds()))
 		helm.WaitForJobs = options.WaitForJobs
 	}

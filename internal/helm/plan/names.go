@@ -97,12 +97,8 @@ func BundleName(proxy *addonsv1.HelmChartProxy, cluster Key, shard int) string {
 
 // IsBundleOf reports whether a Bundle may hold the wanted release of a Cluster.
 func IsBundleOf(proxy *addonsv1.HelmChartProxy, cluster Key, bundle string) bool {
-	number, isShard := strings.CutPrefix(bundle, BundleName(proxy, cluster, 0))
-	if !isShard || number == "" {
-		return isShard
-	}
-	shard, err := strconv.Atoi(number[1:])
-	return err == nil && shard > 0 && shard <= mostShards && number == fmt.Sprintf("-%d", shard)
+	shard, _ := strconv.Atoi(bundle[strings.LastIndex(bundle, "-")+1:])
+	return bundle == BundleName(proxy, cluster, 0) || shard > 0 && shard <= mostShards && bundle == BundleName(proxy, cluster, shard)
 }
 
 // MayBeOurs reports whether an object's name has the prefix of all names from this package.

@@ -184,14 +184,11 @@ func falseCondition(status *fleetv1.BundleDeploymentStatus, of string) *genericc
 	return nil
 }
 
-// revisionOf reads the revision from Fleet's "namespace/name:revision".
+// revisionOf reads the revision from Fleet's "namespace/name:revision"; 0 if there is none.
 func revisionOf(release string) int {
 	_, revision, _ := strings.Cut(release, ":")
-	number, err := strconv.Atoi(revision)
-	if err != nil {
-		return 0
-	}
-	return number
+	number, _ := strconv.ParseInt(revision, 10, 32)
+	return int(number)
 }
 
 // Trouble says why Muster cannot deploy something; the zero value means no trouble.
