@@ -14,6 +14,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/util/workqueue"
@@ -160,9 +161,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 
 // eventOf returns an event for a HelmChartProxy.
 func eventOf(key plan.Key) event.GenericEvent {
-	its := &addonsv1.HelmChartProxy{}
-	its.Namespace, its.Name = key.Namespace, key.Name
-	return event.GenericEvent{Object: its}
+	return event.GenericEvent{Object: &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}}
 }
 
 func (o *Options) controller() controller.Options {
@@ -232,6 +231,5 @@ func isProxyCRD(crd client.Object) bool { return crd.GetName() == proxy.CRDName 
 const byCluster = "cluster"
 
 func clusterIndex(object client.Object) []string {
-	of := object.(*addonsv1.HelmReleaseProxy).Spec.ClusterRef
-	return []string{of.Namespace + "/" + of.Name}
+	return []string{plan.ClusterOf(object.(*addonsv1.HelmReleaseProxy)).String()}
 }

@@ -108,13 +108,11 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 		soon, err := r.rollOut(ctx, proxy, in, &now)
 		again, failed = store.Soonest(again, soon), cmp.Or(failed, err)
 	}
-	if trouble, err := r.untaken(ctx, now.releases); err != nil {
+	if err := r.failUntaken(ctx, &now); err != nil {
 		return ctrl.Result{}, err
-	} else if trouble != (plan.Trouble{}) {
-		now.fail(trouble.Reason, errors.New(trouble.Message))
 	}
 	if unseen := r.unseen(proxy, in, now); unseen > 0 {
-		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Errorf("%d of %d releases have not taken the change over yet", unseen, len(now.releases)))
+		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Sprintf("%d of %d releases have not taken the change over yet", unseen, len(now.releases)))
 		again = store.BehindInterval
 	}
 	return ctrl.Result{RequeueAfter: again}, cmp.Or(r.report(ctx, before, now), failed)
@@ -145,15 +143,15 @@ func (r *Reconciler) selectClusters(ctx context.Context, proxy *addonsv1.HelmCha
 	switch {
 	case err == nil, store.IsBehind(err):
 	case errors.Is(err, inputs.ErrDownloading):
-		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, err)
+		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, err.Error())
 	default:
-		now.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err)
+		now.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
 	}
 	if len(now.releases) < len(now.clusters) {
-		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, errors.New("not every selected Cluster has its HelmReleaseProxy yet"))
+		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, "not every selected Cluster has its HelmReleaseProxy yet")
 	}
 	if slices.ContainsFunc(now.releases, func(its *addonsv1.HelmReleaseProxy) bool { return !its.DeletionTimestamp.IsZero() }) {
-		now.fail(addonsv1.HelmReleaseProxyReinstallingReason, errors.New("a release is uninstalled first, and then installed again"))
+		now.fail(addonsv1.HelmReleaseProxyReinstallingReason, "a release is uninstalled first, and then installed again")
 	}
 	return err
 }
@@ -239,28 +237,27 @@ func NamespaceMetadata() *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
 }
 
-// untaken reports the first Bundle that Muster could not write, or that Fleet has not processed in its current
-// version; empty if there is none.
-func (r *Reconciler) untaken(ctx context.Context, releases []*addonsv1.HelmReleaseProxy) (plan.Trouble, error) {
+// failUntaken reports a Bundle that Muster could not write, or that Fleet has not processed in its current version.
+func (r *Reconciler) failUntaken(ctx context.Context, now *state) error {
 	known := map[plan.Key]bool{}
-	for _, release := range releases {
+	for _, release := range now.releases {
 		key := BundleKey(release)
 		if known[key] || key.Name == "" {
 			continue
 		}
 		known[key] = true
 		if its, failed := r.Failures.Load(key); failed {
-			return plan.Trouble{Reason: addonsv1.HelmReleaseProxyCreationFailedReason, Message: fmt.Sprintf("Bundle %s: %s", key.Name, its)}, nil
+			now.fail(addonsv1.HelmReleaseProxyCreationFailedReason, fmt.Sprintf("Bundle %s: %s", key.Name, its))
 		}
 		bundle, err := r.Bundle(ctx, key)
 		if err != nil {
-			return plan.Trouble{}, err
+			return err
 		}
 		if bundle != nil && len(bundle.Spec.Targets) > 0 && bundle.Status.ObservedGeneration != bundle.Generation {
-			return plan.Trouble{Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: fmt.Sprintf("Fleet has not taken Bundle %s over yet", bundle.Name)}, nil
+			now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Sprintf("Fleet has not taken Bundle %s over yet", bundle.Name))
 		}
 	}
-	return plan.Trouble{}, nil
+	return nil
 }
 
 // BundleKey returns the key of a HelmReleaseProxy's Bundle.

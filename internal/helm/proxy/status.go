@@ -36,9 +36,9 @@ type state struct {
 	version string
 }
 
-func (s *state) fail(reason string, err error) {
+func (s *state) fail(reason, message string) {
 	if s.trouble == (plan.Trouble{}) {
-		s.trouble = plan.Trouble{Reason: reason, Message: err.Error()}
+		s.trouble = plan.Trouble{Reason: reason, Message: message}
 	}
 }
 
