@@ -22,7 +22,7 @@ func Differs(want, have client.Object) bool {
 	if hasStrays(have, want) {
 		return true
 	}
-	if !contains(have.GetLabels(), want.GetLabels()) || !contains(have.GetAnnotations(), want.GetAnnotations()) {
+	if !Contains(have.GetLabels(), want.GetLabels()) || !Contains(have.GetAnnotations(), want.GetAnnotations()) {
 		return true
 	}
 	if !containsOwners(have.GetOwnerReferences(), want.GetOwnerReferences()) {
@@ -120,7 +120,8 @@ func withoutStrays(have, want map[string]string) map[string]string {
 	return rest
 }
 
-func contains(have, want map[string]string) bool {
+// Contains reports whether one map has all entries of another.
+func Contains(have, want map[string]string) bool {
 	for key, value := range want {
 		if got, ok := have[key]; !ok || got != value {
 			return false

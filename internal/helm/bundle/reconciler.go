@@ -27,12 +27,8 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/store"
 )
 
-const (
-	// ByBundle is the index of HelmReleaseProxies by their Bundle.
-	ByBundle = "bundle"
-	// unseenInterval is the delay before the next reconcile while releases have yet to process new inputs.
-	unseenInterval = 250 * time.Millisecond
-)
+// ByBundle is the index of HelmReleaseProxies by their Bundle.
+const ByBundle = "bundle"
 
 // errUnseen says that releases still have values from earlier inputs.
 var errUnseen = errors.New("some releases have not processed the change yet")
@@ -79,10 +75,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.removeOrphan(ctx, s)
 	}
 	again, err := r.reconcile(ctx, s)
-	if errors.Is(err, errUnseen) {
-		return ctrl.Result{RequeueAfter: unseenInterval}, nil
-	}
-	if store.IsBehind(err) || errors.Is(err, inputs.ErrDownloading) {
+	if store.IsBehind(err) || errors.Is(err, errUnseen) || errors.Is(err, inputs.ErrDownloading) {
 		return ctrl.Result{RequeueAfter: store.BehindInterval}, nil
 	}
 	isNews := false

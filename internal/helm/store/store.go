@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -70,7 +71,7 @@ func describe(object client.Object) string {
 // with the full name, as labels are shortened.
 func IsFor(object client.Object, proxy plan.Key) bool {
 	of, says := plan.ProxyOf(object)
-	return says && of == proxy && Contains(object.GetLabels(), plan.Labels(proxy))
+	return says && of == proxy && kube.Contains(object.GetLabels(), plan.Labels(proxy))
 }
 
 // BehindInterval is the delay before the next reconcile if the cache is behind a recent write.
@@ -245,16 +246,6 @@ func (s *Store) Deployment(ctx context.Context, bundle plan.Key, fleetCluster st
 		return nil, nil
 	}
 	return deployment, nil
-}
-
-// Contains reports whether one map has all entries of another.
-func Contains(all, some map[string]string) bool {
-	for key, value := range some {
-		if its, found := all[key]; !found || its != value {
-			return false
-		}
-	}
-	return true
 }
 
 // isOfOthers reports whether an update failed because the Secret is not Muster's: the type of a Secret is

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -57,7 +58,7 @@ func (s *Store) putConfigMap(ctx context.Context, want *corev1.ConfigMap) error 
 	if proxy, _ := plan.ProxyOf(want); !IsFor(have, proxy) {
 		return &TakenError{want}
 	}
-	if Contains(have.Annotations, want.Annotations) && reflect.DeepEqual(have.OwnerReferences, want.OwnerReferences) && dataDigest(want) == dataDigest(have) {
+	if kube.Contains(have.Annotations, want.Annotations) && reflect.DeepEqual(have.OwnerReferences, want.OwnerReferences) && dataDigest(want) == dataDigest(have) {
 		return nil
 	}
 	// The cache does not know the existing keys, and a merge would leave them.
