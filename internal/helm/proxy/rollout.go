@@ -119,7 +119,7 @@ func (r *Reconciler) addTarget(ctx context.Context, its *rolling, cluster plan.K
 		offlineAfter := plan.OfflineAfter(its.proxy)
 		switch silent := r.Now().Sub(seen); {
 		case silent <= offlineAfter:
-			its.again = store.Soonest(its.again, max(offlineAfter-silent, store.CheckInInterval))
+			its.again = store.Soonest(its.again, max(offlineAfter-silent, store.LastSeenInterval))
 		case isSilenced(its.proxy, release, seen.Add(offlineAfter)):
 			target.Failed = true
 		default:

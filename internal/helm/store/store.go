@@ -42,7 +42,7 @@ type Store struct {
 	namespace string
 	// secrets maps the key of each Secret to the digest of the last write, for SecretInterval.
 	secrets *cache.Expiring
-	// checkIns maps the key of each Fleet Cluster to the time of its agent's last check-in, for CheckInInterval.
+	// checkIns maps the key of each Fleet Cluster to the time of its agent's last check-in, for LastSeenInterval.
 	checkIns *cache.Expiring
 
 	mu sync.Mutex
@@ -178,8 +178,8 @@ func (s *Store) FleetCluster(ctx context.Context, key plan.Key) (*metav1.Partial
 	return read(ctx, s, key, FleetClusterMetadata())
 }
 
-// CheckInInterval is how often LastSeen reads a Fleet Cluster.
-const CheckInInterval = time.Minute
+// LastSeenInterval is how often LastSeen reads a Fleet Cluster.
+const LastSeenInterval = time.Minute
 
 // LastSeen returns when the agent of a Fleet Cluster checked in last; zero if Fleet has not noted that. Check-ins trigger
 // no event: the cache has only the metadata of Fleet Clusters.
@@ -192,7 +192,7 @@ func (s *Store) LastSeen(ctx context.Context, key plan.Key) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("reading Fleet Cluster %s: %w", key, err)
 	}
 	seen := fleet.Status.Agent.LastSeen.Time
-	s.checkIns.Set(key, seen, CheckInInterval)
+	s.checkIns.Set(key, seen, LastSeenInterval)
 	return seen, nil
 }
 
