@@ -197,6 +197,8 @@ type RolloutStrategy struct {
 }
 
 // RolloutStage is a group of Clusters that get a change at the same time.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.clusterSelector) != has(self.percent)",message="must have either clusterSelector or percent"
 type RolloutStage struct {
 	// Name is the name of the stage.
 	// +kubebuilder:validation:MinLength=1

@@ -12,12 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/helm/rollout"
 )
 
@@ -170,34 +167,4 @@ func RolloutStatus(proxy *addonsv1.HelmChartProxy, version string, decision *rol
 		message = strings.TrimSpace(fmt.Sprintf("%s (%d offline: %s)", message, offline, decision.Offline))
 	}
 	return status, condition(addonsv1.RolloutCompletedCondition, isCompleted, decision.Reason, message)
-}
-
-// validateRollout returns all errors in spec.rollout.
-func validateRollout(path *field.Path, strategy *addonsv1.RolloutStrategy) field.ErrorList {
-	if strategy == nil {
-		return nil
-	}
-	var errs field.ErrorList
-	limit := func(path *field.Path, its *intstr.IntOrString) {
-		if its != nil && !percentOrCount.MatchString(its.String()) {
-			errs = append(errs, field.Invalid(path, its.String(), "must be a number of at least 1, or a percentage such as 25%"))
-		}
-	}
-	duration := func(path *field.Path, its *metav1.Duration) {
-		if its != nil && its.Duration < 0 {
-			errs = append(errs, field.Invalid(path, its.Duration.String(), "must not be negative"))
-		}
-	}
-	limit(path.Child("maxUnavailable"), strategy.MaxUnavailable)
-	duration(path.Child("offlineAfter"), strategy.OfflineAfter)
-	for i := range strategy.Stages {
-		stage, path := &strategy.Stages[i], path.Child("stages").Index(i)
-		limit(path.Child("maxUnavailable"), stage.MaxUnavailable)
-		duration(path.Child("soak"), stage.Soak)
-		if (stage.ClusterSelector == nil) == (stage.Percent == nil) {
-			errs = append(errs, field.Invalid(path, stage.Name, "must have either clusterSelector or percent"))
-		}
-		errs = append(errs, bounds.Selector(stage.ClusterSelector, path.Child("clusterSelector"))...)
-	}
-	return errs
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -87,11 +88,27 @@ func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 		}
 	}
 	errs = append(errs, validateOptions(path.Child("options"), &spec.Options)...)
-	errs = append(errs, validateRollout(path.Child("rollout"), spec.Rollout)...)
+	errs = append(errs, validateRollout(path.Child("rollout"), ptr.Deref(spec.Rollout, addonsv1.RolloutStrategy{}))...)
 	return errs
 }
 
-var percentOrCount = regexp.MustCompile(`^[1-9][0-9]{0,17}%?$`)
+// validateRollout returns all errors in spec.rollout that the rules of the CRD do not find.
+func validateRollout(path *field.Path, strategy addonsv1.RolloutStrategy) field.ErrorList {
+	errs := validateLimit(path.Child("maxUnavailable"), strategy.MaxUnavailable)
+	for i, stage := range strategy.Stages {
+		path := path.Child("stages").Index(i)
+		errs = append(errs, validateLimit(path.Child("maxUnavailable"), stage.MaxUnavailable)...)
+		errs = append(errs, bounds.Selector(stage.ClusterSelector, path.Child("clusterSelector"))...)
+	}
+	return errs
+}
+
+func validateLimit(path *field.Path, its *intstr.IntOrString) field.ErrorList {
+	if most, err := intstr.GetScaledValueFromIntOrPercent(its, 100, true); its == nil || err == nil && most > 0 {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, its.String(), "must be a number of at least 1, or a percentage such as 25%")}
+}
 
 func validateRelease(path *field.Path, spec *addonsv1.HelmChartProxySpec) field.ErrorList {
 	var errs field.ErrorList

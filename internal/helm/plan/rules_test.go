@@ -76,9 +76,11 @@ func TestRules(t *testing.T) {
 		"download: Agent, credentials": {change: func(s spec) {
 			s.Download, s.Credentials = addonsv1.DownloadAgent, &addonsv1.Credentials{}
 		}, warned: "spec.credentials: with spec.download Agent, the credentials are copied to the namespaces of the selected Clusters"},
-		"download: Manager": {change: func(s spec) { s.Download = addonsv1.DownloadManager }, accepted: true},
-		"maxUnavailable":    {change: func(s spec) { s.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromString("25%"))} }, accepted: true},
-		"no maxUnavailable": {change: func(s spec) { s.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromString("some"))} }, refused: "spec.rollout.maxUnavailable: Invalid value"},
+		"download: Manager":      {change: func(s spec) { s.Download = addonsv1.DownloadManager }, accepted: true},
+		"maxUnavailable":         {change: func(s spec) { s.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromString("25%"))} }, accepted: true},
+		"no maxUnavailable":      {change: func(s spec) { s.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromString("some"))} }, refused: "spec.rollout.maxUnavailable: Invalid value"},
+		"maxUnavailable as text": {change: func(s spec) { s.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromString("5"))} }, refused: "spec.rollout.maxUnavailable: Invalid value"},
+		"maxUnavailable 0":       {change: func(s spec) { s.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromInt32(0))} }, refused: "spec.rollout.maxUnavailable: Invalid value"},
 		"what has no effect there": {change: func(s spec) {
 			s.Options.DependencyUpdate, s.Options.SubNotes, s.Options.EnableClientCache, s.Options.Install.IncludeCRDs = true, true, true, true
 			s.Options.Upgrade.ResetValues, s.Options.Upgrade.Recreate = true, true
