@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -49,29 +48,29 @@ type rolling struct {
 // rollOut lets releases take changes over in the order of the stages. It returns the time until it has to decide again
 // without an event; zero for none.
 func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) (time.Duration, error) {
-	its, err := newRolling(proxy, in, now)
-	if err != nil {
-		return 0, err
-	}
+	its := newRolling(proxy, in, now)
 	for cluster := range its.releases {
 		if err := r.addTarget(ctx, its, cluster); err != nil {
 			return 0, err
 		}
 	}
-	d := r.next(its)
+	next := func() rollout.Decision {
+		return rollout.Next(its.stages, its.targets, proxy.Annotations[addonsv1.RolloutApprovedAnnotation], its.hashOf, r.Now())
+	}
+	d := next()
 	if len(d.Move)+len(d.Approve) > 0 { // The values of Clusters before may have changed together with these.
 		for i := range its.targets {
 			if target := &its.targets[i]; target.Stage <= d.Stage && !target.Unknown && !target.Aside {
 				target.Unknown = !r.Knows(ctx, proxy, in, its.releases[target.Cluster], its.clusters[target.Cluster])
 			}
 		}
-		d = r.next(its)
+		d = next()
 	}
 	now.rollout, now.version = &d, in.Chart.Version
 	return store.Soonest(its.again, d.Again), r.grant(ctx, its, d)
 }
 
-func newRolling(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) (*rolling, error) {
+func newRolling(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) *rolling {
 	its := &rolling{proxy: proxy, in: in, mark: now.mark, isBack: plan.IsBack(proxy), clusters: map[plan.Key]*clusterv1.Cluster{}, releases: map[plan.Key]*addonsv1.HelmReleaseProxy{}}
 	var keys []plan.Key
 	for _, cluster := range now.clusters {
@@ -81,11 +80,7 @@ func newRolling(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) (
 	strategy := proxy.Spec.Rollout
 	var selections []rollout.Selection
 	for i := range strategy.Stages {
-		selection, err := selectionOf(&strategy.Stages[i], its.clusters)
-		if err != nil {
-			return nil, err
-		}
-		selections = append(selections, selection)
+		selections = append(selections, selectionOf(&strategy.Stages[i], its.clusters))
 	}
 	its.stageOf = rollout.Assign(selections, keys)
 	sizes := make([]int, len(selections)+1)
@@ -96,11 +91,7 @@ func newRolling(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) (
 		}
 	}
 	its.stages = stagesOf(strategy, sizes)
-	return its, nil
-}
-
-func (r *Reconciler) next(its *rolling) rollout.Decision {
-	return rollout.Next(its.stages, its.targets, its.proxy.Annotations[addonsv1.RolloutApprovedAnnotation], its.hashOf, r.Now())
+	return its
 }
 
 // addTarget adds the observed state of a release. It asks about the agent only if the rollout waits for it.
@@ -221,18 +212,15 @@ func (its *rolling) hashOf(parts []string) string {
 	return plan.Digest([]byte(plan.JSON(parts)))
 }
 
-func selectionOf(stage *addonsv1.RolloutStage, clusters map[plan.Key]*clusterv1.Cluster) (rollout.Selection, error) {
+func selectionOf(stage *addonsv1.RolloutStage, clusters map[plan.Key]*clusterv1.Cluster) rollout.Selection {
 	if stage.ClusterSelector == nil {
-		return rollout.Selection{Percent: int(ptr.Deref(stage.Percent, 0))}, nil
+		return rollout.Selection{Percent: int(ptr.Deref(stage.Percent, 0))}
 	}
 	selector, err := bounds.AsSelector(stage.ClusterSelector)
-	if err != nil {
-		return rollout.Selection{}, fmt.Errorf("spec.rollout.stages, %s: %w", stage.Name, err)
-	}
-	return rollout.Selection{Matches: func(key plan.Key) bool {
+	return rollout.Selection{Matches: func(key plan.Key) bool { // With a selector that cannot be used, the inputs are incomplete.
 		cluster := clusters[key]
-		return selector.Matches(labels.Set(stamp.WithClassLabels(cluster.Labels, cluster.GetClassKey())))
-	}}, nil
+		return err == nil && selector.Matches(labels.Set(stamp.WithClassLabels(cluster.Labels, cluster.GetClassKey())))
+	}}
 }
 
 // stagesOf returns the stages, and last the one of the Clusters that none of them selects.
