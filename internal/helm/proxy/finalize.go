@@ -9,6 +9,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -22,7 +23,7 @@ import (
 // finally removes its finalizer. If clusterctl move deletes it, the HelmChartProxy lives on in another
 // management cluster, with its releases.
 func (r *Reconciler) finalize(ctx context.Context, proxy *addonsv1.HelmChartProxy, releases []*addonsv1.HelmReleaseProxy) error {
-	_, isMoved := proxy.Annotations[DeleteForMove]
+	_, isMoved := proxy.Annotations[clusterctlv1.DeleteForMoveAnnotation]
 	releases = slices.DeleteFunc(releases, func(its *addonsv1.HelmReleaseProxy) bool { // HelmReleaseProxies that only foreign finalizers hold do not count.
 		return !its.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(its, plan.Finalizer) && !controllerutil.ContainsFinalizer(its, CAAPHReleaseFinalizer)
 	})

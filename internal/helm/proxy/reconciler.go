@@ -30,12 +30,6 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/store"
 )
 
-const (
-	// DeleteForMove is the annotation that clusterctl move sets before it deletes an object from the source
-	// cluster.
-	DeleteForMove = "clusterctl.cluster.x-k8s.io/delete-for-move"
-)
-
 // Reconciler reconciles HelmChartProxies.
 type Reconciler struct {
 	*store.Store
@@ -45,7 +39,8 @@ type Reconciler struct {
 	Failures *sync.Map
 	Recorder events.EventRecorder
 	Now      func() time.Time
-	Knows    Knows
+	// Knows reports whether a release has rendered its values from the current state of their sources.
+	Knows func(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster) bool
 
 	// granted maps the key of a HelmReleaseProxy to the hash that was granted last.
 	granted sync.Map
@@ -104,7 +99,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	if in.Selector != nil {
 		failed = r.selectClusters(ctx, proxy, in, &now)
 	}
-	if plan.IsStaged(proxy) && now.isSelectionKnown && !in.Incomplete {
+	if plan.IsStaged(proxy) && now.clusters != nil && !in.Incomplete {
 		soon, err := r.rollOut(ctx, proxy, in, &now)
 		again, failed = store.Soonest(again, soon), cmp.Or(failed, err)
 	}
@@ -138,7 +133,6 @@ func (r *Reconciler) selectClusters(ctx context.Context, proxy *addonsv1.HelmCha
 	if now.clusters, err = r.selected(ctx, in.Selector); err != nil {
 		return err
 	}
-	now.isSelectionKnown = true
 	now.releases, err = r.putReleases(ctx, proxy, in, now.clusters, now.releases)
 	switch {
 	case err == nil, store.IsBehind(err):
@@ -203,14 +197,14 @@ func IsOutdated(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleasePro
 		release.Annotations[plan.BundleAnnotation] != "" && !plan.IsBundleOf(proxy, plan.ClusterOf(release), release.Annotations[plan.BundleAnnotation])
 }
 
-// selected returns the selected Clusters, sorted.
+// selected returns the selected Clusters, sorted; nil only with an error.
 func (r *Reconciler) selected(ctx context.Context, selector *plan.Selector) ([]*clusterv1.Cluster, error) {
 	var all clusterv1.ClusterList
 	if err := r.List(ctx, &all, client.InNamespace(selector.Namespace()), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing Clusters: %w", err)
 	}
 	namespaceLabels := NamespaceLabels(ctx, r.Client)
-	var clusters []*clusterv1.Cluster
+	clusters := []*clusterv1.Cluster{}
 	for i := range all.Items {
 		if selector.Matches(&all.Items[i], namespaceLabels) {
 			clusters = append(clusters, &all.Items[i])

@@ -25,9 +25,6 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Knows reports whether a release has rendered its values from the current state of their sources.
-type Knows func(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster) bool
-
 // rolling is a rollout while it is decided.
 type rolling struct {
 	proxy    *addonsv1.HelmChartProxy

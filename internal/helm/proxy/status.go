@@ -23,13 +23,13 @@ import (
 
 // state is the input for the status of a HelmChartProxy.
 type state struct {
-	trouble  plan.Trouble
-	notice   string
+	trouble plan.Trouble
+	notice  string
+	// clusters are the selected ones; nil if they are not known.
 	clusters []*clusterv1.Cluster
 	releases []*addonsv1.HelmReleaseProxy
 	// mark was taken before the releases were read.
-	mark             inputs.Mark
-	isSelectionKnown bool
+	mark inputs.Mark
 	// rollout is the state of the rollout; nil without one, or if it is not known.
 	rollout *rollout.Decision
 	// version is the exact version of the chart.
@@ -47,7 +47,7 @@ func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy
 	after := before.DeepCopy()
 	status := &after.Status
 	conditions := plan.ProxyConditions(now.trouble, now.notice, now.releases)
-	if now.isSelectionKnown {
+	if now.clusters != nil {
 		var left int
 		if status.MatchingClusters, left = matching(now.clusters); left > 0 && conditions[1].Message == "" {
 			conditions[1].Message = fmt.Sprintf("status.matchingClusters has no room for %d more", left)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -148,7 +149,7 @@ func TestMovedClustersKeepTheirBundle(t *testing.T) {
 		}
 		deleted.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 		if test.isMoved {
-			metav1.SetMetaDataAnnotation(&deleted.ObjectMeta, DeleteForMove, "")
+			metav1.SetMetaDataAnnotation(&deleted.ObjectMeta, clusterctlv1.DeleteForMoveAnnotation, "")
 		}
 		if err := r.finalize(t.Context(), deleted, nil); err != nil {
 			t.Fatal(err)

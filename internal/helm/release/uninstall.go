@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -29,7 +30,7 @@ const uninstallPatience = 15 * time.Minute
 // BundleDeployment and the values are gone. A release stays installed if its Cluster or HelmReleaseProxy moves
 // to another management cluster, or if its HelmChartProxy is gone.
 func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
-	_, isMoved := s.release.Annotations[proxy.DeleteForMove]
+	_, isMoved := s.release.Annotations[clusterctlv1.DeleteForMoveAnnotation]
 	if s.proxy == nil || isMoved || s.record.FleetCluster == "" {
 		return r.finish(ctx, s)
 	}
