@@ -47,7 +47,7 @@ func TestClustersEnqueueTheirHelmChartProxies(t *testing.T) {
 	} {
 		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 		if its := (event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); changed.Update(its) {
-			mapped(e.selecting).Update(t.Context(), its, queue)
+			later(0, e.selecting).Update(t.Context(), its, queue)
 		}
 		if queue.Len() != test.want {
 			t.Errorf("%s: %d are enqueued, want %d", name, queue.Len(), test.want)

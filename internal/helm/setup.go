@@ -171,9 +171,8 @@ func (o *Options) controller() controller.Options {
 	}
 }
 
-// setupProxies adds the controller of HelmChartProxies. Changes of a HelmChartProxy and of its selected
-// Clusters enqueue it at once. Changes of its releases enqueue it after a pause, so that one reconcile handles
-// many.
+// setupProxies adds the controller of HelmChartProxies. Changes of a HelmChartProxy enqueue it at once. Changes of
+// its Clusters and releases enqueue it after a pause, so that one reconcile handles many.
 func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan event.GenericEvent, r *proxy.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmchartproxy").WithOptions(options.controller()).
 		For(&addonsv1.HelmChartProxy{}, builder.WithPredicates(changed)).
@@ -182,7 +181,7 @@ func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan even
 		Watches(&addonsv1.HelmReleaseProxy{}, later(releasePause, ownerOf), builder.WithPredicates(predicate.Not[client.Object](reshaped))).
 		Watches(&addonsv1.HelmChartProxy{}, later(releasePause, itself), builder.WithPredicates(predicate.Not[client.Object](changed))).
 		Watches(&fleetv1.Bundle{}, later(releasePause, e.by(bundle.ByBundle, ownerOf)), builder.WithPredicates(observedByFleet)).
-		Watches(&clusterv1.Cluster{}, mapped(e.selecting), builder.WithPredicates(changed)).
+		Watches(&clusterv1.Cluster{}, later(releasePause, e.selecting), builder.WithPredicates(changed)).
 		WatchesMetadata(proxy.NamespaceMetadata(), mapped(e.proxies), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesMetadata(references.CRD(), mapped(e.proxies), builder.WithPredicates(predicate.NewPredicateFuncs(isProxyCRD), references.ContractNews)).
 		Complete(r)
