@@ -96,12 +96,8 @@ func (r *Reconciler) empty(ctx context.Context, s *scope) (bool, error) {
 	case plan.MustBeEmptied(s.record, s.bundle, s.deployment):
 		s.record.Leaving, s.record.Until = plan.Emptied, ptr.To(metav1.NewTime(r.Now().Add(emptyPatience)))
 	case s.record.Leaving == plan.Emptied:
-		until := r.Now().Add(emptyPatience)
-		if s.record.Until == nil || s.record.Until.After(until) { // Another writer, or an earlier version, has written it.
-			s.record.Until = ptr.To(metav1.NewTime(until))
-			break
-		}
-		if left := s.record.Until.Sub(r.Now()); s.deployment != nil && s.deployment.Status.Release == "" && left > 0 {
+		left := ptr.Deref(s.record.Until, metav1.Time{}).Sub(r.Now())
+		if s.deployment != nil && s.deployment.Status.Release == "" && left > 0 && left <= emptyPatience { // Others may have written more.
 			s.again = left
 			return true, nil
 		}
