@@ -30,7 +30,9 @@ func (s *scope) joinRollout(now time.Time) {
 	case its == nil && s.record.Installed:
 		s.record.Rollout = &plan.Rollout{Content: content}
 	case !s.record.Installed:
-		version, isAhead := plan.JoinVersion(s.proxy, s.inputs.Chart), plan.IsAhead(s.proxy)
+		// A release that joined ahead has yet to go back if the HelmChartProxy has, and the Bundle has not.
+		isAhead := plan.IsAhead(s.proxy) || its != nil && its.Ahead && its.Content == content && content != s.content()
+		version := plan.JoinVersion(s.proxy, s.inputs.Chart)
 		if its == nil || its.Content != content || its.Version != version || its.Ahead != isAhead {
 			joined := metav1.NewTime(now.Truncate(time.Second))
 			s.record.Rollout = &plan.Rollout{Content: content, Version: version, Joined: &joined, Ahead: isAhead}

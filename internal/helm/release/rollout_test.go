@@ -366,6 +366,17 @@ func TestJoinsAhead(t *testing.T) {
 	if back := join(record, "1.0.0"); back.Rollout.Ahead {
 		t.Errorf("returns before it is installed: %s", back)
 	}
+	// While the Bundle has yet to go back, so does the release, although it is installed only then.
+	late := func(record plan.Record) *scope {
+		return w.write(t, record, template, both(asks("1.0.0"), func(s *scope) {
+			s.bundle.Labels[plan.ContentLabel], s.deployment = record.Rollout.Content, &fleetv1.BundleDeployment{}
+		}))
+	}
+	installing := late(record).record
+	installing.Installed = true
+	if held := late(installing); !held.record.Rollout.Returns(held.proxy, plan.IsBack(held.proxy)) {
+		t.Errorf("does not return once it is installed: %s", held.record)
+	}
 	record.Installed = true
 	for _, test := range []struct {
 		version string
