@@ -1,6 +1,7 @@
 package helm
 
 import (
+	"cmp"
 	"context"
 	"reflect"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -93,96 +96,79 @@ func bundleOf(_ context.Context, release client.Object) []reconcile.Request {
 // enqueuer finds the objects that an event concerns, in the cache.
 type enqueuer struct{ client.Reader }
 
-// list lists objects from the cache; callers must not change them.
-func (e *enqueuer) list(ctx context.Context, into client.ObjectList, options ...client.ListOption) {
-	if err := e.List(ctx, into, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+// each returns the requests for the objects that a list has in the cache; they must not be changed.
+func (e *enqueuer) each(ctx context.Context, list client.ObjectList, requests handler.MapFunc, which ...client.ListOption) (result []reconcile.Request) {
+	err := e.List(ctx, list, append(which, client.UnsafeDisableDeepCopy)...)
+	err = cmp.Or(err, meta.EachListItem(list, func(its runtime.Object) error {
+		result = append(result, requests(ctx, its.(client.Object))...)
+		return nil
+	}))
+	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Listing from the cache failed")
 	}
+	return result
 }
 
 // selecting returns the HelmChartProxies that select a Cluster, and may have it in a stage of their rollouts.
-func (e *enqueuer) selecting(ctx context.Context, object client.Object) (result []reconcile.Request) {
+func (e *enqueuer) selecting(ctx context.Context, object client.Object) []reconcile.Request {
 	cluster := object.(*clusterv1.Cluster)
-	var all addonsv1.HelmChartProxyList
-	e.list(ctx, &all)
-	for i := range all.Items {
-		of := &all.Items[i]
+	return e.each(ctx, &addonsv1.HelmChartProxyList{}, func(ctx context.Context, object client.Object) []reconcile.Request {
+		of := object.(*addonsv1.HelmChartProxy)
 		if of.Namespace != cluster.Namespace && of.Spec.NamespaceSelector == nil {
-			continue
+			return nil
 		}
-		if selector, trouble := plan.NewSelector(of); trouble == nil && selector.Matches(cluster, proxy.NamespaceLabels(ctx, e.Reader)) {
-			result = append(result, itself(ctx, of)...)
+		if selector, trouble := plan.NewSelector(of); trouble != nil || !selector.Matches(cluster, proxy.NamespaceLabels(ctx, e.Reader)) {
+			return nil
 		}
-	}
-	return result
+		return itself(ctx, of)
+	})
 }
 
 // proxies returns all HelmChartProxies.
-func (e *enqueuer) proxies(ctx context.Context, _ client.Object) (result []reconcile.Request) {
-	var all addonsv1.HelmChartProxyList
-	e.list(ctx, &all)
-	for i := range all.Items {
-		result = append(result, itself(ctx, &all.Items[i])...)
-	}
-	return result
-}
-
-// releases returns the requests for some HelmReleaseProxies.
-func (e *enqueuer) releases(ctx context.Context, requests handler.MapFunc, which ...client.ListOption) (result []reconcile.Request) {
-	var all addonsv1.HelmReleaseProxyList
-	e.list(ctx, &all, which...)
-	for i := range all.Items {
-		result = append(result, requests(ctx, &all.Items[i])...)
-	}
-	return result
+func (e *enqueuer) proxies(ctx context.Context, _ client.Object) []reconcile.Request {
+	return e.each(ctx, &addonsv1.HelmChartProxyList{}, itself)
 }
 
 // of returns the requests for the HelmReleaseProxies of a HelmChartProxy, or for all if the object is of another kind.
 func (e *enqueuer) of(requests handler.MapFunc) handler.MapFunc {
 	return func(ctx context.Context, object client.Object) []reconcile.Request {
+		var which []client.ListOption
 		if _, isProxy := object.(*addonsv1.HelmChartProxy); isProxy {
-			return e.releases(ctx, requests, client.InNamespace(object.GetNamespace()), client.MatchingFields{proxy.ByProxy: object.GetName()})
+			which = []client.ListOption{client.InNamespace(object.GetNamespace()), client.MatchingFields{proxy.ByProxy: object.GetName()}}
 		}
-		return e.releases(ctx, requests)
+		return e.each(ctx, &addonsv1.HelmReleaseProxyList{}, requests, which...)
 	}
 }
 
 // by returns the requests for the HelmReleaseProxies that an index has for an object.
 func (e *enqueuer) by(index string, requests handler.MapFunc) handler.MapFunc {
 	return func(ctx context.Context, object client.Object) []reconcile.Request {
-		return e.releases(ctx, requests, client.MatchingFields{index: client.ObjectKeyFromObject(object).String()})
+		return e.each(ctx, &addonsv1.HelmReleaseProxyList{}, requests, client.MatchingFields{index: client.ObjectKeyFromObject(object).String()})
 	}
 }
 
 // ofFleetCluster returns the HelmReleaseProxies of a Fleet Cluster, and of its Cluster.
 func (e *enqueuer) ofFleetCluster(ctx context.Context, fleet client.Object) []reconcile.Request {
-	ofCluster := e.releases(ctx, itself, client.MatchingFields{byCluster: store.ClusterOf(fleet).String()})
+	ofCluster := e.each(ctx, &addonsv1.HelmReleaseProxyList{}, itself, client.MatchingFields{byCluster: store.ClusterOf(fleet).String()})
 	return append(e.by(release.ByTarget, itself)(ctx, fleet), ofCluster...)
 }
 
-// bundlesOfFleetCluster returns the Bundles with a Fleet Cluster as a target.
+// bundlesOfFleetCluster returns the Bundles with a Fleet Cluster as a target. A retained target has no HelmReleaseProxy.
 func (e *enqueuer) bundlesOfFleetCluster(ctx context.Context, fleet client.Object) []reconcile.Request {
 	isTarget := func(its fleetv1.BundleTarget) bool { return its.ClusterName == fleet.GetName() }
-	have := e.bundles(ctx, func(its *fleetv1.Bundle) bool { return slices.ContainsFunc(its.Spec.Targets, isTarget) }, client.InNamespace(fleet.GetNamespace()))
-	return append(e.by(release.ByTarget, bundleOf)(ctx, fleet), have...)
-}
-
-// bundlesOfProxy returns the Bundles of a HelmChartProxy.
-func (e *enqueuer) bundlesOfProxy(ctx context.Context, of client.Object) []reconcile.Request {
-	have := e.bundles(ctx, func(*fleetv1.Bundle) bool { return true }, client.MatchingLabels(plan.Labels(client.ObjectKeyFromObject(of))))
-	return append(e.of(bundleOf)(ctx, of), have...)
-}
-
-// bundles returns some of the Bundles that exist: a retained target has no HelmReleaseProxy, which would name its Bundle.
-func (e *enqueuer) bundles(ctx context.Context, is func(*fleetv1.Bundle) bool, which client.ListOption) (result []reconcile.Request) {
-	var all fleetv1.BundleList
-	e.list(ctx, &all, which)
-	for i := range all.Items {
-		if is(&all.Items[i]) {
-			result = append(result, itself(ctx, &all.Items[i])...)
+	retained := e.each(ctx, &fleetv1.BundleList{}, func(ctx context.Context, its client.Object) []reconcile.Request {
+		if !slices.ContainsFunc(its.(*fleetv1.Bundle).Spec.Targets, isTarget) {
+			return nil
 		}
-	}
-	return result
+		return itself(ctx, its)
+	}, client.InNamespace(fleet.GetNamespace()))
+	return append(e.by(release.ByTarget, bundleOf)(ctx, fleet), retained...)
+}
+
+// bundlesOfProxy returns the Bundles of a HelmChartProxy, with or without a HelmReleaseProxy.
+func (e *enqueuer) bundlesOfProxy(ctx context.Context, of client.Object) []reconcile.Request {
+	have := e.each(ctx, &fleetv1.BundleList{}, itself, client.MatchingLabels(plan.Labels(client.ObjectKeyFromObject(of))))
+	return append(e.of(bundleOf)(ctx, of), have...)
 }
 
 // ofDeployment returns the HelmReleaseProxy of a BundleDeployment. Fleet sets the labels; forged ones only make
@@ -190,13 +176,13 @@ func (e *enqueuer) bundles(ctx context.Context, is func(*fleetv1.Bundle) bool, w
 func (e *enqueuer) ofDeployment(ctx context.Context, deployment client.Object) []reconcile.Request {
 	labels := deployment.GetLabels()
 	bundle := plan.Key{Namespace: labels[fleetv1.ClusterNamespaceLabel], Name: labels[fleetv1.BundleLabel]}
-	return e.releases(ctx, itself, client.MatchingFields{release.ByTarget: release.Target(bundle, labels[fleetv1.ClusterLabel])})
+	return e.each(ctx, &addonsv1.HelmReleaseProxyList{}, itself, client.MatchingFields{release.ByTarget: release.Target(bundle, labels[fleetv1.ClusterLabel])})
 }
 
 // ofReferred returns the HelmReleaseProxies of the Clusters that refer to an object.
 func (e *enqueuer) ofReferred(ctx context.Context, object client.Object) []reconcile.Request {
 	kind := object.GetObjectKind().GroupVersionKind()
-	return e.ofClusters(ctx, client.InNamespace(object.GetNamespace()),
+	return e.each(ctx, &clusterv1.ClusterList{}, e.by(byCluster, itself), client.InNamespace(object.GetNamespace()),
 		client.MatchingFields{references.ByReference: references.ReferenceKey(kind.Group, kind.Kind, object.GetName())})
 }
 
@@ -204,18 +190,9 @@ func (e *enqueuer) ofReferred(ctx context.Context, object client.Object) []recon
 // HelmChartProxies.
 func (e *enqueuer) ofKind(ctx context.Context, crd client.Object) []reconcile.Request {
 	if isProxyCRD(crd) {
-		return e.releases(ctx, itself)
+		return e.of(itself)(ctx, crd)
 	}
-	return e.ofClusters(ctx, client.MatchingFields{references.ByKind: crd.GetName()})
-}
-
-func (e *enqueuer) ofClusters(ctx context.Context, which ...client.ListOption) (result []reconcile.Request) {
-	var clusters clusterv1.ClusterList
-	e.list(ctx, &clusters, which...)
-	for i := range clusters.Items {
-		result = append(result, e.by(byCluster, itself)(ctx, &clusters.Items[i])...)
-	}
-	return result
+	return e.each(ctx, &clusterv1.ClusterList{}, e.by(byCluster, itself), client.MatchingFields{references.ByKind: crd.GetName()})
 }
 
 // onUpdate returns a predicate that filters updates, and passes everything else.
