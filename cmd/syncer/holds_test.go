@@ -105,8 +105,8 @@ func TestEndHolds(t *testing.T) {
 		},
 		"one is refused": {
 			server: refusing("one", apierrors.NewForbidden(resource, "one", errors.New("by a policy"))),
-			want: []string{"annotation " + stamp.HookAnnotation + " may still be on Clusters", "team/one: ", "by a policy", "--no-hooks", stamp.HookAnnotation + "-"},
-			left: []string{"one"},
+			want:   []string{"annotation " + stamp.HookAnnotation + " may still be on Clusters", "team/one: ", "by a policy", "--no-hooks", stamp.HookAnnotation + "-"},
+			left:   []string{"one"},
 		},
 		"a webhook puts them back": {
 			server: patches(func(int, func() error) error { return nil }),
