@@ -126,15 +126,16 @@ func (s State) hold(held Hold, bound time.Duration) (Decision, error) {
 		return Decision{Tell: waits(reasonMoved, "it was moved here, and is not in Fleet here yet"), Again: left}, nil
 	}
 	progress, err := s.Progress(held)
+	why := progress.String()
 	switch {
 	case err != nil:
-		return Decision{Tell: s.Told, Again: left}, err
+		why = "the add-ons could not be read; the syncer's log says why"
 	case progress.isDone() && progress.Changed:
 		return s.release(held, reasonReady, "the add-ons for the new version are ready"), nil
 	case progress.isDone():
 		return s.release(held, reasonUnchanged, "the new version changes no add-on"), nil
 	}
-	return Decision{Tell: waits(reasonWaiting, progress.String()), Again: sooner(left, progress.Again)}, nil
+	return Decision{Tell: waits(reasonWaiting, why), Again: sooner(left, progress.Again)}, err
 }
 
 // because stands before the progress in the message of a hold.

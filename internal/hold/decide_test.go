@@ -52,6 +52,7 @@ func TestDecide(t *testing.T) {
 		"ready at the bound":       {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 30*time.Minute)), version: "v2", progress: changed, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
 		"unreadable at the bound":  {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", failed: errors.New("no"), want: "BoundPassed v1 to v2", end: reasonBound, release: true},
 		"unreadable":               {annotations: held, version: "v2", told: waiting, failed: errors.New("no"), want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
+		"unreadable at first":      {annotations: held, version: "v2", told: before, failed: errors.New("no"), want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
 		"from the future":          {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", -time.Hour)), version: "v2", progress: busy, want: "InvalidHold v1 to v2", end: reasonInvalid, release: true},
 		"a clock that is fast":     {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", -30*time.Second)), version: "v2", progress: busy, want: "WaitingForAddOns v1 to v2", again: 30*time.Minute + 30*time.Second},
 		"not ours":                 {annotations: optedIn(stamp.HookAnnotation, "x"), version: "v2", want: "InvalidHold v2", end: reasonInvalid, release: true},

@@ -3,7 +3,6 @@ package sync
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -222,7 +221,7 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 	if decision.End != nil {
 		r.announce(cluster, decision.End)
 	}
-	if failed != nil && !kube.IsAbsent(failed) && !errors.Is(failed, errNotOwn) {
+	if failed != nil && !kube.IsAbsent(failed) {
 		return ctrl.Result{}, failed
 	}
 	again := sooner(decision.Again, wait)

@@ -53,10 +53,7 @@ func (r addOnReader) deployments(ctx context.Context, cluster *clusterv1.Cluster
 	return result, nil
 }
 
-// errNotOwn means that the Fleet Cluster of the Cluster's name is not its own.
-var errNotOwn = errors.New("the Fleet Cluster belongs to somebody else")
-
-// isHanded reports whether the Fleet Cluster has the new version, or will not get it.
+// isHanded reports whether the Cluster's own Fleet Cluster has the new version, or will not get it.
 func (r addOnReader) isHanded(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (bool, error) {
 	in, err := r.settings.Current(ctx)
 	if err != nil {
@@ -65,10 +62,13 @@ func (r addOnReader) isHanded(ctx context.Context, cluster *clusterv1.Cluster, o
 	fleet := &fleetv1.Cluster{}
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
 	if err := r.live.Get(ctx, key, fleet); err != nil {
+		if kube.IsAbsent(err) {
+			return false, nil
+		}
 		return false, fmt.Errorf("reading the Fleet Cluster of a held Cluster: %w", err)
 	}
 	if relation, _ := r.scopes.relationOf(ctx, fleet, cluster); relation != stamp.Own {
-		return false, errNotOwn
+		return false, nil
 	}
 	if !in.Cluster.Enabled || !in.Cluster.PatchResource || fleet.Spec.TemplateValues == nil {
 		return true, nil
@@ -112,12 +112,19 @@ func specTime(object metav1.Object) time.Time {
 	return last
 }
 
-// A page fits into the memory of the syncer, even if each of its objects has the size that etcd accepts.
-const addOnPage, mostAddOnPages = 20, 25
+const (
+	// A page fits into the memory of the syncer, even if each of its objects has the size that etcd accepts.
+	addOnPage = 20
+	// mostReleasePages bounds the HelmReleaseProxies of one Cluster in one namespace, and mostProxyPages all
+	// HelmChartProxies that one look reads: some tools make one for each Cluster and add-on.
+	mostReleasePages, mostProxyPages = 25, 500
+	// mostSelecting bounds the HelmChartProxies that select one Cluster.
+	mostSelecting = 500
+)
 
 // releases returns the releases of HelmChartProxies on a Cluster; none if there are no such kinds.
 func (r addOnReader) releases(ctx context.Context, cluster *clusterv1.Cluster, deployments []fleetv1.BundleDeployment) ([]hold.AddOn, error) {
-	round := &releaseRound{addOnReader: r, cluster: cluster, deployments: deployments, proxies: map[types.NamespacedName]*addonsv1.HelmChartProxy{}, has: map[types.NamespacedName]bool{}}
+	round := &releaseRound{addOnReader: r, cluster: cluster, deployments: deployments, proxyPages: mostProxyPages, proxies: map[types.NamespacedName]*chartProxy{}, has: map[types.NamespacedName]bool{}}
 	for namespace := range releaseNamespaces(cluster, deployments) {
 		err := round.list(ctx, namespace)
 		if kube.IsUnserved(err) || meta.IsNoMatchError(err) {
@@ -134,22 +141,26 @@ func (r addOnReader) releases(ctx context.Context, cluster *clusterv1.Cluster, d
 // yet. Anyone who may write HelmReleaseProxies somewhere could hold the upgrade, so the others do not count.
 func (r *releaseRound) list(ctx context.Context, namespace string) error {
 	var proxies addonsv1.HelmChartProxyList
-	if err := r.pages(ctx, &proxies, func() {
+	if err := r.pages(ctx, &proxies, &r.proxyPages, func() {
 		for i := range proxies.Items {
 			// With the finalizer of cluster-api-addon-provider-helm, that installs the release.
 			its := &proxies.Items[i]
 			isOfOthers := len(its.Finalizers) > 0 && !controllerutil.ContainsFinalizer(its, plan.Finalizer)
 			if its.DeletionTimestamp.IsZero() && !isOfOthers && r.selects(ctx, its, r.cluster) {
-				r.proxies[client.ObjectKeyFromObject(its)] = its
+				r.proxies[client.ObjectKeyFromObject(its)] = newChartProxy(its)
 			}
 		}
 		proxies.Items = nil
 	}, client.InNamespace(namespace)); err != nil {
 		return err
 	}
+	if len(r.proxies) > mostSelecting {
+		return fmt.Errorf("more than %d select it", mostSelecting)
+	}
 	label, _ := stamp.LabelValue(r.cluster.Name)
 	var releases addonsv1.HelmReleaseProxyList
-	if err := r.pages(ctx, &releases, func() {
+	left := mostReleasePages
+	if err := r.pages(ctx, &releases, &left, func() {
 		for i := range releases.Items {
 			r.add(&releases.Items[i])
 		}
@@ -165,9 +176,9 @@ func (r *releaseRound) list(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// pages lists objects, and calls each after each page.
-func (r addOnReader) pages(ctx context.Context, list client.ObjectList, each func(), options ...client.ListOption) error {
-	for range mostAddOnPages {
+// pages lists objects, and calls each after each page. It takes the pages from left.
+func (r addOnReader) pages(ctx context.Context, list client.ObjectList, left *int, each func(), options ...client.ListOption) error {
+	for ; *left > 0; *left-- {
 		next := list.GetContinue()
 		list.SetContinue("") // The last page leaves it as it is.
 		if err := r.live.List(ctx, list, append(options, client.Limit(addOnPage), client.Continue(next))...); err != nil {
@@ -178,7 +189,7 @@ func (r addOnReader) pages(ctx context.Context, list client.ObjectList, each fun
 			return nil
 		}
 	}
-	return fmt.Errorf("there are more than %d", addOnPage*mostAddOnPages)
+	return errors.New("there are too many")
 }
 
 // releaseNamespaces returns the namespaces whose HelmChartProxies reach the Cluster.
@@ -198,14 +209,35 @@ type releaseRound struct {
 	addOnReader
 	cluster     *clusterv1.Cluster
 	deployments []fleetv1.BundleDeployment
+	// proxyPages is how many more pages of HelmChartProxies may be read.
+	proxyPages int
 	// proxies are the HelmChartProxies that select the Cluster, and has those with a HelmReleaseProxy for it.
-	proxies map[types.NamespacedName]*addonsv1.HelmChartProxy
+	proxies map[types.NamespacedName]*chartProxy
 	has     map[types.NamespacedName]bool
 	all     []hold.AddOn
 }
 
+// chartProxy is what a round keeps of a HelmChartProxy. The object itself may have a megabyte, and tenants may write
+// hundreds. It decides once what is the same for all HelmReleaseProxies, as many of them may be forged.
+type chartProxy struct {
+	// HelmChartProxy has only the fields that count here for plan.TargetOf and plan.IsInstallOnce.
+	*addonsv1.HelmChartProxy
+	isUpToDate, readsVersion bool
+}
+
+func newChartProxy(of *addonsv1.HelmChartProxy) *chartProxy {
+	its := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name, UID: of.UID}}
+	if plan.IsInstallOnce(of) {
+		its.Spec.ReconcileStrategy = addonsv1.ReconcileStrategyInstallOnce
+	}
+	if plan.HasValues(of) {
+		its.Spec.ValuesTemplate = "any"
+	}
+	return &chartProxy{HelmChartProxy: its, isUpToDate: plan.IsUpToDate(of), readsVersion: hold.Reads(of.Spec.ValuesTemplate, hold.TopologyVersion)}
+}
+
 // nameOf names a HelmChartProxy in a message.
-func (r *releaseRound) nameOf(proxy *addonsv1.HelmChartProxy) string {
+func (r *releaseRound) nameOf(proxy *chartProxy) string {
 	if proxy.Namespace != r.cluster.Namespace {
 		return "HelmChartProxy " + proxy.Namespace + "/" + proxy.Name
 	}
@@ -226,19 +258,19 @@ func (r *releaseRound) add(release *addonsv1.HelmReleaseProxy) {
 	r.has[key] = true
 	record := plan.RecordOf(release)
 	addOn := hold.AddOn{Name: r.nameOf(proxy), ID: fmt.Sprintf("%s %d", record.Digest, record.Revision)}
-	if plan.IsInstallOnce(proxy) && record.Installed {
+	if plan.IsInstallOnce(proxy.HelmChartProxy) && record.Installed {
 		addOn.Ready = true
 		r.all = append(r.all, addOn)
 		return
 	}
-	target, isTarget := plan.TargetOf(proxy, release)
+	target, isTarget := plan.TargetOf(proxy.HelmChartProxy, release)
 	for i := range r.deployments {
 		its := &r.deployments[i]
 		if !isTarget || its.Name != release.Annotations[plan.BundleAnnotation] {
 			continue
 		}
 		addOn.Changed = specTime(its)
-		addOn.Ready = plan.IsUpToDate(proxy) && r.isRendered(proxy, release, record) && plan.Observe(its, plan.Wanted{Content: its.Labels[plan.ContentLabel], Target: target}).Ready &&
+		addOn.Ready = proxy.isUpToDate && r.isRendered(proxy, release, record) && plan.Observe(its, plan.Wanted{Content: its.Labels[plan.ContentLabel], Target: target}).Ready &&
 			meta.IsStatusConditionTrue(release.Status.Conditions, addonsv1.ReadyCondition) &&
 			(record.Rollout == nil || record.Rollout.Pending == "")
 	}
@@ -247,8 +279,8 @@ func (r *releaseRound) add(release *addonsv1.HelmReleaseProxy) {
 
 // isRendered reports whether the values of a release are those for the Cluster's version. A record that is copied from
 // another release, or older than clusterctl move, says nothing about this one.
-func (r *releaseRound) isRendered(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy, record plan.Record) bool {
-	return !hold.Reads(proxy.Spec.ValuesTemplate, hold.TopologyVersion) || record.Version == r.cluster.Spec.Topology.Version &&
+func (r *releaseRound) isRendered(proxy *chartProxy, release *addonsv1.HelmReleaseProxy, record plan.Record) bool {
+	return !proxy.readsVersion || record.Version == r.cluster.Spec.Topology.Version &&
 		record.Of != nil && *record.Of == plan.Of{Cluster: r.cluster.UID, Release: release.UID}
 }
 
