@@ -42,10 +42,10 @@ const (
 	// longestHoldInterval if very many are.
 	holdInterval        = 2 * time.Second
 	longestHoldInterval = time.Minute
-	// perHeld and perAddOn lengthen the interval, so that many holds, or one Cluster with very many
-	// Bundles, do not load the API server.
-	perHeld  = 20 * time.Millisecond
-	perAddOn = 10 * time.Millisecond
+	// perHeld and perLook lengthen the interval, so that many holds, or one Cluster whose add-ons take long to read, do
+	// not load the API server: the interval is at least perLook times as long as the last look took.
+	perHeld = 20 * time.Millisecond
+	perLook = 10
 )
 
 // holdReconciler ends the holds that the webhook puts on Clusters whose version changes. It says on each
@@ -70,8 +70,8 @@ type holdReconciler struct {
 // heldCluster is used by one reconcile at a time.
 type heldCluster struct {
 	memory hold.Memory
-	// addOns is the number of its Bundles.
-	addOns int
+	// took is how long the last look at its add-ons took.
+	took time.Duration
 	// told is when a message alone was last written.
 	told time.Time
 }
@@ -270,6 +270,8 @@ func (r *holdReconciler) controlPlaneVersion(ctx context.Context, cluster *clust
 // one of them is not ready.
 func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (hold.Progress, error) {
 	its := r.enter(client.ObjectKeyFromObject(cluster))
+	began := r.now()
+	defer func() { its.took = r.now().Sub(began) }()
 	seen := hold.AddOns{Handed: its.memory.IsHanded(of)}
 	if !seen.Handed {
 		var err error
@@ -284,7 +286,6 @@ func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluste
 	for i := range deployments {
 		seen.All = append(seen.All, bundleOn(&deployments[i], cluster.Namespace))
 	}
-	its.addOns = len(seen.All)
 	if progress, isUnready := its.memory.Unready(of, seen.All); isUnready {
 		return progress, nil
 	}
@@ -293,7 +294,6 @@ func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluste
 		return hold.Progress{}, err
 	}
 	seen.All = append(seen.All, releases...)
-	its.addOns = len(seen.All)
 	return its.memory.See(of, seen, r.now()), nil
 }
 
@@ -372,7 +372,7 @@ func (r *holdReconciler) interval(key types.NamespacedName) time.Duration {
 	defer r.mu.Unlock()
 	interval := holdInterval + time.Duration(len(r.held))*perHeld
 	if its := r.held[key]; its != nil {
-		interval += time.Duration(its.addOns) * perAddOn
+		interval = max(interval, perLook*its.took)
 	}
 	return min(interval, longestHoldInterval)
 }

@@ -20,7 +20,9 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -270,8 +272,34 @@ func TestHoldInterval(t *testing.T) {
 	if got := r.interval(key); 5000/got.Seconds() > 100 {
 		t.Errorf("of 5000, each is looked at every %s", got)
 	}
-	r.held[key] = &heldCluster{addOns: 100_000}
+	r.held[key] = &heldCluster{took: time.Hour}
 	if got := r.interval(key); got > longestHoldInterval {
 		t.Errorf("%s", got)
+	}
+}
+
+// A Cluster whose add-ons take long to read is looked at less often, also if few of what was read are its add-ons.
+func TestSlowLooks(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	slow := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			now = now.Add(time.Second)
+			return nil
+		},
+	}).Build()
+	r := &holdReconciler{
+		now: func() time.Time { return now }, held: map[types.NamespacedName]*heldCluster{},
+		addOns: addOnReader{live: slow, settings: settings.NewReader(slow), scopes: &scopeReader{Reader: slow}},
+	}
+	progress, err := r.progress(t.Context(), heldOne(), hold.Hold{From: "v1", To: "v2", Since: now})
+	if err != nil || progress.Handed {
+		t.Errorf("without a Fleet Cluster: %+v (%v)", progress, err)
+	}
+	if got := r.interval(client.ObjectKeyFromObject(heldOne())); got < perLook*time.Second {
+		t.Errorf("the next look comes after %s", got)
 	}
 }
