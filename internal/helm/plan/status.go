@@ -209,7 +209,8 @@ func ReleaseConditions(trouble Trouble, release Release) []metav1.Condition {
 }
 
 // ProxyConditions returns the conditions of a HelmChartProxy, based on the conditions of its
-// HelmReleaseProxies. Trouble is a problem of the HelmChartProxy itself, and notice a message for its author.
+// HelmReleaseProxies. Trouble is a problem of the HelmChartProxy itself, or one About a Cluster, and notice a message for
+// its author.
 func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmReleaseProxy) []metav1.Condition {
 	specs := condition(addonsv1.HelmReleaseProxySpecsUpToDateCondition, true, "UpToDate", notice)
 	ready := condition(addonsv1.HelmReleaseProxiesReadyCondition, true, ReadyReason, "")
@@ -219,7 +220,7 @@ func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmRe
 			to.Status, to.Reason = metav1.ConditionFalse, its.Reason
 		}
 		// Another writer may have written the message.
-		return append(entries, message.Short(view.Text(ClusterOf(release).String()+": "+cmp.Or(its.Message, its.Reason)), longestEntry))
+		return append(entries, message.Short(view.Text(About(ClusterOf(release), cmp.Or(its.Message, its.Reason))), longestEntry))
 	}
 	for _, release := range releases {
 		if its := find(release, addonsv1.ClusterAvailableCondition); its.Reason != AvailableReason {
@@ -244,8 +245,11 @@ func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmRe
 	return []metav1.Condition{summary(specs, ready), specs, ready}
 }
 
-// IsUpToDate reports whether the last reconcile of a HelmChartProxy, of its current spec, found nothing wrong with the
-// HelmChartProxy itself. ProxyConditions begins the message about a release with its Cluster.
+// About returns a message about the release on one Cluster.
+func About(cluster Key, text string) string { return cluster.String() + ": " + text }
+
+// IsUpToDate reports whether the last reconcile of a HelmChartProxy, of its current spec, found nothing wrong that concerns
+// all its releases. What is wrong with one of them, its HelmReleaseProxy shows: Ready then compares with the current spec.
 func IsUpToDate(proxy *addonsv1.HelmChartProxy) bool {
 	specs := meta.FindStatusCondition(proxy.Status.Conditions, addonsv1.HelmReleaseProxySpecsUpToDateCondition)
 	if specs == nil || proxy.Status.ObservedGeneration != proxy.Generation {
@@ -254,6 +258,7 @@ func IsUpToDate(proxy *addonsv1.HelmChartProxy) bool {
 	return specs.Status == metav1.ConditionTrue || aboutCluster.MatchString(specs.Message)
 }
 
+// aboutCluster matches what About returns.
 var aboutCluster = regexp.MustCompile(`^[a-z0-9.-]+/[a-z0-9.-]+: `)
 
 // find returns a condition of a HelmReleaseProxy. A condition of an earlier generation counts as unknown.

@@ -107,7 +107,9 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 		return ctrl.Result{}, err
 	}
 	if unseen := r.unseen(proxy, in, now); unseen > 0 {
-		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Sprintf("%d of %d releases have not taken the change over yet", unseen, len(now.releases)))
+		now.trouble = cmp.Or(now.trouble, plan.Trouble{
+			Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: fmt.Sprintf("%d of %d releases have not taken the change over yet", unseen, len(now.releases)),
+		})
 		again = store.BehindInterval
 	}
 	return ctrl.Result{RequeueAfter: again}, cmp.Or(r.report(ctx, before, now), failed)
@@ -141,11 +143,18 @@ func (r *Reconciler) selectClusters(ctx context.Context, proxy *addonsv1.HelmCha
 	default:
 		now.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
 	}
-	if len(now.releases) < len(now.clusters) {
-		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, "not every selected Cluster has its HelmReleaseProxy yet")
+	has := map[plan.Key]*addonsv1.HelmReleaseProxy{}
+	for _, its := range now.releases {
+		has[plan.ClusterOf(its)] = its
 	}
-	if slices.ContainsFunc(now.releases, func(its *addonsv1.HelmReleaseProxy) bool { return !its.DeletionTimestamp.IsZero() }) {
-		now.fail(addonsv1.HelmReleaseProxyReinstallingReason, "a release is uninstalled first, and then installed again")
+	for _, cluster := range now.clusters {
+		key := client.ObjectKeyFromObject(cluster)
+		switch its := has[key]; {
+		case its == nil:
+			now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, plan.About(key, "there is no HelmReleaseProxy yet"))
+		case !its.DeletionTimestamp.IsZero():
+			now.fail(addonsv1.HelmReleaseProxyReinstallingReason, plan.About(key, "the release is uninstalled first, and then installed again"))
+		}
 	}
 	return err
 }
@@ -231,7 +240,8 @@ func NamespaceMetadata() *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
 }
 
-// failUntaken reports a Bundle that Muster could not write, or that Fleet has not processed in its current version.
+// failUntaken reports a Bundle that Muster could not write, or that Fleet has not processed in its current version. Bundles
+// of other releases may be fine, so the message begins with a Cluster.
 func (r *Reconciler) failUntaken(ctx context.Context, now *state) error {
 	known := map[plan.Key]bool{}
 	for _, release := range now.releases {
@@ -241,14 +251,14 @@ func (r *Reconciler) failUntaken(ctx context.Context, now *state) error {
 		}
 		known[key] = true
 		if its, failed := r.Failures.Load(key); failed {
-			now.fail(addonsv1.HelmReleaseProxyCreationFailedReason, fmt.Sprintf("Bundle %s: %s", key.Name, its))
+			now.fail(addonsv1.HelmReleaseProxyCreationFailedReason, plan.About(plan.ClusterOf(release), fmt.Sprintf("Bundle %s: %s", key.Name, its)))
 		}
 		bundle, err := r.Bundle(ctx, key)
 		if err != nil {
 			return err
 		}
 		if bundle != nil && len(bundle.Spec.Targets) > 0 && bundle.Status.ObservedGeneration != bundle.Generation {
-			now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Sprintf("Fleet has not taken Bundle %s over yet", bundle.Name))
+			now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, plan.About(plan.ClusterOf(release), "Fleet has not taken Bundle "+bundle.Name+" over yet"))
 		}
 	}
 	return nil

@@ -26,11 +26,16 @@ import (
 func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, clusters []*clusterv1.Cluster, all []*addonsv1.HelmReleaseProxy) ([]*addonsv1.HelmReleaseProxy, error) {
 	there, counts := map[plan.Key]*addonsv1.HelmReleaseProxy{}, map[string]int{}
 	var errs []error
+	fail := func(cluster plan.Key, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s%w", plan.About(cluster, ""), err))
+		}
+	}
 	for _, release := range all {
 		cluster := plan.ClusterOf(release)
 		counts[cluster.Namespace+"/"+release.Annotations[plan.BundleAnnotation]]++
 		if there[cluster] != nil { // Muster creates only one.
-			errs = append(errs, r.Remove(ctx, release))
+			fail(cluster, r.Remove(ctx, release))
 			continue
 		}
 		there[cluster] = release
@@ -52,13 +57,13 @@ func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartP
 			continue
 		}
 		release, err := r.putRelease(ctx, proxy, in, key, have, counts)
-		errs = append(errs, err)
+		fail(key, err)
 		if release != nil {
 			releases = append(releases, release)
 		}
 	}
-	for _, deselected := range there {
-		errs = append(errs, r.Remove(ctx, deselected))
+	for key, deselected := range there {
+		fail(key, r.Remove(ctx, deselected))
 	}
 	return releases, errors.Join(errs...)
 }

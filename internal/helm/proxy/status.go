@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -23,8 +24,9 @@ import (
 
 // state is the input for the status of a HelmChartProxy.
 type state struct {
-	trouble plan.Trouble
-	notice  string
+	// trouble concerns all releases. It is reported before some, which concerns only some of them.
+	trouble, some plan.Trouble
+	notice        string
 	// clusters are the selected ones; nil if they are not known.
 	clusters []*clusterv1.Cluster
 	releases []*addonsv1.HelmReleaseProxy
@@ -36,17 +38,16 @@ type state struct {
 	version string
 }
 
+// fail notes the first trouble of some releases.
 func (s *state) fail(reason, message string) {
-	if s.trouble == (plan.Trouble{}) {
-		s.trouble = plan.Trouble{Reason: reason, Message: message}
-	}
+	s.some = cmp.Or(s.some, plan.Trouble{Reason: reason, Message: message})
 }
 
 // report writes the status of a HelmChartProxy if it differs, and an event if Ready changes.
 func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy, now state) error {
 	after := before.DeepCopy()
 	status := &after.Status
-	conditions := plan.ProxyConditions(now.trouble, now.notice, now.releases)
+	conditions := plan.ProxyConditions(cmp.Or(now.trouble, now.some), now.notice, now.releases)
 	if now.clusters != nil {
 		var left int
 		if status.MatchingClusters, left = matching(now.clusters); left > 0 && conditions[1].Message == "" {

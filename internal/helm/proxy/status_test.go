@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -97,6 +98,59 @@ func TestReadyAfterAnEdit(t *testing.T) {
 	r.Inputs.Saw(plan.Key{Namespace: "team", Name: "web-one"}, in)
 	if got := ready(t, r, of); got.Status != metav1.ConditionTrue {
 		t.Errorf("after that: %v", got)
+	}
+}
+
+// What is wrong with one release says so, and does not hide that releases have not taken a change over: the hold of an
+// upgrade waits for that, and not for other Clusters.
+func TestTroubleOfOneRelease(t *testing.T) {
+	for name, change := range map[string]func(*Reconciler, *addonsv1.HelmReleaseProxy, *fleetv1.Bundle){
+		"Fleet is behind": func(_ *Reconciler, _ *addonsv1.HelmReleaseProxy, its *fleetv1.Bundle) { its.Generation = 2 },
+		"the Bundle cannot be written": func(r *Reconciler, _ *addonsv1.HelmReleaseProxy, its *fleetv1.Bundle) {
+			r.Failures.Store(client.ObjectKeyFromObject(its), "no")
+		},
+		"the release is reinstalled": func(_ *Reconciler, its *addonsv1.HelmReleaseProxy, _ *fleetv1.Bundle) {
+			its.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		},
+		"the release belongs to others": func(_ *Reconciler, its *addonsv1.HelmReleaseProxy, _ *fleetv1.Bundle) { its.OwnerReferences = nil },
+	} {
+		of, objects := edited()
+		there := &Reconciler{Failures: &sync.Map{}}
+		change(there, objects[0].(*addonsv1.HelmReleaseProxy), objects[1].(*fleetv1.Bundle))
+		if name == "the release belongs to others" {
+			other := objects[0].DeepCopyObject().(*addonsv1.HelmReleaseProxy)
+			other.Name = plan.ReleaseProxyNames(client.ObjectKeyFromObject(of), cluster)[1]
+			objects = append(objects, other)
+		}
+		second := wantedRelease(of, &inputs.Inputs{Chart: plan.Chart{Version: "1.0.0"}}, plan.Key{Namespace: "team", Name: "two"}, nil)
+		second.Name, second.Annotations[plan.BundleAnnotation] = "web-two", objects[1].GetName()
+		objects = append(objects, second, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "two", UID: "two"}})
+		r := reconcilerOf(t, of, objects...)
+		r.Failures = there.Failures
+		isUpToDate := func(says string) bool {
+			its := ready(t, r, of)
+			if its.Status != metav1.ConditionFalse || !strings.HasPrefix(its.Message, says) {
+				t.Errorf("%s: it says %q, want %q", name, its.Message, says)
+			}
+			now := &addonsv1.HelmChartProxy{}
+			if err := r.Get(t.Context(), client.ObjectKeyFromObject(of), now); err != nil {
+				t.Fatal(err)
+			}
+			return plan.IsUpToDate(now)
+		}
+		if isUpToDate("") {
+			t.Errorf("%s: it is up to date before the releases have taken the change over", name)
+		}
+		in, _, err := r.Inputs.Get(of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, release := range []string{"web-one", "web-two"} {
+			r.Inputs.Saw(plan.Key{Namespace: "team", Name: release}, in)
+		}
+		if !isUpToDate("team/one: ") {
+			t.Errorf("%s: the other Cluster waits for it", name)
+		}
 	}
 }
 
