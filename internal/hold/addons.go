@@ -27,8 +27,10 @@ type AddOn struct {
 	// ByFleet means that Fleet renders its values, so that it cannot change for the new version before Fleet has that.
 	ByFleet bool
 	// Patience is how long an unchanged ID must last to prove that nothing changes; zero if the version
-	// cannot matter.
+	// cannot matter. With Polled, a change proves nothing either: inputs that Muster reads again at an interval may have
+	// changed together with the version.
 	Patience time.Duration
+	Polled   bool
 }
 
 // AddOns are the add-ons of a Cluster at one moment.
@@ -45,6 +47,9 @@ func PatienceForBundle(hasValues bool) time.Duration {
 	}
 	return 0
 }
+
+// PatienceForPolled is the Patience for an add-on with inputs that are read at an interval.
+func PatienceForPolled(interval time.Duration) time.Duration { return interval + settle }
 
 // Memory notes the add-ons of a Cluster since its hold began. If the program restarts, the patience for
 // unchanged add-ons begins anew.
@@ -153,7 +158,7 @@ func (m *Memory) See(of Hold, seen AddOns, now time.Time) Progress {
 		switch {
 		case !addOn.Ready:
 			progress.Waiting = append(progress.Waiting, addOn.Name)
-		case !m.changed[addOn.Name]:
+		case addOn.Polled, !m.changed[addOn.Name]:
 			unproven(addOn.Name, addOn.Patience)
 		}
 	}

@@ -189,6 +189,15 @@ func TestMemory(t *testing.T) {
 			{time.Second, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, ByFleet: true, Changed: noon.Add(30 * time.Second)}), "waits"},
 			{settle, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, ByFleet: true, Changed: noon.Add(30 * time.Second)}), "unchanged"},
 		}},
+		"another input changes later": {of, []look{
+			{0, all(true, AddOn{Name: "a", ID: "1", Ready: true, Patience: time.Minute, Polled: true}), "waits"},
+			{30 * time.Second, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: time.Minute, Polled: true}), "waits"},
+			{30 * time.Second, all(true, AddOn{Name: "a", ID: "3", Ready: true, Patience: time.Minute, Polled: true}), "changed"},
+		}},
+		"no other input changes": {of, []look{
+			{0, all(true, AddOn{Name: "a", ID: "1", Ready: true, Patience: time.Minute, Polled: true}), "waits"},
+			{time.Minute, all(true, AddOn{Name: "a", ID: "1", Ready: true, Patience: time.Minute, Polled: true}), "unchanged"},
+		}},
 		"labels change": {Hold{From: "v1", To: "v2", Since: noon, More: true}, []look{{0, all(true), "waits"}, {settle, all(true), "unchanged"}}},
 	} {
 		var memory Memory

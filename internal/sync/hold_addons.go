@@ -222,7 +222,7 @@ type releaseRound struct {
 type chartProxy struct {
 	// HelmChartProxy has only the fields that count here for plan.TargetOf and plan.IsInstallOnce.
 	*addonsv1.HelmChartProxy
-	isUpToDate, readsVersion bool
+	isUpToDate, readsVersion, isPolled bool
 }
 
 func newChartProxy(of *addonsv1.HelmChartProxy) *chartProxy {
@@ -233,7 +233,10 @@ func newChartProxy(of *addonsv1.HelmChartProxy) *chartProxy {
 	if plan.HasValues(of) {
 		its.Spec.ValuesTemplate = "any"
 	}
-	return &chartProxy{HelmChartProxy: its, isUpToDate: plan.IsUpToDate(of), readsVersion: hold.Reads(of.Spec.ValuesTemplate, hold.TopologyVersion)}
+	return &chartProxy{
+		HelmChartProxy: its, isUpToDate: plan.IsUpToDate(of), isPolled: len(of.Spec.ValuesFrom) > 0,
+		readsVersion: hold.Reads(of.Spec.ValuesTemplate, hold.TopologyVersion),
+	}
 }
 
 // nameOf names a HelmChartProxy in a message.
@@ -262,6 +265,9 @@ func (r *releaseRound) add(release *addonsv1.HelmReleaseProxy) {
 		addOn.Ready = true
 		r.all = append(r.all, addOn)
 		return
+	}
+	if proxy.isPolled { // The ConfigMap may have changed together with the version.
+		addOn.Polled, addOn.Patience = true, hold.PatienceForPolled(plan.PollInterval)
 	}
 	target, isTarget := plan.TargetOf(proxy.HelmChartProxy, release)
 	for i := range r.deployments {

@@ -170,6 +170,34 @@ func TestWhenAReleaseIsDone(t *testing.T) {
 	}
 }
 
+// Muster reads ConfigMaps and Secrets again at an interval, so the values may be those of an earlier one.
+func TestPolledValues(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		change func(*doneRelease)
+		want   bool
+	}{
+		"valuesTemplate": {func(*doneRelease) {}, false},
+		"valuesFrom":     {func(is *doneRelease) { is.proxy.Spec.ValuesFrom = []addonsv1.ValuesReference{{Name: "values"}} }, true},
+		"InstallOnce": {func(is *doneRelease) {
+			is.proxy.Spec.ValuesFrom, is.proxy.Spec.ReconcileStrategy = []addonsv1.ValuesReference{{Name: "values"}}, addonsv1.ReconcileStrategyInstallOnce
+		}, false},
+	} {
+		is := newDoneRelease()
+		test.change(is)
+		is.release.Annotations = map[string]string{plan.RecordAnnotation: is.record.String(), plan.BundleAnnotation: "hcp-cni"}
+		there := fake.NewClientBuilder().WithScheme(scheme).WithObjects(is.proxy, is.release).Build()
+		reader := addOnReader{live: there, scopes: &scopeReader{Reader: there}}
+		got, err := reader.releases(t.Context(), is.cluster, []fleetv1.BundleDeployment{is.deployment})
+		if err != nil || len(got) != 1 || !got[0].Ready || got[0].Polled != test.want || (got[0].Patience > plan.PollInterval) != test.want {
+			t.Errorf("%s: %+v (%v)", name, got, err)
+		}
+	}
+}
+
 // However many Bundles a tenant makes, few namespaces are searched.
 func TestFewNamespacesAreSearched(t *testing.T) {
 	var deployments []fleetv1.BundleDeployment

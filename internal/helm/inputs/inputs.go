@@ -34,7 +34,7 @@ import (
 const (
 	// PollInterval is how often the Reader reads Secrets and ConfigMaps again, and retries repositories that
 	// failed.
-	PollInterval = 30 * time.Second
+	PollInterval = plan.PollInterval
 	// readPatience limits the time to read all inputs once.
 	readPatience = 3 * time.Minute
 	// filesPatience is how long the reconcile of a Bundle waits for a download, which continues without it.

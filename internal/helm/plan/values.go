@@ -2,12 +2,16 @@ package plan
 
 import (
 	"encoding/json"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
+
+// PollInterval is how often Muster reads the ConfigMaps and Secrets of valuesFrom again.
+const PollInterval = 30 * time.Second
 
 // Layer is a layer of values: Helm merges the later ones over the earlier ones.
 type Layer struct {
