@@ -81,7 +81,7 @@ func newHoldReconciler(c *common, reader *references.Reader) *holdReconciler {
 	return &holdReconciler{
 		Client: c.GetClient(), live: c.GetAPIReader(), scopes: scopes, applier: c.applier, references: reader,
 		recorder: c.GetEventRecorder("muster-syncer"), now: time.Now, watchFilter: c.WatchFilter,
-		addOns: addOnReader{live: c.GetAPIReader(), settings: c.settings, scopes: scopes}, held: map[types.NamespacedName]*heldCluster{},
+		addOns: addOnReader{live: c.GetAPIReader(), settings: c.settings, scopes: scopes, now: time.Now}, held: map[types.NamespacedName]*heldCluster{},
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -32,6 +33,7 @@ type addOnReader struct {
 	live     client.Reader
 	settings *settings.Reader
 	scopes   *scopeReader
+	now      func() time.Time
 }
 
 // deployments returns the BundleDeployments of a Cluster, except that of Fleet's agent. Their namespace
@@ -147,7 +149,7 @@ func (r *releaseRound) list(ctx context.Context, namespace string) error {
 			its := &proxies.Items[i]
 			isOfOthers := len(its.Finalizers) > 0 && !controllerutil.ContainsFinalizer(its, plan.Finalizer)
 			if its.DeletionTimestamp.IsZero() && !isOfOthers && r.selects(ctx, its, r.cluster) {
-				r.proxies[client.ObjectKeyFromObject(its)] = newChartProxy(its)
+				r.proxies[client.ObjectKeyFromObject(its)] = newChartProxy(its, r.now())
 			}
 		}
 		proxies.Items = nil
@@ -169,7 +171,7 @@ func (r *releaseRound) list(ctx context.Context, namespace string) error {
 		return err
 	}
 	for key, proxy := range r.proxies {
-		if key.Namespace == namespace && !r.has[key] {
+		if key.Namespace == namespace && !r.has[key] && proxy.isAwaited {
 			r.all = append(r.all, hold.AddOn{Name: r.nameOf(proxy)})
 		}
 	}
@@ -222,10 +224,10 @@ type releaseRound struct {
 type chartProxy struct {
 	// HelmChartProxy has only the fields that count here for plan.TargetOf and plan.IsInstallOnce.
 	*addonsv1.HelmChartProxy
-	isUpToDate, readsVersion, isPolled bool
+	isUpToDate, readsVersion, isPolled, isAwaited bool
 }
 
-func newChartProxy(of *addonsv1.HelmChartProxy) *chartProxy {
+func newChartProxy(of *addonsv1.HelmChartProxy, now time.Time) *chartProxy {
 	its := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name, UID: of.UID}}
 	if plan.IsInstallOnce(of) {
 		its.Spec.ReconcileStrategy = addonsv1.ReconcileStrategyInstallOnce
@@ -234,9 +236,19 @@ func newChartProxy(of *addonsv1.HelmChartProxy) *chartProxy {
 		its.Spec.ValuesTemplate = "any"
 	}
 	return &chartProxy{
-		HelmChartProxy: its, isUpToDate: plan.IsUpToDate(of), isPolled: len(of.Spec.ValuesFrom) > 0,
+		HelmChartProxy: its, isUpToDate: plan.IsUpToDate(of), isPolled: len(of.Spec.ValuesFrom) > 0, isAwaited: isAwaited(of, now),
 		readsVersion: hold.Reads(of.Spec.ValuesTemplate, hold.TopologyVersion),
 	}
+}
+
+// mostUnclaimed is how long a new HelmChartProxy may be without Muster's finalizer before nobody waits for its first
+// releases: component helm is off, or its watch filter excludes the HelmChartProxy.
+const mostUnclaimed = time.Minute
+
+// isAwaited reports whether Muster installs a HelmChartProxy on Clusters that have no HelmReleaseProxy for it yet.
+func isAwaited(proxy *addonsv1.HelmChartProxy, now time.Time) bool {
+	return controllerutil.ContainsFinalizer(proxy, plan.Finalizer) || !capiannotations.HasPaused(proxy) &&
+		!meta.IsStatusConditionTrue(proxy.Status.Conditions, addonsv1.NotManagedCondition) && now.Sub(proxy.CreationTimestamp.Time) < mostUnclaimed
 }
 
 // nameOf names a HelmChartProxy in a message.

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -25,7 +27,7 @@ func TestChartProxyIsSmall(t *testing.T) {
 	of.Spec.ReleaseName = strings.Repeat("x", 1000)
 	of.Status.MatchingClusters = make([]corev1.ObjectReference, 1000)
 	of.Status.Conditions = []metav1.Condition{{Type: addonsv1.HelmReleaseProxySpecsUpToDateCondition, Status: metav1.ConditionTrue}}
-	got := newChartProxy(of)
+	got := newChartProxy(of, time.Now())
 	if size := len(plan.JSON(got)); size > 1000 {
 		t.Errorf("it keeps %d bytes", size)
 	}
@@ -59,7 +61,7 @@ func listing(t *testing.T, pages int, page func(number int) []addonsv1.HelmChart
 			return nil
 		},
 	}).Build()
-	return addOnReader{live: there, scopes: &scopeReader{Reader: there}}
+	return addOnReader{live: there, scopes: &scopeReader{Reader: there}, now: time.Now}
 }
 
 // Tools that make a HelmChartProxy for each Cluster and add-on fill a namespace with those of others.
@@ -90,6 +92,45 @@ func TestManyHelmChartProxies(t *testing.T) {
 			}
 		case err != nil || len(got) != 1 || got[0].Name != "HelmChartProxy last":
 			t.Errorf("%s: %v (%v)", name, got, err)
+		}
+	}
+}
+
+// Only Muster installs releases. A HelmChartProxy that no program has taken up does not hold an upgrade for long, unless
+// releases of it are there.
+func TestUnclaimedHelmChartProxies(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		change func(*addonsv1.HelmChartProxy)
+		want   bool
+	}{
+		"new": {func(*addonsv1.HelmChartProxy) {}, true},
+		"a minute old": {func(its *addonsv1.HelmChartProxy) {
+			its.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Minute))
+		}, false},
+		"a minute old, with finalizer": {func(its *addonsv1.HelmChartProxy) {
+			its.CreationTimestamp, its.Finalizers = metav1.NewTime(time.Now().Add(-time.Minute)), []string{plan.Finalizer}
+		}, true},
+		"paused": {func(its *addonsv1.HelmChartProxy) {
+			its.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+		}, false},
+		"not managed": {func(its *addonsv1.HelmChartProxy) {
+			its.Status.Conditions = []metav1.Condition{{Type: addonsv1.NotManagedCondition, Status: metav1.ConditionTrue}}
+		}, false},
+	} {
+		its := proxyOf("team", "cni", "yes")
+		its.CreationTimestamp, its.Finalizers = metav1.Now(), nil
+		test.change(its)
+		for has, objects := range map[bool][]client.Object{false: {its}, true: {its, releaseFor("team", "cni", its.UID)}} {
+			there := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+			reader := addOnReader{live: there, scopes: &scopeReader{Reader: there}, now: time.Now}
+			got, err := reader.releases(t.Context(), heldOne(), nil)
+			if want := test.want || has; err != nil || len(got) > 0 != want {
+				t.Errorf("%s, with a HelmReleaseProxy %t: %v (%v)", name, has, got, err)
+			}
 		}
 	}
 }

@@ -40,7 +40,7 @@ func releaseFor(namespace, proxy string, uid types.UID) *addonsv1.HelmReleasePro
 }
 
 func proxyOf(namespace, name, addon string) *addonsv1.HelmChartProxy {
-	its := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}}
+	its := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name), Finalizers: []string{plan.Finalizer}}}
 	its.Spec.ClusterSelector.MatchLabels = map[string]string{"addon": addon}
 	return its
 }
@@ -74,7 +74,7 @@ func TestForgedReleasesHoldNothing(t *testing.T) {
 		its.Name, its.Labels = bundle, map[string]string{fleetv1.BundleLabel: bundle, plan.ProxyNamespaceLabel: namespace}
 		return its
 	}
-	reader := addOnReader{live: there, scopes: &scopeReader{Reader: there}}
+	reader := addOnReader{live: there, scopes: &scopeReader{Reader: there}, now: time.Now}
 	got, err := reader.releases(t.Context(), heldOne(), []fleetv1.BundleDeployment{deployment("hcp-x", "platform"), deployment("hcp-y", "evil"), deployment("other", "kube-system")})
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func TestWhenAReleaseIsDone(t *testing.T) {
 		test.change(is)
 		is.release.Annotations = map[string]string{plan.RecordAnnotation: is.record.String(), plan.BundleAnnotation: "hcp-cni"}
 		there := fake.NewClientBuilder().WithScheme(scheme).WithObjects(is.proxy, is.release).Build()
-		reader := addOnReader{live: there, scopes: &scopeReader{Reader: there}}
+		reader := addOnReader{live: there, scopes: &scopeReader{Reader: there}, now: time.Now}
 		got, err := reader.releases(t.Context(), is.cluster, []fleetv1.BundleDeployment{is.deployment})
 		if err != nil || len(got) != 1 || got[0].Ready != test.want {
 			t.Errorf("%s: %+v (%v)", name, got, err)
@@ -190,7 +190,7 @@ func TestPolledValues(t *testing.T) {
 		test.change(is)
 		is.release.Annotations = map[string]string{plan.RecordAnnotation: is.record.String(), plan.BundleAnnotation: "hcp-cni"}
 		there := fake.NewClientBuilder().WithScheme(scheme).WithObjects(is.proxy, is.release).Build()
-		reader := addOnReader{live: there, scopes: &scopeReader{Reader: there}}
+		reader := addOnReader{live: there, scopes: &scopeReader{Reader: there}, now: time.Now}
 		got, err := reader.releases(t.Context(), is.cluster, []fleetv1.BundleDeployment{is.deployment})
 		if err != nil || len(got) != 1 || !got[0].Ready || got[0].Polled != test.want || (got[0].Patience > plan.PollInterval) != test.want {
 			t.Errorf("%s: %+v (%v)", name, got, err)
@@ -222,7 +222,7 @@ func TestUnreadableAddOns(t *testing.T) {
 			return errors.New("no")
 		},
 	}).Build()
-	reader := addOnReader{live: broken, scopes: &scopeReader{Reader: broken}}
+	reader := addOnReader{live: broken, scopes: &scopeReader{Reader: broken}, now: time.Now}
 	if _, err := reader.deployments(t.Context(), heldOne()); err == nil {
 		t.Error("BundleDeployments that cannot be read count as none")
 	}
