@@ -219,8 +219,8 @@ type releaseRound struct {
 	all     []hold.AddOn
 }
 
-// chartProxy is what a round keeps of a HelmChartProxy. The object itself may have a megabyte, and tenants may write
-// hundreds. It decides once what is the same for all HelmReleaseProxies, as many of them may be forged.
+// chartProxy is the part of a HelmChartProxy that a round keeps. The object itself may have a megabyte, and tenants may
+// write hundreds. The fields below are computed once for all HelmReleaseProxies, as many of them may be forged.
 type chartProxy struct {
 	// HelmChartProxy has only the fields that count here for plan.TargetOf and plan.IsInstallOnce.
 	*addonsv1.HelmChartProxy
@@ -241,8 +241,8 @@ func newChartProxy(of *addonsv1.HelmChartProxy, now time.Time) *chartProxy {
 	}
 }
 
-// mostUnclaimed is how long a new HelmChartProxy may be without Muster's finalizer before nobody waits for its first
-// releases: component helm is off, or its watch filter excludes the HelmChartProxy.
+// mostUnclaimed is the age at which a HelmChartProxy without Muster's finalizer no longer holds upgrades: component helm is
+// off, or its watch filter excludes the HelmChartProxy.
 const mostUnclaimed = time.Minute
 
 // isAwaited reports whether Muster installs a HelmChartProxy on Clusters that have no HelmReleaseProxy for it yet.

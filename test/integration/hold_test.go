@@ -434,10 +434,11 @@ func TestHoldForReleases(t *testing.T) {
 	of := named(&addonsv1.HelmChartProxy{}, s.namespace, "web")
 	of.Spec = addonsv1.HelmChartProxySpec{RepoURL: "https://charts.example.com", ChartName: "web", ReconcileStrategy: addonsv1.ReconcileStrategyInstallOnce}
 	of.Spec.ClusterSelector.MatchLabels = map[string]string{"addon": "yes"}
+	of.Finalizers = []string{plan.Finalizer} // Otherwise it counts in its first minute only.
 	g.Eventually(func(g Gomega) { create(g, of) }).Should(Succeed())
 	var all []client.Object
 	t.Cleanup(func() {
-		for _, its := range all {
+		for _, its := range append(all, of) {
 			patch(g, its, `{"metadata":{"finalizers":null}}`)
 		}
 	})

@@ -101,8 +101,8 @@ func TestReadyAfterAnEdit(t *testing.T) {
 	}
 }
 
-// What is wrong with one release says so, and does not hide that releases have not taken a change over: the hold of an
-// upgrade waits for that, and not for other Clusters.
+// Trouble of one release names its Cluster, and does not hide a change that releases have yet to take over: the hold of an
+// upgrade waits for the change, and not for other Clusters.
 func TestTroubleOfOneRelease(t *testing.T) {
 	for name, change := range map[string]func(*Reconciler, *addonsv1.HelmReleaseProxy, *fleetv1.Bundle){
 		"Fleet is behind": func(_ *Reconciler, _ *addonsv1.HelmReleaseProxy, its *fleetv1.Bundle) { its.Generation = 2 },
