@@ -37,7 +37,9 @@ type AddOn struct {
 type AddOns struct {
 	// Handed means that Fleet has been given the new version.
 	Handed bool
-	All    []AddOn
+	// Since is when the Cluster came to this Fleet; zero if it is not read. Fleet needs a moment to deploy anything there.
+	Since time.Time
+	All   []AddOn
 }
 
 // PatienceForBundle is the Patience for a Bundle whose values Fleet renders.
@@ -58,6 +60,8 @@ type Memory struct {
 	of     string
 	first  map[string]string
 	handed time.Time
+	// isNew means that the Cluster came to Fleet after the hold began: it was moved.
+	isNew bool
 	// unhanded is when Fleet last had the old version.
 	unhanded time.Time
 	changed  map[string]bool
@@ -136,6 +140,7 @@ func (m *Memory) See(of Hold, seen AddOns, now time.Time) Progress {
 			m.first[addOn.Name] = addOn.ID
 		}
 	}
+	m.isNew = m.isNew || seen.Since.After(of.Since)
 	if seen.Handed && m.handed.IsZero() {
 		m.handed = now
 	}
@@ -164,6 +169,9 @@ func (m *Memory) See(of Hold, seen AddOns, now time.Time) Progress {
 	}
 	if of.More { // Fleet may select other Bundles.
 		unproven("Bundles that other labels select", settle)
+	}
+	if m.isNew {
+		unproven("Bundles that Fleet has not deployed yet", settle)
 	}
 	progress.Changed = len(m.changed) > 0
 	slices.Sort(progress.Waiting)

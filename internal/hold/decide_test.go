@@ -198,7 +198,11 @@ func TestMemory(t *testing.T) {
 			{0, all(true, AddOn{Name: "a", ID: "1", Ready: true, Patience: time.Minute, Polled: true}), "waits"},
 			{time.Minute, all(true, AddOn{Name: "a", ID: "1", Ready: true, Patience: time.Minute, Polled: true}), "unchanged"},
 		}},
-		"labels change": {Hold{From: "v1", To: "v2", Since: noon, More: true}, []look{{0, all(true), "waits"}, {settle, all(true), "unchanged"}}},
+		"moved, and Fleet has not deployed yet": {of, []look{
+			{0, AddOns{Handed: true, Since: noon.Add(time.Minute)}, "waits"}, {settle - 1, all(true), "waits"}, {1, all(true), "unchanged"},
+		}},
+		"in Fleet before the hold": {of, []look{{0, AddOns{Handed: true, Since: noon.Add(-time.Minute)}, "unchanged"}}},
+		"labels change":            {Hold{From: "v1", To: "v2", Since: noon, More: true}, []look{{0, all(true), "waits"}, {settle, all(true), "unchanged"}}},
 	} {
 		var memory Memory
 		now := noon

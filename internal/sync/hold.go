@@ -275,7 +275,7 @@ func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluste
 	seen := hold.AddOns{Handed: its.memory.IsHanded(of)}
 	if !seen.Handed {
 		var err error
-		if seen.Handed, err = r.addOns.isHanded(ctx, cluster, of); err != nil {
+		if seen.Handed, seen.Since, err = r.addOns.isHanded(ctx, cluster, of); err != nil {
 			return hold.Progress{}, err
 		}
 	}

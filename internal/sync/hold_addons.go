@@ -55,28 +55,29 @@ func (r addOnReader) deployments(ctx context.Context, cluster *clusterv1.Cluster
 	return result, nil
 }
 
-// isHanded reports whether the Cluster's own Fleet Cluster has the new version, or will not get it.
-func (r addOnReader) isHanded(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (bool, error) {
+// isHanded reports whether the Cluster's own Fleet Cluster has the new version, or will not get it, and since when it is there.
+func (r addOnReader) isHanded(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (handed bool, since time.Time, err error) {
 	in, err := r.settings.Current(ctx)
 	if err != nil {
-		return false, err
+		return false, since, err
 	}
 	fleet := &fleetv1.Cluster{}
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
 	if err := r.live.Get(ctx, key, fleet); err != nil {
 		if kube.IsAbsent(err) {
-			return false, nil
+			return false, since, nil
 		}
-		return false, fmt.Errorf("reading the Fleet Cluster of a held Cluster: %w", err)
+		return false, since, fmt.Errorf("reading the Fleet Cluster of a held Cluster: %w", err)
 	}
 	if relation, _ := r.scopes.relationOf(ctx, fleet, cluster); relation != stamp.Own {
-		return false, nil
+		return false, since, nil
 	}
+	since = fleet.CreationTimestamp.Time
 	if !in.Cluster.Enabled || !in.Cluster.PatchResource || fleet.Spec.TemplateValues == nil {
-		return true, nil
+		return true, since, nil
 	}
 	version, found, _ := unstructured.NestedString(fleet.Spec.TemplateValues.Data, hold.TopologyVersion...)
-	return !found || version == of.To, nil // It is not found if the settings exclude it.
+	return !found || version == of.To, since, nil // It is not found if the settings exclude it.
 }
 
 // hasValues reports whether Fleet renders values for a BundleDeployment. It keeps them in a Secret, and of
