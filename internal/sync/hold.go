@@ -377,7 +377,7 @@ func (r *holdReconciler) interval(key types.NamespacedName) time.Duration {
 	return min(interval, longestHoldInterval)
 }
 
-// enter returns what is known of a held Cluster.
+// enter returns the state of a held Cluster, and creates the state if there is none.
 func (r *holdReconciler) enter(key types.NamespacedName) *heldCluster {
 	r.mu.Lock()
 	defer r.mu.Unlock()

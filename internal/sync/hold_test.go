@@ -287,7 +287,7 @@ func TestHoldNewsAtTheStart(t *testing.T) {
 	}
 }
 
-// Many holds at once do not load the API server: each is looked at less often.
+// Many holds at once do not load the API server: the syncer reads the add-ons of each Cluster less often.
 func TestHoldInterval(t *testing.T) {
 	r := &holdReconciler{held: map[types.NamespacedName]*heldCluster{}}
 	key := types.NamespacedName{Name: "one"}
@@ -306,7 +306,7 @@ func TestHoldInterval(t *testing.T) {
 	}
 }
 
-// A Cluster whose add-ons take long to read is looked at less often, also if few of what was read are its add-ons.
+// The syncer reads the add-ons of a Cluster less often if reading takes long, even if the Cluster has few add-ons.
 func TestSlowLooks(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {

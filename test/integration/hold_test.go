@@ -160,7 +160,7 @@ func TestBoundOfAHold(t *testing.T) {
 	isAnnounced(g, cluster, "Warning", "BoundPassed")
 }
 
-// What becomes of a hold in each case in which it has no purpose, or somebody interferes.
+// A hold ends when it has no purpose any more, and survives interference.
 func TestHoldsThatEnd(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

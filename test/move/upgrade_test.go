@@ -96,8 +96,8 @@ func (s *side) uninstall(g Gomega) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// A hold goes to the other side with its Cluster, and ends there as on the first one. A side without Muster does not
-// end it, until somebody runs the command of the page. This test comes last: it leaves home without Muster.
+// A hold goes to the other side with its Cluster, and ends there as on the first one. A side without Muster never ends
+// the hold; the command in the guide does. This test comes last: it leaves home without Muster.
 func TestMoveWhileHeld(t *testing.T) {
 	g := NewWithT(t)
 	guide := newGuide(t)

@@ -114,7 +114,7 @@ func TestProxyConditions(t *testing.T) {
 	}
 }
 
-// What is wrong with a HelmChartProxy itself is told from what is wrong with a release.
+// IsUpToDate distinguishes trouble of a HelmChartProxy itself from trouble of one release.
 func TestIsUpToDate(t *testing.T) {
 	release := &addonsv1.HelmReleaseProxy{}
 	release.Spec.ClusterRef.Namespace, release.Spec.ClusterRef.Name = "team-a", "one.x"
