@@ -84,8 +84,8 @@ func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	if !current.Cluster.Enabled {
 		return ctrl.Result{}, nil // The import is turned off: existing groups stay as they are.
 	}
+	about := ofGroup(req.Name)
 	if current.Cluster.ApplyClassGroup {
-		about := ofGroup(req.Name)
 		used, err := r.users.maker(ctx, current.Settings, req.Namespace, about)
 		if err != nil {
 			return ctrl.Result{}, err
@@ -94,11 +94,17 @@ func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 			_, err := r.ofUse(ctx, current.Settings, used)
 			return ctrl.Result{}, kube.IgnoreForeign(err)
 		}
-		if keeps, err := r.users.retainer(ctx, current.Settings, req.Namespace, about); err != nil || keeps {
+	}
+	var group fleetv1.ClusterGroup
+	if found, err := r.Store.Get(ctx, req.NamespacedName, &group); err != nil || !found || !isRemovable(&group) {
+		return ctrl.Result{}, err
+	}
+	if current.Cluster.ApplyClassGroup {
+		if keeps, err := r.users.retainerOrMoved(ctx, current.Settings, req.Namespace, about); err != nil || keeps {
 			return ctrl.Result{}, err
 		}
 	}
-	return ctrl.Result{}, r.remove(ctx, req.NamespacedName)
+	return ctrl.Result{}, r.Delete(ctx, &group)
 }
 
 // ensure makes the group through which a Cluster of this class in this namespace is targeted, and
@@ -146,18 +152,12 @@ func (r *groupReconciler) ofUse(ctx context.Context, in settings.Settings, used 
 	return r.Keep(ctx, desired.CrossNamespaceGroup(used.namespace, used.class, class), in.Cluster.PatchResource)
 }
 
-// remove deletes an unused group. A class's group goes with its class, through the owner
-// reference or here; with setOwnerReferences off it stays, like the Fleet Cluster.
-func (r *groupReconciler) remove(ctx context.Context, key types.NamespacedName) error {
-	var group fleetv1.ClusterGroup
-	found, err := r.Store.Get(ctx, key, &group)
-	if err != nil || !found || !group.DeletionTimestamp.IsZero() || !stamp.IsOurs(&group) {
-		return err
-	}
-	if isCrossNamespaceGroup(&group) || len(group.OwnerReferences) > 0 {
-		return r.Delete(ctx, &group)
-	}
-	return nil
+// isRemovable reports whether Muster deletes a group when it is unused. A class's group goes with its
+// class, through the owner reference or here; with setOwnerReferences off it stays, like the Fleet
+// Cluster.
+func isRemovable(group *fleetv1.ClusterGroup) bool {
+	return group.DeletionTimestamp.IsZero() && stamp.IsOurs(group) &&
+		(isCrossNamespaceGroup(group) || len(group.OwnerReferences) > 0)
 }
 
 // isCrossNamespaceGroup reports whether a group of ours selects Clusters of its namespace that use a

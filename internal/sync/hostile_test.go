@@ -155,7 +155,7 @@ func TestRetainedFinalizer(t *testing.T) {
 		}).Build()
 	store := kube.NewStore(cache, scheme)
 	tally := NewTally()
-	users := newUsers(cache, store)
+	users := newUsers(cache, cache, store)
 	r := &clusterReconciler{
 		Client: cache, applier: &kube.Applier{Client: cache, Live: cache, Store: store}, tally: tally, users: users,
 		scopes: &scopeReader{Reader: cache, store: store, users: users}, settings: settings.NewReader(cache),

@@ -150,7 +150,7 @@ func (r *mappingReconciler) keep(ctx context.Context, in settings.Settings, key 
 		_, err := r.write(ctx, in, used.mapping())
 		return true, err
 	case isActive:
-		return r.users.retainer(ctx, in, key.Name, about)
+		return r.users.retainerOrMoved(ctx, in, key.Name, about)
 	default:
 		return false, nil
 	}

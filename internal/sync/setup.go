@@ -94,7 +94,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		Manager: mgr, Options: options, store: store, missed: kube.NewMissedWrites(store),
 		applier:      &kube.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
 		settings:     settings.NewReader(mgr.GetClient()),
-		users:        newUsers(mgr.GetClient(), store),
+		users:        newUsers(mgr.GetClient(), mgr.GetAPIReader(), store),
 		bundlesReady: bundlesReady{staleAfter: options.StaleAfter, now: time.Now},
 	}
 	c.events = &enqueuer{Reader: mgr.GetClient(), settings: c.settings}

@@ -122,7 +122,7 @@ func (l listed) List(ctx context.Context, list client.ObjectList, options ...cli
 func (s *server) reconciler() *clusterReconciler {
 	store := kube.NewStore(s, s.Scheme())
 	applier := &kube.Applier{Client: s.WithWatch, Live: s.direct, Store: store}
-	users, in := newUsers(s, store), settings.NewReader(s)
+	users, in := newUsers(s, s, store), settings.NewReader(s)
 	reader := references.NewReader(s, listed{&informertest.FakeInformers{Scheme: s.Scheme()}, s}, handler.Funcs{})
 	reflects := bundlesReady{staleAfter: stamp.DefaultStaleAfter, now: time.Now}
 	return &clusterReconciler{

@@ -10,12 +10,14 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/pager"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -33,6 +35,7 @@ import (
 // objects stay as they are.
 type users struct {
 	client.Reader
+	live    client.Reader // past the cache
 	store   *kube.Store
 	rancher *rancher
 
@@ -42,8 +45,8 @@ type users struct {
 	known map[question]string
 }
 
-func newUsers(reader client.Reader, store *kube.Store) *users {
-	return &users{Reader: reader, store: store, known: map[question]string{}}
+func newUsers(reader, live client.Reader, store *kube.Store) *users {
+	return &users{Reader: reader, live: live, store: store, known: map[question]string{}}
 }
 
 // subset specifies which Clusters of a namespace a question is about: those whose use has a value in
@@ -127,6 +130,27 @@ func (u *users) retainer(ctx context.Context, in settings.Settings, namespace st
 		return retainer != nil, err
 	}
 	return u.anyFleetCluster(ctx, namespace, about, func(cached *fleetv1.Cluster) (bool, error) { return u.keeps(ctx, in, cached) })
+}
+
+// retainerOrMoved is retainer for a caller that is about to delete or to empty an object, which makes
+// Fleet undeploy. The cache may show that a Cluster is gone before it shows that its Fleet Cluster was
+// released, so before the answer is no, retainerOrMoved asks the API server.
+func (u *users) retainerOrMoved(ctx context.Context, in settings.Settings, namespace string, about subset) (bool, error) {
+	if keeps, err := u.retainer(ctx, in, namespace, about); err != nil || keeps {
+		return keeps, err
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("ClusterList"))
+	isMoved := false
+	if _, err := pager.Each(ctx, u.live, list, func(page *metav1.PartialObjectMetadataList) {
+		for i := range page.Items {
+			live := &fleetv1.Cluster{ObjectMeta: page.Items[i].ObjectMeta}
+			isMoved = isMoved || live.Annotations[stamp.ReleasedAnnotation] == "true" && about.holds(useOfFleet(live))
+		}
+	}, client.InNamespace(namespace), client.HasLabels{stamp.ClassNamespaceLabel}); err != nil {
+		return false, fmt.Errorf("listing Fleet Clusters: %w", err)
+	}
+	return isMoved, nil
 }
 
 // anyFleetCluster reports whether any Fleet Cluster of a namespace matches.

@@ -49,7 +49,7 @@ func TestOneUserAnswersForThousands(t *testing.T) {
 		builder = builder.WithIndex(object, byGroup, ofUse(byGroup)).WithIndex(object, byClassNamespace, ofUse(byClassNamespace))
 	}
 	cache := builder.Build()
-	users := newUsers(cache, kube.NewStore(cache, scheme))
+	users := newUsers(cache, cache, kube.NewStore(cache, scheme))
 	in := settings.Default()
 	ask := func() use {
 		t.Helper()
@@ -123,7 +123,7 @@ func TestAttachedClustersUseNothing(t *testing.T) {
 		builder = builder.WithIndex(object, byGroup, ofUse(byGroup)).WithIndex(object, byClassNamespace, ofUse(byClassNamespace))
 	}
 	cache := builder.Build()
-	users := newUsers(cache, kube.NewStore(cache, scheme))
+	users := newUsers(cache, cache, kube.NewStore(cache, scheme))
 	for _, about := range []subset{ofClassesIn("classes"), ofGroup(stamp.GroupName("std", "classes"))} {
 		used, err := users.maker(t.Context(), settings.Default(), "team", about)
 		if err != nil || !used.isZero() {
@@ -135,5 +135,41 @@ func TestAttachedClustersUseNothing(t *testing.T) {
 	}
 	if read > 0 {
 		t.Errorf("read %d Clusters", read)
+	}
+}
+
+// clusterctl move deletes a Cluster right after the syncer released its Fleet Cluster, and the deletion may reach the
+// cache before the release does. Its group and mapping must stay, or Fleet undeploys from a cluster that lives on.
+func TestReleaseThatTheCacheDoesNotShow(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	readerOf := func(annotations map[string]string) client.Reader {
+		builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "team", Name: "one", Annotations: annotations,
+			Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy, stamp.ClassNameLabel: "std", stamp.ClassNamespaceLabel: "classes"},
+		}})
+		for _, object := range []client.Object{&clusterv1.Cluster{}, &fleetv1.Cluster{}} {
+			builder = builder.WithIndex(object, byGroup, ofUse(byGroup)).WithIndex(object, byClassNamespace, ofUse(byClassNamespace))
+		}
+		return builder.WithIndex(&clusterv1.Cluster{}, byPin, func(client.Object) []string { return nil }).Build()
+	}
+	stale := readerOf(nil)
+	for _, c := range []struct {
+		name  string
+		live  client.Reader
+		about subset
+		keeps bool
+	}{
+		{"released", readerOf(map[string]string{stamp.ReleasedAnnotation: "true"}), ofClassesIn("classes"), true},
+		{"released, its group", readerOf(map[string]string{stamp.ReleasedAnnotation: "true"}), ofGroup(stamp.GroupName("std", "classes")), true},
+		{"released, another class", readerOf(map[string]string{stamp.ReleasedAnnotation: "true"}), ofClassesIn("elsewhere"), false},
+		{"left behind", stale, ofClassesIn("classes"), false},
+	} {
+		keeps, err := newUsers(stale, c.live, kube.NewStore(stale, scheme)).retainerOrMoved(t.Context(), settings.Default(), "team", c.about)
+		if err != nil || keeps != c.keeps {
+			t.Errorf("%s: keeps %v, %v; want %v", c.name, keeps, err, c.keeps)
+		}
 	}
 }
