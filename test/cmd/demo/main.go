@@ -38,10 +38,10 @@ func main() {
 		s.must(fmt.Errorf("no stack to play on; run make up first: %w", err))
 	}
 	s.configure()
+	s.addHosted()
 	s.addClass()
 	s.addBundles()
 	s.addClusters()
-	s.addHosted()
 	s.deployDownstream() // While Cluster API provisions, which takes half a minute.
 	s.waitForClusters()
 	s.checkTargets()

@@ -149,8 +149,9 @@ func (b *moduleBuild) run(ctx context.Context, progress io.Writer) error {
 // notInlined are packages that only the parts consist of, a third of what is compiled. Without inlining, they compile in
 // three quarters of the time. The libraries that decide how fast an API server is keep it.
 var notInlined = []string{
-	"k8s.io/kubernetes/...", "k8s.io/kubectl/...",
+	"k8s.io/kubernetes/...", "k8s.io/kubectl/...", "k8s.io/cri-api/...", "github.com/google/cadvisor/...",
 	"github.com/rancher/fleet/internal/...", "github.com/google/go-github/...",
+	"github.com/cert-manager/cert-manager/internal/...", "github.com/cert-manager/cert-manager/pkg/controller/...",
 	"sigs.k8s.io/cluster-api/core/...", "sigs.k8s.io/cluster-api/internal/...", "sigs.k8s.io/cluster-api/test/...",
 }
 
