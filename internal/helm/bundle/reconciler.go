@@ -15,7 +15,6 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -105,7 +104,6 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 		return 0, r.UpdateBundle(ctx, s.have, func(its *fleetv1.Bundle) { delete(its.Annotations, plan.DeletedAnnotation) })
 	}
 	if s.of.DeletionTimestamp.IsZero() {
-		s.of = s.of.DeepCopy()
 		plan.Default(s.of) // The webhook does the same, if it runs.
 		if s.in, again, err = r.Inputs.Get(s.of); err != nil {
 			return inputs.PollInterval, nil //nolint:nilerr // The HelmChartProxy enqueues the Bundle earlier.
@@ -178,11 +176,12 @@ func (r *Reconciler) find(ctx context.Context, key plan.Key) (s *scope, err erro
 		return nil, fmt.Errorf("listing HelmReleaseProxies: %w", err)
 	}
 	for _, name := range owners(s.have, all.Items) {
-		of := &addonsv1.HelmChartProxy{}
-		if err := r.Get(ctx, name, of, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) || name.Name == "" {
-			continue
-		} else if err != nil {
+		of, err := r.ChartProxy(ctx, name)
+		if err != nil {
 			return nil, err
+		}
+		if of == nil {
+			continue
 		}
 		var releases []*addonsv1.HelmReleaseProxy
 		for i := range all.Items {

@@ -37,6 +37,11 @@ func reconciler(t *testing.T, objects ...client.Object) *Reconciler {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, object := range objects {
+		if object.GetGeneration() == 0 { // As an API server does.
+			object.SetGeneration(1)
+		}
+	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&addonsv1.HelmReleaseProxy{}, ByBundle, Index).Build()
 	return &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Inputs: &inputs.Reader{}}
 }

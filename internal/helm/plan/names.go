@@ -88,7 +88,10 @@ func BundleName(proxy *addonsv1.HelmChartProxy, cluster Key, shard int) string {
 		only = cluster.Name
 	}
 	identity := strings.Join([]string{readable(Key{Namespace: proxy.Namespace, Name: proxy.Name}, cluster.Namespace), ReleaseNamespace(proxy), ReleaseName(proxy), only}, "/")
-	first := prefix + stamp.Label(identity, longestName-len(prefix)-longestShard)
+	return shardName(prefix+stamp.Label(identity, longestName-len(prefix)-longestShard), shard)
+}
+
+func shardName(first string, shard int) string {
 	if shard == 0 {
 		return first
 	}
@@ -98,7 +101,8 @@ func BundleName(proxy *addonsv1.HelmChartProxy, cluster Key, shard int) string {
 // IsBundleOf reports whether a Bundle may hold the wanted release of a Cluster.
 func IsBundleOf(proxy *addonsv1.HelmChartProxy, cluster Key, bundle string) bool {
 	shard, _ := strconv.Atoi(bundle[strings.LastIndex(bundle, "-")+1:])
-	return bundle == BundleName(proxy, cluster, 0) || shard > 0 && shard <= mostShards && bundle == BundleName(proxy, cluster, shard)
+	first := BundleName(proxy, cluster, 0)
+	return bundle == first || shard > 0 && shard <= mostShards && bundle == shardName(first, shard)
 }
 
 // MayBeOurs reports whether an object's name has the prefix of all names from this package.
@@ -113,9 +117,12 @@ func IsInstallOnce(proxy *addonsv1.HelmChartProxy) bool {
 // cluster-api-addon-provider-helm. The annotation of the latter is not enough: a user could forge it to keep a
 // Cluster without the release.
 func IsInstalledOnce(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
+	if !IsInstallOnce(proxy) {
+		return false
+	}
 	record := RecordOf(release)
-	return IsInstallOnce(proxy) && (record.Installed || record.FleetCluster == "" &&
-		release.Annotations[addonsv1.ReleaseInstalledAnnotation] == "true" && release.Status.Status == Deployed && release.Status.Revision > 0)
+	return record.Installed || record.FleetCluster == "" &&
+		release.Annotations[addonsv1.ReleaseInstalledAnnotation] == "true" && release.Status.Status == Deployed && release.Status.Revision > 0
 }
 
 // base returns the prefix of the names of values for the Clusters of a namespace. Unlike these names, the name

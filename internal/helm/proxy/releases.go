@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -17,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -52,7 +54,10 @@ func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartP
 		key := client.ObjectKeyFromObject(cluster)
 		have := there[key]
 		delete(there, key)
-		if have != nil && have.DeletionTimestamp.IsZero() && IsOutdated(proxy, have) && lacking() != nil {
+		if have != nil && have.DeletionTimestamp.IsZero() && IsOutdated(proxy, have) {
+			if lacking() == nil {
+				fail(key, r.Remove(ctx, have))
+			}
 			releases = append(releases, have)
 			continue
 		}
@@ -79,8 +84,8 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 	switch {
 	case !have.DeletionTimestamp.IsZero():
 		return have, nil // The deletion triggers the next reconcile.
-	case IsOutdated(proxy, have):
-		return have, r.Remove(ctx, have)
+	case isAs(have, want):
+		return have, nil
 	case have.Annotations[plan.BundleAnnotation] == "": // It comes from cluster-api-addon-provider-helm.
 		want.Annotations[plan.BundleAnnotation] = plan.Shard(proxy, cluster, counts)
 	}
@@ -98,6 +103,13 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 		return have, client.IgnoreNotFound(err)
 	}
 	return changed, nil
+}
+
+// isAs reports whether a HelmReleaseProxy has all that is wanted, as nearly all have in each reconcile.
+func isAs(have, want *addonsv1.HelmReleaseProxy) bool {
+	return equality.Semantic.DeepEqual(have.Spec, want.Spec) && equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences) &&
+		kube.Contains(have.Labels, want.Labels) && kube.Contains(have.Annotations, want.Annotations) && have.Annotations[plan.BundleAnnotation] != "" &&
+		controllerutil.ContainsFinalizer(have, plan.Finalizer) && !controllerutil.ContainsFinalizer(have, CAAPHReleaseFinalizer)
 }
 
 // createRelease creates a HelmReleaseProxy. If another HelmChartProxy and Cluster use its name, it gets the

@@ -17,7 +17,6 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/rollout"
-	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/view"
 )
@@ -72,7 +71,7 @@ func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return nil
 	}
-	if err := r.Status().Patch(ctx, after, client.MergeFrom(before), client.FieldOwner(store.FieldManager)); err != nil {
+	if err := r.SetStatus(ctx, before, after); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	r.announce(before, after)

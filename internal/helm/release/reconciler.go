@@ -89,15 +89,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, nil
 	}
-	s := &scope{proxy: &addonsv1.HelmChartProxy{}, release: release, record: plan.RecordOf(release)}
-	err := r.Get(ctx, client.ObjectKey{Namespace: release.Namespace, Name: owner.Name}, s.proxy)
-	if apierrors.IsNotFound(err) || err == nil && s.proxy.UID != owner.UID {
-		s.proxy, err = nil, nil
-	}
+	s := &scope{release: release, record: plan.RecordOf(release)}
+	its, err := r.ChartProxy(ctx, client.ObjectKey{Namespace: release.Namespace, Name: owner.Name})
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if s.proxy != nil {
+	if its != nil && its.UID == owner.UID {
+		s.proxy = its
 		if writes, err := r.Managed.Writes(ctx, s.proxy); err != nil || !writes {
 			return ctrl.Result{}, err
 		}

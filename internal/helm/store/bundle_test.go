@@ -1,10 +1,12 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"testing"
 
@@ -12,10 +14,14 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
@@ -37,33 +43,15 @@ func TestTargetChanges(t *testing.T) {
 	patched := 0
 	for range 2000 {
 		n := 1 + rng.IntN(40)
-		there, wanted := draw(n), draw(n)
+		there, wanted := draw(n), draw(max(1, n+rng.IntN(5)-2))
 		changes := targetChanges(there, wanted)
 		if changes == nil {
 			continue
 		}
 		patched++
-		document, err := json.Marshal(there)
-		if err != nil {
-			t.Fatal(err)
-		}
-		operations, err := changes.Data(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		patch, err := jsonpatch.DecodePatch(operations)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if document, err = patch[1:].Apply(document); err != nil {
-			t.Fatal(err)
-		}
 		got := &fleetv1.Bundle{}
-		if err := json.Unmarshal(document, got); err != nil {
-			t.Fatal(err)
-		}
-		if !equality.Semantic.DeepEqual(got, wanted) || len(patch) > n+1 {
-			t.Fatalf("%d operations turn %v into\n%v, not\n%v", len(patch), there.Spec.Targets, got.Spec.Targets, wanted.Spec.Targets)
+		if count := apply(t, changes, there, got); !equality.Semantic.DeepEqual(got, wanted) || count > n+4 {
+			t.Fatalf("%d operations turn %v into\n%v, not\n%v", count, there.Spec.Targets, got.Spec.Targets, wanted.Spec.Targets)
 		}
 	}
 	if patched < 500 {
@@ -73,6 +61,100 @@ func TestTargetChanges(t *testing.T) {
 	wanted := there.DeepCopy()
 	if wanted.Spec.Paused = true; targetChanges(there, wanted) != nil || targetChanges(there, there) != nil {
 		t.Error("a patch of targets although none, or more, has changed")
+	}
+}
+
+// apply applies all but the first operation of a JSON patch, which is a test. It returns the number of operations.
+func apply(t *testing.T, changes client.Patch, to, result client.Object) int {
+	t.Helper()
+	document, err := json.Marshal(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	operations, err := changes.Data(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch, err := jsonpatch.DecodePatch(operations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if document, err = patch[1:].Apply(document); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(document, result); err != nil {
+		t.Fatal(err)
+	}
+	return len(patch)
+}
+
+// One more of thousands of matching Clusters costs the bytes of one.
+func TestStatusChanges(t *testing.T) {
+	status := func(generation int64, halted bool, without ...int) *addonsv1.HelmChartProxy {
+		its := &addonsv1.HelmChartProxy{}
+		its.Status.ObservedGeneration = generation
+		its.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: "True", LastTransitionTime: metav1.Unix(1, 0)}}
+		if halted {
+			its.Status.Rollout = &addonsv1.RolloutStatus{Stage: "canary"}
+		}
+		for i := range 5000 {
+			if !slices.Contains(without, i) {
+				its.Status.MatchingClusters = append(its.Status.MatchingClusters, corev1.ObjectReference{Kind: "Cluster", Namespace: "team", Name: fmt.Sprintf("c%04d", i)})
+			}
+		}
+		return its
+	}
+	for name, c := range map[string]struct{ have, want *addonsv1.HelmChartProxy }{
+		"one more":                  {status(1, false, 2000), status(1, false)},
+		"one less":                  {status(1, false), status(1, false, 0)},
+		"one for another":           {status(1, false, 7), status(1, false, 4999)},
+		"one more, and the rest":    {status(1, false, 2000), status(2, true)},
+		"one less, without rollout": {status(1, true), status(2, false, 2000)},
+	} {
+		changes := statusChanges(c.have, c.want)
+		if changes == nil {
+			t.Errorf("%s: no JSON patch", name)
+			continue
+		}
+		got := &addonsv1.HelmChartProxy{}
+		apply(t, changes, c.have, got)
+		if data, _ := changes.Data(nil); !equality.Semantic.DeepEqual(got, c.want) || len(data) > 1000 {
+			t.Errorf("%s: %d bytes make %d matching Clusters, %+v", name, len(data), len(got.Status.MatchingClusters), got.Status.Rollout)
+		}
+	}
+	few := status(1, false)
+	few.Status.MatchingClusters = few.Status.MatchingClusters[:1]
+	if statusChanges(few, status(1, false)) != nil || statusChanges(status(1, false), status(2, true)) != nil {
+		t.Error("a JSON patch although nearly all Clusters are new, or none is")
+	}
+}
+
+// If the indexes may be wrong, because the HelmChartProxy has changed meanwhile, all matching Clusters are sent.
+func TestStatusOfAChangedProxy(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
+	for i := range 4 {
+		have.Status.MatchingClusters = append(have.Status.MatchingClusters, corev1.ObjectReference{Namespace: "team", Name: fmt.Sprintf("c%d", i)})
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(have).WithStatusSubresource(have).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, name string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+			if patch.Type() == types.JSONPatchType { // The API server's answer to a test that fails.
+				return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "the server rejected our request", 0, false)
+			}
+			return c.SubResource(name).Patch(ctx, object, patch, options...)
+		},
+	}).Build()
+	want := have.DeepCopy()
+	want.Status.MatchingClusters = want.Status.MatchingClusters[1:]
+	if err := New(c, c, "muster", clock.RealClock{}).SetStatus(t.Context(), have, want.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	got := &addonsv1.HelmChartProxy{}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(have), got); err != nil || !equality.Semantic.DeepEqual(got.Status, want.Status) {
+		t.Errorf("%v, %v", got.Status.MatchingClusters, err)
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -166,6 +167,18 @@ func read[T client.Object](ctx context.Context, s *Store, key plan.Key, object T
 		return none, fmt.Errorf("reading %T %s: %w", object, key, err)
 	}
 	return object, nil
+}
+
+// ChartProxy returns a copy of a HelmChartProxy from the cache, without the Clusters in its status: there may be thousands,
+// and each release reads it. It returns nil if there is none.
+func (s *Store) ChartProxy(ctx context.Context, key plan.Key) (*addonsv1.HelmChartProxy, error) {
+	cached, err := read(ctx, s, key, &addonsv1.HelmChartProxy{})
+	if cached == nil {
+		return nil, err
+	}
+	its := *cached
+	its.Status.MatchingClusters = nil
+	return its.DeepCopy(), nil
 }
 
 // Bundle returns a Bundle from the cache; nil if there is none.

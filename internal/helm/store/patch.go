@@ -1,0 +1,103 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+)
+
+// operation is one of a JSON patch. A merge patch sends a whole list for one item, and the lists here have hundreds of
+// them.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+func jsonPatch(operations []operation) client.Patch {
+	return client.RawPatch(types.JSONPatchType, []byte(plan.JSON(operations)))
+}
+
+// listChanges returns the operations that turn a list at a path into another. They are few if both are sorted by the same
+// key, and right in any case.
+func listChanges[T any](path string, have, want []T, key func(T) string) (changes []operation) {
+	for i, at := 0, 0; i < len(have) || at < len(want); {
+		item := fmt.Sprintf("%s/%d", path, at)
+		switch {
+		case i < len(have) && at < len(want) && key(have[i]) == key(want[at]):
+			if !equality.Semantic.DeepEqual(have[i], want[at]) {
+				changes = append(changes, operation{Op: "replace", Path: item, Value: want[at]})
+			}
+			i, at = i+1, at+1
+		case i == len(have) || at < len(want) && key(want[at]) < key(have[i]):
+			changes = append(changes, operation{Op: "add", Path: item, Value: want[at]})
+			at++
+		default:
+			changes = append(changes, operation{Op: "remove", Path: item})
+			i++
+		}
+	}
+	return changes
+}
+
+// fieldChange returns the operation that changes a field; none if it stays.
+func fieldChange(path string, have, want any) []operation {
+	switch {
+	case equality.Semantic.DeepEqual(have, want):
+		return nil
+	case plan.JSON(want) == "null":
+		return []operation{{Op: "remove", Path: path}}
+	default:
+		return []operation{{Op: "add", Path: path, Value: want}}
+	}
+}
+
+// targetChanges returns a JSON patch if some targets differ, the rollout strategy, and nothing else.
+func targetChanges(have, want *fleetv1.Bundle) client.Patch {
+	rest := *want
+	rest.Spec.Targets, rest.Spec.RolloutStrategy = have.Spec.Targets, have.Spec.RolloutStrategy
+	if len(want.Spec.Targets) == 0 || len(have.Spec.Targets) == 0 || !equality.Semantic.DeepEqual(have, &rest) {
+		return nil
+	}
+	changes := listChanges("/spec/targets", have.Spec.Targets, want.Spec.Targets, func(its fleetv1.BundleTarget) string { return its.ClusterName })
+	changes = append(changes, fieldChange("/spec/rolloutStrategy", have.Spec.RolloutStrategy, want.Spec.RolloutStrategy)...)
+	if len(changes) == 0 {
+		return nil
+	}
+	// The generation shows whether the targets have changed since the comparison; changes of the status do not matter.
+	return jsonPatch(append([]operation{{Op: "test", Path: "/metadata/generation", Value: have.Generation}}, changes...))
+}
+
+// SetStatus writes the status of a HelmChartProxy.
+func (s *Store) SetStatus(ctx context.Context, have, want *addonsv1.HelmChartProxy) error {
+	if patch := statusChanges(have, want); patch != nil {
+		// If the HelmChartProxy has changed meanwhile, the indexes are wrong.
+		if err := s.Status().Patch(ctx, want.DeepCopy(), patch, client.FieldOwner(FieldManager)); !apierrors.IsInvalid(err) {
+			return err
+		}
+	}
+	return s.Status().Patch(ctx, want, client.MergeFrom(have), client.FieldOwner(FieldManager))
+}
+
+// statusChanges returns a JSON patch if a few of many matching Clusters differ.
+func statusChanges(have, want *addonsv1.HelmChartProxy) client.Patch {
+	was, is := have.Status, want.Status
+	changes := listChanges("/status/matchingClusters", was.MatchingClusters, is.MatchingClusters,
+		func(its corev1.ObjectReference) string { return its.Namespace + "/" + its.Name })
+	if len(changes) == 0 || len(changes) > min(len(was.MatchingClusters), len(is.MatchingClusters))/2 {
+		return nil
+	}
+	changes = append(changes, fieldChange("/status/conditions", was.Conditions, is.Conditions)...)
+	changes = append(changes, fieldChange("/status/observedGeneration", was.ObservedGeneration, is.ObservedGeneration)...)
+	changes = append(changes, fieldChange("/status/rollout", was.Rollout, is.Rollout)...)
+	return jsonPatch(append([]operation{{Op: "test", Path: "/metadata/resourceVersion", Value: have.ResourceVersion}}, changes...))
+}
