@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -140,7 +141,7 @@ func (r *groupReconciler) ofClass(ctx context.Context, in settings.Settings, cla
 	if !class.DeletionTimestamp.IsZero() || !in.Class.Enabled || !isWatched(class, r.watchFilter) {
 		return r.UID(ctx, client.ObjectKeyFromObject(class), &fleetv1.ClusterGroup{})
 	}
-	return r.Keep(ctx, desired.ClassGroup(in, class), in.Class.PatchResource)
+	return r.Keep(ctx, desired.ClassGroup(in, class), in.Class.PatchResource || capiannotations.HasPaused(class))
 }
 
 // ofUse makes the group of a use, and returns its UID.

@@ -141,13 +141,16 @@ func (u *users) retainerOrMoved(ctx context.Context, in settings.Settings, names
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("ClusterList"))
-	isMoved := false
+	which, isMoved := client.ListOption(client.HasLabels{stamp.ClassNamespaceLabel}), false
+	if about.index == byClassNamespace {
+		which = client.MatchingLabels{stamp.ClassNamespaceLabel: about.value}
+	}
 	if _, err := pager.Each(ctx, u.live, list, func(page *metav1.PartialObjectMetadataList) {
 		for i := range page.Items {
 			live := &fleetv1.Cluster{ObjectMeta: page.Items[i].ObjectMeta}
 			isMoved = isMoved || live.Annotations[stamp.ReleasedAnnotation] == "true" && about.holds(useOfFleet(live))
 		}
-	}, client.InNamespace(namespace), client.HasLabels{stamp.ClassNamespaceLabel}); err != nil {
+	}, client.InNamespace(namespace), which); err != nil {
 		return false, fmt.Errorf("listing Fleet Clusters: %w", err)
 	}
 	return isMoved, nil

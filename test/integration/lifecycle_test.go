@@ -309,6 +309,34 @@ func TestMovedAwayKeepsItsApplications(t *testing.T) {
 	vanishes(g, s.group(), s.mapping())
 }
 
+// clusterctl move pauses a ClusterClass, copies it elsewhere, and deletes the original. Fleet goes on deploying to its
+// Clusters through its group.
+func TestMovedClassKeepsItsGroup(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	s := newScene(t, g)
+	group := &fleetv1.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: s.classNamespace, Name: s.class.Name}}
+	hasOwners := func(count int) {
+		g.Eventually(func(g Gomega) {
+			exists(g, group)
+			g.Expect(group.OwnerReferences).To(HaveLen(count))
+		}).Should(Succeed())
+	}
+	hasOwners(1)
+	patch(g, s.class, entry("annotations", clusterv1.PausedAnnotation, `"true"`))
+	hasOwners(0)
+	patch(g, s.class, entry("annotations", clusterv1.PausedAnnotation, "null"))
+	hasOwners(1)
+	patch(g, s.class, entry("annotations", clusterv1.PausedAnnotation, `"true"`))
+	hasOwners(0)
+	uid := group.UID
+	g.Expect(admin.Delete(ctx, s.class)).To(Succeed())
+	g.Consistently(func(g Gomega) {
+		exists(g, group)
+		g.Expect(group.UID).To(Equal(uid))
+	}).WithTimeout(4 * time.Second).Should(Succeed())
+}
+
 // A Cluster that is moved away keeps its group and mapping even if its Fleet Cluster had no owner: Fleet goes on
 // deploying.
 func TestMovedWithoutOwnerReferences(t *testing.T) {

@@ -137,11 +137,16 @@ func (r *Reconciler) removeOrphan(ctx context.Context, s *scope) error {
 	wasDeleted := metav1.HasAnnotation(have.ObjectMeta, plan.DeletedAnnotation)
 	var left, gone []fleetv1.BundleTarget
 	for _, target := range have.Spec.Targets {
-		fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: have.Namespace, Name: target.ClusterName})
+		key := plan.Key{Namespace: have.Namespace, Name: target.ClusterName}
+		fleet, err := r.FleetCluster(ctx, key)
+		isKept := fleet != nil
+		if err == nil && isKept && wasDeleted {
+			isKept, err = r.IsReleased(ctx, key)
+		}
 		if err != nil {
 			return err
 		}
-		if fleet != nil && (!wasDeleted || store.IsReleased(fleet)) {
+		if isKept {
 			left = append(left, target)
 		} else {
 			gone = append(gone, target)

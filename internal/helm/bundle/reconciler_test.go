@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -38,9 +39,8 @@ func reconciler(t *testing.T, objects ...client.Object) *Reconciler {
 		t.Fatal(err)
 	}
 	for _, object := range objects {
-		if object.GetGeneration() == 0 { // As an API server does.
-			object.SetGeneration(1)
-		}
+		object.SetGeneration(cmp.Or(object.GetGeneration(), 1)) // As an API server does.
+		object.SetUID(cmp.Or(object.GetUID(), "uid"))
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&addonsv1.HelmReleaseProxy{}, ByBundle, Index).Build()
 	return &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Inputs: &inputs.Reader{}}
@@ -166,6 +166,27 @@ func TestTargetsWithoutReleases(t *testing.T) {
 				t.Errorf("%d targets, want %d (%v)", len(got), test.want, err)
 			}
 		})
+	}
+}
+
+// The cache may show that a Cluster was moved before it shows that its Fleet Cluster was released. Its target stays.
+func TestReleasedUnseen(t *testing.T) {
+	of, key := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
+	fleet := func(annotations map[string]string) *fleetv1.Cluster {
+		return &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one", Annotations: annotations, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}}}
+	}
+	name := plan.BundleName(of, key, 0)
+	have := plan.NewBundle(of, "team", name, plan.Chart{Version: "1.0.0"}, "")
+	have.Spec.Targets = []fleetv1.BundleTarget{{Name: "one", ClusterName: "one"}}
+	leaving := releaseOf(of, key, name, plan.Record{FleetCluster: "one", Installed: true})
+	leaving.DeletionTimestamp = ptr.To(metav1.Now())
+	for want, live := range []client.Object{fleet(nil), fleet(map[string]string{stamp.ReleasedAnnotation: "true"})} {
+		r := reconciler(t, fleet(nil))
+		r.Live = reconciler(t, live).Client
+		got, _, err := r.targets(t.Context(), &scope{key: client.ObjectKeyFromObject(have), have: have, of: of, in: &inputs.Inputs{}, releases: []*addonsv1.HelmReleaseProxy{leaving}})
+		if err != nil || len(got) != want {
+			t.Errorf("%d targets, want %d (%v)", len(got), want, err)
+		}
 	}
 }
 

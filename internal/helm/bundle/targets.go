@@ -61,22 +61,22 @@ func (r *Reconciler) targets(ctx context.Context, s *scope) (targets []fleetv1.B
 // if its Fleet Cluster is released, because the Cluster moves to another management cluster and lives on. Otherwise it
 // stays if nothing is leaving, its Cluster is selected, and its release belongs in this Bundle.
 func (r *Reconciler) isKept(ctx context.Context, s *scope, fleetCluster string, isLeaving bool) (bool, error) {
-	fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: s.key.Namespace, Name: fleetCluster})
+	key := plan.Key{Namespace: s.key.Namespace, Name: fleetCluster}
+	fleet, err := r.FleetCluster(ctx, key)
 	if err != nil || fleet == nil {
 		return false, err
 	}
-	if store.IsReleased(fleet) {
-		return true, nil
+	if !isLeaving && s.of.DeletionTimestamp.IsZero() {
+		if s.in.Selector == nil { // The selection is unknown.
+			return true, nil
+		}
+		cluster := store.ClusterOf(fleet)
+		isTarget, err := r.isTarget(ctx, s, cluster, fleetCluster)
+		if err != nil || isTarget && (s.in.Incomplete || plan.IsBundleOf(s.of, cluster, s.key.Name)) {
+			return isTarget, err
+		}
 	}
-	if isLeaving || !s.of.DeletionTimestamp.IsZero() {
-		return false, nil
-	}
-	if s.in.Selector == nil { // The selection is unknown.
-		return true, nil
-	}
-	cluster := store.ClusterOf(fleet)
-	isTarget, err := r.isTarget(ctx, s, cluster, fleetCluster)
-	return isTarget && (s.in.Incomplete || plan.IsBundleOf(s.of, cluster, s.key.Name)), err
+	return r.IsReleased(ctx, key)
 }
 
 // target returns the target for a release, nil for none; last is its current target. An unchanged target was

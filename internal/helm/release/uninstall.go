@@ -34,11 +34,14 @@ func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 	if s.proxy == nil || isMoved || s.record.FleetCluster == "" {
 		return r.finish(ctx, s)
 	}
-	fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: s.release.Spec.ClusterRef.Namespace, Name: s.record.FleetCluster})
+	key := plan.Key{Namespace: s.release.Spec.ClusterRef.Namespace, Name: s.record.FleetCluster}
+	fleet, err := r.FleetCluster(ctx, key)
 	if err != nil {
 		return err
 	}
-	if store.IsReleased(fleet) {
+	if isReleased, err := r.IsReleased(ctx, key); err != nil {
+		return err
+	} else if isReleased {
 		return r.finish(ctx, s)
 	}
 	if isWaiting, err := r.empty(ctx, s); isWaiting || err != nil {

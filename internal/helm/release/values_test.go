@@ -30,6 +30,7 @@ import (
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // renderer counts its calls. It returns the same values each time, unless it is unsteady.
@@ -430,6 +431,32 @@ func TestForgedReleaseEmptiesNothing(t *testing.T) {
 		}
 		if err := w.Get(t.Context(), key, secret); err != nil || (len(secret.Data) == 0) != isProven {
 			t.Errorf("%s: the Secret has %d keys (%v)", name, len(secret.Data), err)
+		}
+	}
+}
+
+// A Cluster that was moved keeps its values, although the cache does not show yet that its Fleet Cluster was released.
+func TestReleasedUnseen(t *testing.T) {
+	for left, annotations := range []map[string]string{nil, {stamp.ReleasedAnnotation: "true"}} {
+		w, live := newWorld(t, &renderer{}), newWorld(t, &renderer{})
+		w.Live = live.Client
+		fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one", Annotations: annotations, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}}}
+		if err := live.Create(t.Context(), fleet); err != nil {
+			t.Fatal(err)
+		}
+		s := scopeOf(t, "")
+		s.record.Secret = true
+		s.release.DeletionTimestamp = &metav1.Time{Time: w.clock.Now()}
+		key := s.key(s.record)
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Type: plan.ValuesSecretType, Data: map[string][]byte{"a": nil}}
+		if err := w.Client.Create(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.uninstall(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Get(t.Context(), key, secret); err != nil || len(secret.Data) != left {
+			t.Errorf("the Secret has %d keys, want %d (%v)", len(secret.Data), left, err)
 		}
 	}
 }

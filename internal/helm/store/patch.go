@@ -61,6 +61,10 @@ func fieldChange(path string, have, want any) []operation {
 	}
 }
 
+// mostChanges limits the changes of a list that are sent one by one. With more, the list is about as short, and each costs
+// the API server a copy of the list.
+const mostChanges = 100
+
 // targetChanges returns a JSON patch if some targets differ, the rollout strategy, and nothing else.
 func targetChanges(have, want *fleetv1.Bundle) client.Patch {
 	rest := *want
@@ -70,17 +74,19 @@ func targetChanges(have, want *fleetv1.Bundle) client.Patch {
 	}
 	changes := listChanges("/spec/targets", have.Spec.Targets, want.Spec.Targets, func(its fleetv1.BundleTarget) string { return its.ClusterName })
 	changes = append(changes, fieldChange("/spec/rolloutStrategy", have.Spec.RolloutStrategy, want.Spec.RolloutStrategy)...)
-	if len(changes) == 0 {
+	if len(changes) == 0 || len(changes) > mostChanges {
 		return nil
 	}
 	// The generation shows whether the targets have changed since the comparison; changes of the status do not matter.
-	return jsonPatch(append([]operation{{Op: "test", Path: "/metadata/generation", Value: have.Generation}}, changes...))
+	return jsonPatch(append([]operation{
+		{Op: "test", Path: "/metadata/uid", Value: have.UID}, {Op: "test", Path: "/metadata/generation", Value: have.Generation},
+	}, changes...))
 }
 
-// SetStatus writes the status of a HelmChartProxy.
+// SetStatus writes the status of a HelmChartProxy. It returns a conflict if the matching Clusters may have changed meanwhile.
 func (s *Store) SetStatus(ctx context.Context, have, want *addonsv1.HelmChartProxy) error {
 	if patch := statusChanges(have, want); patch != nil {
-		// If the HelmChartProxy has changed meanwhile, the indexes are wrong.
+		// If an index is wrong, the API server does not get to the conflict.
 		if err := s.Status().Patch(ctx, want.DeepCopy(), patch, client.FieldOwner(FieldManager)); !apierrors.IsInvalid(err) {
 			return err
 		}
@@ -93,11 +99,11 @@ func statusChanges(have, want *addonsv1.HelmChartProxy) client.Patch {
 	was, is := have.Status, want.Status
 	changes := listChanges("/status/matchingClusters", was.MatchingClusters, is.MatchingClusters,
 		func(its corev1.ObjectReference) string { return its.Namespace + "/" + its.Name })
-	if len(changes) == 0 || len(changes) > min(len(was.MatchingClusters), len(is.MatchingClusters))/2 {
+	if len(was.MatchingClusters) == 0 || len(is.MatchingClusters) == 0 || len(changes) == 0 || len(changes) > mostChanges {
 		return nil
 	}
 	changes = append(changes, fieldChange("/status/conditions", was.Conditions, is.Conditions)...)
 	changes = append(changes, fieldChange("/status/observedGeneration", was.ObservedGeneration, is.ObservedGeneration)...)
 	changes = append(changes, fieldChange("/status/rollout", was.Rollout, is.Rollout)...)
-	return jsonPatch(append([]operation{{Op: "test", Path: "/metadata/resourceVersion", Value: have.ResourceVersion}}, changes...))
+	return jsonPatch(append([]operation{{Op: "add", Path: "/metadata/resourceVersion", Value: have.ResourceVersion}}, changes...))
 }

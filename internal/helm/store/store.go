@@ -240,10 +240,15 @@ func FleetClusterMetadata() *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Cluster"}}
 }
 
-// IsReleased reports whether a Fleet Cluster lives on without its Cluster, which is being moved to
-// another management cluster, or was.
-func IsReleased(fleet *metav1.PartialObjectMetadata) bool {
-	return fleet != nil && fleet.Annotations[stamp.ReleasedAnnotation] == "true" && stamp.IsOurs(fleet)
+// IsReleased reports whether a Fleet Cluster lives on without its Cluster, which is being moved to another management
+// cluster, or was. It reads past the cache, which may show that a Cluster is gone before it shows that its Fleet Cluster was
+// released: Fleet would uninstall the release from a cluster that lives on.
+func (s *Store) IsReleased(ctx context.Context, key plan.Key) (bool, error) {
+	fleet := FleetClusterMetadata()
+	if err := s.Live.Get(ctx, key, fleet); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return fleet.Annotations[stamp.ReleasedAnnotation] == "true" && stamp.IsOurs(fleet), nil
 }
 
 // Deployment returns the BundleDeployment of a Bundle for a Fleet Cluster; nil if there is none. Only Fleet and

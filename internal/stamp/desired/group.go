@@ -8,17 +8,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // ClassGroup returns the ClusterGroup of a ClusterClass. It has the class's name and namespace, and
-// selects the class's Clusters there.
+// selects the class's Clusters there. While the class is paused, the group has no owner: clusterctl move
+// pauses a class, copies it to another management cluster and deletes it, while Fleet goes on deploying
+// to its Clusters through the group.
 func ClassGroup(in settings.Settings, class *Class) *fleetv1.ClusterGroup {
 	key := types.NamespacedName{Namespace: class.Namespace, Name: class.Name}
 	group := group(key, key, class)
-	if in.Class.SetOwnerReferences {
+	if in.Class.SetOwnerReferences && !capiannotations.HasPaused(class) {
 		group.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: clusterv1.GroupVersion.String(),
 			Kind:       clusterv1.ClusterClassKind,
