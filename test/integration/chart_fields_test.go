@@ -10,10 +10,16 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/helm/table"
 	"github.com/muster-fleet/muster/test/stack"
@@ -308,4 +314,57 @@ spec: {clusterSelector: {}, chartName: web, repoURL: "https://charts.example.com
 	g.Expect(dora.Patch(ctx, wide(), mergePatch(`{"metadata":{"labels":{"a":"b"}}}`))).To(Succeed())
 	g.Expect(dora.Patch(ctx, wide(), mergePatch(`{"spec":{"repoURL":"https://charts.example.net"}}`))).
 		To(MatchError(ContainSubstring("spec.namespaceSelector deploys to Clusters of other namespaces")))
+}
+
+// The changes of long lists are JSON patches with indexes. Who has read an earlier list must not change the wrong item.
+func TestPatchesOfListsThatHaveChanged(t *testing.T) {
+	g := NewWithT(t)
+	file := "../../manifests/helm/addons.cluster.x-k8s.io_helmchartproxies.yaml"
+	_, err := env.Kubectl(ctx, "apply", "-f", file)
+	g.Expect(err).NotTo(HaveOccurred())
+	deleteByKubectl(t, "-f", file)
+	namespace := newNamespace(t, g, "lists", nil)
+	matching := func(names ...string) (all []corev1.ObjectReference) {
+		for _, name := range names {
+			all = append(all, corev1.ObjectReference{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Namespace: namespace, Name: name})
+		}
+		return all
+	}
+	proxy := named(&addonsv1.HelmChartProxy{}, namespace, "web")
+	proxy.Spec.ChartName, proxy.Spec.RepoURL = "web", "https://charts.example.com"
+	g.Eventually(func(g Gomega) { create(g, proxy) }).Should(Succeed())
+	writes := store.New(admin, admin, namespace, clock.RealClock{})
+	set := func(have *addonsv1.HelmChartProxy, names ...string) error {
+		want := have.DeepCopy()
+		want.Status.MatchingClusters = matching(names...)
+		return writes.SetStatus(ctx, have, want)
+	}
+	read := func() *addonsv1.HelmChartProxy { return get(g, &addonsv1.HelmChartProxy{}, namespace, "web") }
+	g.Expect(set(read(), "a", "b", "d")).To(Succeed())
+	before := read()
+	g.Expect(set(before, "a", "b", "c", "d")).To(Succeed())
+	g.Expect(read().Status.MatchingClusters).To(Equal(matching("a", "b", "c", "d")))
+	g.Expect(store.IsBehind(set(before, "b", "d"))).To(BeTrue()) // An earlier list, of which every index exists.
+	g.Expect(read().Status.MatchingClusters).To(Equal(matching("a", "b", "c", "d")))
+	g.Expect(set(read(), "a")).To(Succeed())
+	g.Expect(set(before, "a", "b")).To(Succeed()) // An index does not exist any more: the whole list is sent.
+	g.Expect(read().Status.MatchingClusters).To(Equal(matching("a", "b")))
+
+	targets := func(names ...string) (all []fleetv1.BundleTarget) {
+		for _, name := range names {
+			all = append(all, fleetv1.BundleTarget{Name: name, ClusterName: name})
+		}
+		return all
+	}
+	bundle := named(&fleetv1.Bundle{}, namespace, "web")
+	bundle.Spec.Targets = targets("a", "b", "d")
+	create(g, bundle)
+	update := func(have *fleetv1.Bundle, names ...string) error {
+		return writes.UpdateBundle(ctx, have, func(its *fleetv1.Bundle) { its.Spec.Targets = targets(names...) })
+	}
+	earlier := get(g, &fleetv1.Bundle{}, namespace, "web")
+	for _, names := range [][]string{{"a", "b", "c", "d"}, {"b", "d"}, {"x"}} { // After the first, what was read is an earlier list.
+		g.Expect(update(earlier, names...)).To(Succeed())
+		g.Expect(get(g, &fleetv1.Bundle{}, namespace, "web").Spec.Targets).To(Equal(targets(names...)))
+	}
 }
