@@ -30,7 +30,13 @@ func (h hosted) status() string {
 	out, err := env.Kubectl(ctx, "-n", h.namespace, "get", "clusters.cluster.x-k8s.io", h.name, "-o",
 		`jsonpath={range .status.conditions[*]}{.type}={.status} {.message}{"\n"}{end}`)
 	pods, _ := h.kubectl("get", "nodes,pods,events", "-A")
-	return fmt.Sprint(out, err, "\n", pods)
+	var agents strings.Builder
+	for _, its := range env.Processes() {
+		if strings.HasPrefix(its.Name, h.namespace+"."+h.name+".") && strings.Contains(its.Name, "fleet-agent") {
+			fmt.Fprintln(&agents, env.LogTail(its.Name))
+		}
+	}
+	return fmt.Sprint(out, err, "\n", pods, agents.String())
 }
 
 func (h hosted) kubectl(args ...string) (string, error) {
