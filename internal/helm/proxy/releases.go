@@ -84,10 +84,10 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 	switch {
 	case !have.DeletionTimestamp.IsZero():
 		return have, nil // The deletion triggers the next reconcile.
-	case isAs(have, want):
-		return have, nil
 	case have.Annotations[plan.BundleAnnotation] == "": // It comes from cluster-api-addon-provider-helm.
 		want.Annotations[plan.BundleAnnotation] = plan.Shard(proxy, cluster, counts)
+	case isAs(have, want):
+		return have, nil
 	}
 	changed := have.DeepCopy()
 	changed.Spec, changed.OwnerReferences = want.Spec, want.OwnerReferences
@@ -105,10 +105,10 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 	return changed, nil
 }
 
-// isAs reports whether a HelmReleaseProxy has all that is wanted, as nearly all have in each reconcile.
+// isAs reports whether a HelmReleaseProxy needs no change. In a reconcile of a HelmChartProxy, hardly any does.
 func isAs(have, want *addonsv1.HelmReleaseProxy) bool {
 	return equality.Semantic.DeepEqual(have.Spec, want.Spec) && equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences) &&
-		kube.Contains(have.Labels, want.Labels) && kube.Contains(have.Annotations, want.Annotations) && have.Annotations[plan.BundleAnnotation] != "" &&
+		kube.Contains(have.Labels, want.Labels) && kube.Contains(have.Annotations, want.Annotations) &&
 		controllerutil.ContainsFinalizer(have, plan.Finalizer) && !controllerutil.ContainsFinalizer(have, CAAPHReleaseFinalizer)
 }
 

@@ -421,18 +421,25 @@ func TestForgedReleaseEmptiesNothing(t *testing.T) {
 		if !isProven {
 			s.bundle = nil
 		}
-		key := s.key(s.record)
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Type: plan.ValuesSecretType, Data: map[string][]byte{"a": nil}}
-		if err := w.Client.Create(t.Context(), secret); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.uninstall(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Get(t.Context(), key, secret); err != nil || (len(secret.Data) == 0) != isProven {
+		if secret, err := w.uninstallFrom(t, s); err != nil || (len(secret.Data) == 0) != isProven {
 			t.Errorf("%s: the Secret has %d keys (%v)", name, len(secret.Data), err)
 		}
 	}
+}
+
+// uninstallFrom uninstalls a release that has a Secret with one value, and returns the Secret afterwards.
+func (w *world) uninstallFrom(t *testing.T, s *scope) (*corev1.Secret, error) {
+	t.Helper()
+	key := s.key(s.record)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Type: plan.ValuesSecretType, Data: map[string][]byte{"a": nil}}
+	if err := w.Client.Create(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.uninstall(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	err := w.Get(t.Context(), key, secret)
+	return secret, err
 }
 
 // A Cluster that was moved keeps its values, although the cache does not show yet that its Fleet Cluster was released.
@@ -447,15 +454,7 @@ func TestReleasedUnseen(t *testing.T) {
 		s := scopeOf(t, "")
 		s.record.Secret = true
 		s.release.DeletionTimestamp = &metav1.Time{Time: w.clock.Now()}
-		key := s.key(s.record)
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Type: plan.ValuesSecretType, Data: map[string][]byte{"a": nil}}
-		if err := w.Client.Create(t.Context(), secret); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.uninstall(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Get(t.Context(), key, secret); err != nil || len(secret.Data) != left {
+		if secret, err := w.uninstallFrom(t, s); err != nil || len(secret.Data) != left {
 			t.Errorf("the Secret has %d keys, want %d (%v)", len(secret.Data), left, err)
 		}
 	}

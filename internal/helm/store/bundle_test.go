@@ -68,7 +68,7 @@ func TestTargetChanges(t *testing.T) {
 	}
 }
 
-// apply applies a JSON patch, but for what it says about the metadata. It returns the number of operations.
+// apply applies a JSON patch without its operations on the metadata. It returns the number of operations.
 func apply(t *testing.T, changes client.Patch, to, result client.Object) int {
 	t.Helper()
 	document, err := json.Marshal(to)
