@@ -174,12 +174,13 @@ func (o *Options) controller() controller.Options {
 // setupProxies adds the controller of HelmChartProxies. Changes of a HelmChartProxy enqueue it at once. Changes of
 // its Clusters and releases enqueue it after a pause, so that one reconcile handles many.
 func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan event.GenericEvent, r *proxy.Reconciler) error {
+	byOthers := onUpdate(func(before, after client.Object) bool { return !r.IsOwn(before, after) })
 	return ctrl.NewControllerManagedBy(mgr).Named("helmchartproxy").WithOptions(options.controller()).
 		For(&addonsv1.HelmChartProxy{}, builder.WithPredicates(changed)).
 		WatchesRawSource(source.Channel(read, &handler.EnqueueRequestForObject{})).
 		Watches(&addonsv1.HelmReleaseProxy{}, mapped(ownerOf), builder.WithPredicates(reshaped)).
 		Watches(&addonsv1.HelmReleaseProxy{}, later(releasePause, ownerOf), builder.WithPredicates(predicate.Not[client.Object](reshaped))).
-		Watches(&addonsv1.HelmChartProxy{}, later(releasePause, itself), builder.WithPredicates(predicate.Not[client.Object](changed))).
+		Watches(&addonsv1.HelmChartProxy{}, later(releasePause, itself), builder.WithPredicates(predicate.Not[client.Object](changed), byOthers)).
 		Watches(&fleetv1.Bundle{}, later(releasePause, e.by(bundle.ByBundle, ownerOf)), builder.WithPredicates(observedByFleet)).
 		Watches(&clusterv1.Cluster{}, later(releasePause, e.selecting), builder.WithPredicates(changed)).
 		WatchesMetadata(proxy.NamespaceMetadata(), mapped(e.proxies), builder.WithPredicates(predicate.LabelChangedPredicate{})).

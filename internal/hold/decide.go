@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -135,7 +136,7 @@ func (s State) hold(held Hold, bound time.Duration) (Decision, error) {
 	case progress.isDone():
 		return s.release(held, reasonUnchanged, "the new version changes no add-on"), nil
 	}
-	return Decision{Tell: waits(reasonWaiting, why), Again: sooner(left, progress.Again)}, err
+	return Decision{Tell: waits(reasonWaiting, why), Again: kube.Sooner(left, progress.Again)}, err
 }
 
 // because stands before the progress in the message of a hold.
@@ -222,11 +223,3 @@ func told(condition *metav1.Condition) (from, to string) {
 }
 
 func short(version string) string { return version[:min(len(version), longestVersion)] }
-
-// sooner returns the shorter of two waits; zero stands for none.
-func sooner(a, b time.Duration) time.Duration {
-	if a <= 0 || b <= 0 {
-		return max(a, b)
-	}
-	return min(a, b)
-}

@@ -46,7 +46,7 @@ func (r *renderer) chart(proxy *addonsv1.HelmChartProxy) error {
 	}
 	bundles := map[plan.Key]*fleetv1.Bundle{}
 	chart := plan.Chart{Source: plan.SourceOf(proxy), Version: proxy.Spec.Version, Agent: proxy.Spec.Download == addonsv1.DownloadAgent}
-	counts := map[string]int{}
+	counts := map[plan.Key]int{}
 	for _, its := range selected {
 		layers, err := r.valuesFor(proxy, template, its, shared)
 		if err != nil {
@@ -55,8 +55,8 @@ func (r *renderer) chart(proxy *addonsv1.HelmChartProxy) error {
 		}
 		cluster := client.ObjectKeyFromObject(its.cluster)
 		name := plan.Shard(proxy, cluster, counts)
-		counts[cluster.Namespace+"/"+name]++
 		in := plan.Key{Namespace: cluster.Namespace, Name: name}
+		counts[in]++
 		if bundles[in] == nil {
 			bundles[in] = plan.NewBundle(proxy, cluster.Namespace, name, chart, "")
 		}
@@ -98,8 +98,7 @@ func (r *renderer) target(proxy *addonsv1.HelmChartProxy, its imported, layers [
 	}
 	release := &addonsv1.HelmReleaseProxy{Spec: addonsv1.HelmReleaseProxySpec{ReleaseName: plan.ReleaseName(proxy)}}
 	release.Spec.ClusterRef.Namespace = its.cluster.Namespace
-	release.Annotations = map[string]string{plan.RecordAnnotation: record.String()}
-	target, _ := plan.TargetOf(proxy, release)
+	target, _ := plan.TargetOf(proxy, release, record)
 	return target, nil
 }
 

@@ -115,10 +115,13 @@ func OnSync(in settings.Settings, subject Subject, existing string) Stamp {
 // WithoutPin returns the stamp of a Cluster that is no longer imported: only its class.
 func WithoutPin(subject Subject) Stamp { return classStamp(subject.Class) }
 
-// WithClassLabels returns the labels that a Cluster has once it is stamped. Selectors see these
-// labels, so that they may name the class.
+// WithClassLabels returns the labels that a Cluster has once it is stamped, which callers must not change. Selectors
+// see these labels, so that they may name the class.
 func WithClassLabels(labels map[string]string, class types.NamespacedName) map[string]string {
 	stamped := classStamp(class)
+	if class.Name != "" && labels[ClassNameLabel] == stamped.ClassName && labels[ClassNamespaceLabel] == stamped.ClassNamespace {
+		return labels // Nearly all are stamped already.
+	}
 	return stamped.merge(labels)
 }
 

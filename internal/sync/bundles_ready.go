@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -32,7 +33,7 @@ func (m bundlesReady) of(s *scope, result outcome) outcome {
 		return result
 	}
 	result.conditions = append(result.conditions, m.condition(fleet))
-	return result.again(sooner(result.after, m.untilStale(fleet)))
+	return result.again(kube.Sooner(result.after, m.untilStale(fleet)))
 }
 
 // untilStale returns how long the agent of a Fleet Cluster may stay silent from now on; zero if the

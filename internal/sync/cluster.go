@@ -199,7 +199,7 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 	if wait == 0 && isConverged {
 		r.digests.note(ctx, in, cluster, s, before)
 	}
-	return polled(sooner(result.after, wait)), nil
+	return polled(kube.Sooner(result.after, wait)), nil
 }
 
 // polled is the result for a Cluster that must be reconciled after a delay, if no event brings it back
@@ -209,14 +209,6 @@ func polled(after time.Duration) ctrl.Result {
 		return ctrl.Result{}
 	}
 	return ctrl.Result{RequeueAfter: after, Priority: new(behindPriority)}
-}
-
-// sooner returns the shorter of two waits; zero stands for none.
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 || b == 0 {
-		return max(a, b)
-	}
-	return min(a, b)
 }
 
 // steps takes one step after another and returns what to report on the Cluster.

@@ -224,9 +224,9 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 	if failed != nil && !kube.IsAbsent(failed) {
 		return ctrl.Result{}, failed
 	}
-	again := sooner(decision.Again, wait)
+	again := kube.Sooner(decision.Again, wait)
 	if isHeld && !decision.Release && !state.Paused && !isUnwatched {
-		again = sooner(again, r.interval(key))
+		again = kube.Sooner(again, r.interval(key))
 	}
 	return ctrl.Result{RequeueAfter: again}, nil
 }

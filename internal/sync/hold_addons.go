@@ -282,7 +282,7 @@ func (r *releaseRound) add(release *addonsv1.HelmReleaseProxy) {
 	if proxy.isPolled { // The ConfigMap may have changed together with the version.
 		addOn.Polled, addOn.Patience = true, hold.PatienceForPolled(plan.PollInterval)
 	}
-	target, isTarget := plan.TargetOf(proxy.HelmChartProxy, release)
+	target, isTarget := plan.TargetOf(proxy.HelmChartProxy, release, record)
 	for i := range r.deployments {
 		its := &r.deployments[i]
 		if !isTarget || its.Name != release.Annotations[plan.BundleAnnotation] {

@@ -24,6 +24,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/kube"
 )
 
 // ByBundle is the index of HelmReleaseProxies by their Bundle.
@@ -114,7 +115,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 		return 0, err
 	}
 	if isTurnedAway && !s.isInstalledOnce() { // Some changes that make a Cluster a target enqueue no Bundle.
-		again = store.Soonest(again, inputs.PollInterval)
+		again = kube.Sooner(again, inputs.PollInterval)
 	}
 	switch {
 	case len(targets) > 0 || len(s.releases) > 0:

@@ -301,7 +301,7 @@ func TestOldTarget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			release := releaseOf(of, cluster, plan.BundleName(of, cluster, 0), plan.Record{FleetCluster: "one", Installed: true, Sync: 1})
-			got, err := reconciler(t, test.objects...).target(t.Context(), &scope{key: plan.Key{Namespace: "team"}, of: test.of, in: &inputs.Inputs{}}, release, &last)
+			got, err := reconciler(t, test.objects...).target(t.Context(), &scope{key: plan.Key{Namespace: "team"}, of: test.of, in: &inputs.Inputs{}}, release, plan.RecordOf(release), &last)
 			if err != nil || (got != nil) != test.stays || got != nil && !equality.Semantic.DeepEqual(*got, last) {
 				t.Errorf("the target is %v, want %v: %t (%v)", got, last, test.stays, err)
 			}
@@ -363,7 +363,7 @@ func TestVersionWithValues(t *testing.T) {
 	cluster, fleet := selected()
 	name := plan.BundleName(of, key, 0)
 	release := releaseOf(of, key, name, plan.Record{FleetCluster: "one", Digest: "old", Keys: []string{"values.yaml"}, Installed: true})
-	last, _ := plan.TargetOf(of, release)
+	last, _ := plan.TargetOf(of, release, plan.RecordOf(release))
 	have := plan.NewBundle(of, "team", name, plan.Chart{Version: "1.0.0", Agent: true}, "")
 	have.Spec.Targets = []fleetv1.BundleTarget{last, {Name: "two", ClusterName: "two"}}
 	r := reconciler(t, cluster, fleet, have)
@@ -401,7 +401,7 @@ func TestValuesOfAnotherBundle(t *testing.T) {
 	have.UID = "this"
 	for uid, want := range map[types.UID]bool{"": false, "earlier": false, "this": true} {
 		release := releaseOf(of, key, have.Name, plan.Record{FleetCluster: "one", Digest: "any", Keys: []string{"values.yaml"}, Bundle: uid})
-		got, err := reconciler(t, cluster, fleet).target(t.Context(), &scope{key: client.ObjectKeyFromObject(have), have: have, of: of, in: in}, release, nil)
+		got, err := reconciler(t, cluster, fleet).target(t.Context(), &scope{key: client.ObjectKeyFromObject(have), have: have, of: of, in: in}, release, plan.RecordOf(release), nil)
 		if err != nil || (got != nil) != want {
 			t.Errorf("%q: target %v, want one: %t (%v)", uid, got, want, err)
 		}

@@ -27,8 +27,9 @@ func (r *Reconciler) targets(ctx context.Context, s *scope) (targets []fleetv1.B
 		}
 	}
 	for _, release := range s.releases {
-		name := plan.RecordOf(release).FleetCluster
-		target, err := r.target(ctx, s, release, there[name])
+		record := plan.RecordOf(release)
+		name := record.FleetCluster
+		target, err := r.target(ctx, s, release, record, there[name])
 		if err != nil {
 			return nil, false, err
 		}
@@ -82,9 +83,9 @@ func (r *Reconciler) isKept(ctx context.Context, s *scope, fleetCluster string, 
 // target returns the target for a release, nil for none; last is its current target. An unchanged target was
 // checked when it was added. If the target must not change, or the HelmReleaseProxy is not reliable any more, the
 // current target stays until the HelmReleaseProxy or the Fleet Cluster is deleted.
-func (r *Reconciler) target(ctx context.Context, s *scope, release *addonsv1.HelmReleaseProxy, last *fleetv1.BundleTarget) (*fleetv1.BundleTarget, error) {
-	target, ok := plan.TargetOf(s.of, release)
-	isDeleted, record := !release.DeletionTimestamp.IsZero(), plan.RecordOf(release)
+func (r *Reconciler) target(ctx context.Context, s *scope, release *addonsv1.HelmReleaseProxy, record plan.Record, last *fleetv1.BundleTarget) (*fleetv1.BundleTarget, error) {
+	target, ok := plan.TargetOf(s.of, release, record)
+	isDeleted := !release.DeletionTimestamp.IsZero()
 	if target.ClusterName == "" || isDeleted && s.have == nil {
 		return nil, nil
 	}
@@ -104,7 +105,7 @@ func (r *Reconciler) target(ctx context.Context, s *scope, release *addonsv1.Hel
 		return last, nil // The release controller records it first.
 	case isDeleted && last != nil && ok:
 		return &target, nil
-	case !ok, isDeleted, s.in.Incomplete, proxy.IsOutdated(s.of, release), last != nil && equality.Semantic.DeepEqual(*last, target):
+	case !ok, isDeleted, s.in.Incomplete, last != nil && equality.Semantic.DeepEqual(*last, target), proxy.IsOutdated(s.of, release):
 		return last, nil
 	}
 	if isTarget, err := r.isTarget(ctx, s, plan.ClusterOf(release), target.ClusterName); err != nil || !isTarget {

@@ -216,9 +216,8 @@ func StrategyFor(targets []fleetv1.BundleTarget, isHeld func(fleetCluster string
 // noCluster matches no Fleet Cluster, because names have no slash.
 const noCluster = "muster/nobody"
 
-// TargetOf returns the target for a release; false if its values are not written yet.
-func TargetOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) (fleetv1.BundleTarget, bool) {
-	record := RecordOf(release)
+// TargetOf returns the target for a release with a record; false if its values are not written yet.
+func TargetOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy, record Record) (fleetv1.BundleTarget, bool) {
 	target := fleetv1.BundleTarget{Name: record.FleetCluster, ClusterName: record.FleetCluster}
 	if record.FleetCluster == "" || HasValues(proxy) && record.Digest == "" {
 		return target, false
@@ -269,10 +268,10 @@ func valuesFrom(record Record, name string) []fleetv1.ValuesFrom {
 
 // Shard returns the Bundle for a Cluster: the first one with room. Counts are the current numbers of targets in
 // each Bundle.
-func Shard(proxy *addonsv1.HelmChartProxy, cluster Key, counts map[string]int) string {
+func Shard(proxy *addonsv1.HelmChartProxy, cluster Key, counts map[Key]int) string {
 	for shard := 0; ; shard++ {
 		name := BundleName(proxy, cluster, shard)
-		if IsInstallOnce(proxy) || counts[cluster.Namespace+"/"+name] < room(proxy) {
+		if IsInstallOnce(proxy) || counts[Key{Namespace: cluster.Namespace, Name: name}] < room(proxy) {
 			return name
 		}
 	}

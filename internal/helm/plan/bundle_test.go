@@ -58,7 +58,7 @@ func TestTargetOf(t *testing.T) {
 		}))},
 	} {
 		t.Run(name, func(t *testing.T) {
-			release := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{RecordAnnotation: test.record.String()}}}
+			release := &addonsv1.HelmReleaseProxy{}
 			release.Spec.ClusterRef.Namespace, release.Spec.ReleaseName = "team", "nginx"
 			if test.deleted {
 				release.DeletionTimestamp = ptr.To(metav1.Now())
@@ -66,7 +66,7 @@ func TestTargetOf(t *testing.T) {
 			if test.release != "" {
 				release.Spec.ReleaseName = test.release
 			}
-			got, ok := TargetOf(proxy(test.change), release)
+			got, ok := TargetOf(proxy(test.change), release, test.record)
 			if ok != (test.want != nil) {
 				t.Fatalf("there is a target: %t", ok)
 			}
@@ -126,11 +126,11 @@ func TestHooksHaveTime(t *testing.T) {
 }
 
 func TestShard(t *testing.T) {
-	counts := map[string]int{}
+	counts := map[Key]int{}
 	names := map[string]int{}
 	for range 2*MaxTargets + 1 {
 		name := Shard(proxy(nil), Key{Namespace: "team", Name: "any"}, counts)
-		counts["team/"+name]++
+		counts[Key{Namespace: "team", Name: name}]++
 		names[name]++
 	}
 	if len(names) != 3 {

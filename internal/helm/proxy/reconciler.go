@@ -28,6 +28,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/kube"
 )
 
 // Reconciler reconciles HelmChartProxies.
@@ -44,6 +45,19 @@ type Reconciler struct {
 
 	// granted maps the key of a HelmReleaseProxy to the hash that was granted last.
 	granted sync.Map
+	// reported maps the key of a HelmChartProxy to its versions before and after its status was written last.
+	reported sync.Map
+}
+
+// IsOwn reports whether an update of a HelmChartProxy only shows the status that this program wrote last, and that leads
+// to no other decision. In a rollout, the status does.
+func (r *Reconciler) IsOwn(before, after client.Object) bool {
+	last, _ := r.reported.Load(client.ObjectKeyFromObject(after))
+	return last == versions(before, after) && !plan.IsStaged(after.(*addonsv1.HelmChartProxy))
+}
+
+func versions(before, after client.Object) [2]string {
+	return [2]string{before.GetResourceVersion(), after.GetResourceVersion()}
 }
 
 // Reconcile reconciles one HelmChartProxy.
@@ -52,6 +66,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.Get(ctx, req.NamespacedName, proxy); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Inputs.Forget(req.NamespacedName)
+			r.reported.Delete(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -101,7 +116,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	}
 	if plan.IsStaged(proxy) && now.clusters != nil && !in.Incomplete {
 		soon, err := r.rollOut(ctx, proxy, in, &now)
-		again, failed = store.Soonest(again, soon), cmp.Or(failed, err)
+		again, failed = kube.Sooner(again, soon), cmp.Or(failed, err)
 	}
 	if err := r.failUntaken(ctx, &now); err != nil {
 		return ctrl.Result{}, err
@@ -135,7 +150,7 @@ func (r *Reconciler) selectClusters(ctx context.Context, proxy *addonsv1.HelmCha
 	if now.clusters, err = r.selected(ctx, in.Selector); err != nil {
 		return err
 	}
-	now.releases, err = r.putReleases(ctx, proxy, in, now.clusters, now.releases)
+	some, err := r.putReleases(ctx, proxy, in, now)
 	switch {
 	case err == nil, store.IsBehind(err):
 	case errors.Is(err, inputs.ErrDownloading):
@@ -143,19 +158,7 @@ func (r *Reconciler) selectClusters(ctx context.Context, proxy *addonsv1.HelmCha
 	default:
 		now.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
 	}
-	has := map[plan.Key]*addonsv1.HelmReleaseProxy{}
-	for _, its := range now.releases {
-		has[plan.ClusterOf(its)] = its
-	}
-	for _, cluster := range now.clusters {
-		key := client.ObjectKeyFromObject(cluster)
-		switch its := has[key]; {
-		case its == nil:
-			now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, plan.About(key, "there is no HelmReleaseProxy yet"))
-		case !its.DeletionTimestamp.IsZero():
-			now.fail(addonsv1.HelmReleaseProxyReinstallingReason, plan.About(key, "the release is uninstalled first, and then installed again"))
-		}
-	}
+	now.some = cmp.Or(now.some, some)
 	return err
 }
 
@@ -219,7 +222,9 @@ func (r *Reconciler) selected(ctx context.Context, selector *plan.Selector) ([]*
 			clusters = append(clusters, &all.Items[i])
 		}
 	}
-	slices.SortFunc(clusters, func(a, b *clusterv1.Cluster) int { return cmp.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) })
+	slices.SortFunc(clusters, func(a, b *clusterv1.Cluster) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 	return clusters, nil
 }
 

@@ -57,8 +57,8 @@ func TestRenamed(t *testing.T) {
 			}
 			r := &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Inputs: &inputs.Reader{Charts: repository.New(repository.Options{})}}
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one"}}
-			all := []*addonsv1.HelmReleaseProxy{have.DeepCopy()}
-			_, err := r.putReleases(t.Context(), of, test.in, []*clusterv1.Cluster{cluster}, all)
+			now := &state{clusters: []*clusterv1.Cluster{cluster}, releases: []*addonsv1.HelmReleaseProxy{have.DeepCopy()}}
+			_, err := r.putReleases(t.Context(), of, test.in, now)
 			if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
 				t.Errorf("the error is %v, want %q", err, test.says)
 			}

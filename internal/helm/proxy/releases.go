@@ -1,13 +1,14 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -22,20 +23,20 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// putReleases keeps a HelmReleaseProxy for each selected Cluster, and returns them. If the name or namespace of
-// the release changes, it first removes the old HelmReleaseProxy: a later uninstallation would remove objects
-// that both releases have. The old one stays until the chart is available.
-func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, clusters []*clusterv1.Cluster, all []*addonsv1.HelmReleaseProxy) ([]*addonsv1.HelmReleaseProxy, error) {
-	there, counts := map[plan.Key]*addonsv1.HelmReleaseProxy{}, map[string]int{}
+// putReleases keeps a HelmReleaseProxy for each selected Cluster, and returns the first Cluster's trouble that is not
+// an error. If the name or namespace of the release changes, it first removes the old HelmReleaseProxy: a later
+// uninstallation would remove objects that both releases have. The old one stays until the chart is available.
+func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) (some plan.Trouble, err error) {
+	there, counts := map[plan.Key]*addonsv1.HelmReleaseProxy{}, map[plan.Key]int{}
 	var errs []error
 	fail := func(cluster plan.Key, err error) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s%w", plan.About(cluster, ""), err))
 		}
 	}
-	for _, release := range all {
+	for _, release := range now.releases {
 		cluster := plan.ClusterOf(release)
-		counts[cluster.Namespace+"/"+release.Annotations[plan.BundleAnnotation]]++
+		counts[BundleKey(release)]++
 		if there[cluster] != nil { // Muster creates only one.
 			fail(cluster, r.Remove(ctx, release))
 			continue
@@ -50,35 +51,39 @@ func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartP
 		}
 		return err
 	})
-	for _, cluster := range clusters {
+	for _, cluster := range now.clusters {
 		key := client.ObjectKeyFromObject(cluster)
-		have := there[key]
+		release := there[key]
 		delete(there, key)
-		if have != nil && have.DeletionTimestamp.IsZero() && IsOutdated(proxy, have) {
-			if lacking() == nil {
-				fail(key, r.Remove(ctx, have))
-			}
-			releases = append(releases, have)
+		if release == nil || !release.DeletionTimestamp.IsZero() || !IsOutdated(proxy, release) {
+			var err error
+			release, err = r.putRelease(ctx, proxy, in, key, release, counts)
+			fail(key, err)
+		} else if lacking() == nil {
+			fail(key, r.Remove(ctx, release))
+		}
+		if release == nil {
+			some = cmp.Or(some, plan.Trouble{Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: plan.About(key, "there is no HelmReleaseProxy yet")})
 			continue
 		}
-		release, err := r.putRelease(ctx, proxy, in, key, have, counts)
-		fail(key, err)
-		if release != nil {
-			releases = append(releases, release)
+		if !release.DeletionTimestamp.IsZero() {
+			some = cmp.Or(some, plan.Trouble{Reason: addonsv1.HelmReleaseProxyReinstallingReason, Message: plan.About(key, "the release is uninstalled first, and then installed again")})
 		}
+		releases = append(releases, release)
 	}
 	for key, deselected := range there {
 		fail(key, r.Remove(ctx, deselected))
 	}
-	return releases, errors.Join(errs...)
+	now.releases = releases
+	return some, errors.Join(errs...)
 }
 
-func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster plan.Key, have *addonsv1.HelmReleaseProxy, counts map[string]int) (*addonsv1.HelmReleaseProxy, error) {
+func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster plan.Key, have *addonsv1.HelmReleaseProxy, counts map[plan.Key]int) (*addonsv1.HelmReleaseProxy, error) {
 	want := wantedRelease(proxy, in, cluster, have)
 	if have == nil {
 		bundle := plan.Shard(proxy, cluster, counts)
 		want.Annotations[plan.BundleAnnotation] = bundle
-		counts[cluster.Namespace+"/"+bundle]++
+		counts[plan.Key{Namespace: cluster.Namespace, Name: bundle}]++
 		return r.createRelease(ctx, proxy, cluster, want)
 	}
 	switch {
@@ -107,7 +112,7 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 
 // isAs reports whether a HelmReleaseProxy needs no change. In a reconcile of a HelmChartProxy, hardly any does.
 func isAs(have, want *addonsv1.HelmReleaseProxy) bool {
-	return equality.Semantic.DeepEqual(have.Spec, want.Spec) && equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences) &&
+	return reflect.DeepEqual(&have.Spec, &want.Spec) && reflect.DeepEqual(&have.OwnerReferences, &want.OwnerReferences) &&
 		kube.Contains(have.Labels, want.Labels) && kube.Contains(have.Annotations, want.Annotations) &&
 		controllerutil.ContainsFinalizer(have, plan.Finalizer) && !controllerutil.ContainsFinalizer(have, CAAPHReleaseFinalizer)
 }
@@ -135,12 +140,13 @@ func (r *Reconciler) createRelease(ctx context.Context, proxy *addonsv1.HelmChar
 // wantedRelease returns the HelmReleaseProxy for a Cluster. While the inputs are incomplete, it keeps the
 // chart's version; an installed InstallOnce release stays as it is.
 func wantedRelease(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster plan.Key, have *addonsv1.HelmReleaseProxy) *addonsv1.HelmReleaseProxy {
-	spec, key := &proxy.Spec, client.ObjectKeyFromObject(proxy)
+	spec := &proxy.Spec
 	clusterLabel, _ := stamp.LabelValue(cluster.Name)
+	proxyLabel, _ := stamp.LabelValue(proxy.Name)
 	release := &addonsv1.HelmReleaseProxy{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: proxy.Namespace, Finalizers: []string{plan.Finalizer},
-			Labels:      map[string]string{clusterv1.ClusterNameLabel: clusterLabel, addonsv1.HelmChartProxyLabel: plan.Labels(key)[plan.ProxyLabel]},
+			Labels:      map[string]string{clusterv1.ClusterNameLabel: clusterLabel, addonsv1.HelmChartProxyLabel: proxyLabel},
 			Annotations: map[string]string{},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: addonsv1.GroupVersion.String(), Kind: "HelmChartProxy", Name: proxy.Name, UID: proxy.UID, Controller: ptr.To(true),

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -133,7 +132,7 @@ func TestRoom(t *testing.T) {
 		of.Spec.ValuesFrom = make([]addonsv1.ValuesReference, layers)
 		first := plan.BundleName(of, cluster, 0)
 		for count, want := range map[int]string{room - 1: first, room: plan.BundleName(of, cluster, 1)} {
-			if got := plan.Shard(of, cluster, map[string]int{fmt.Sprintf("%s/%s", cluster.Namespace, first): count}); got != want {
+			if got := plan.Shard(of, cluster, map[plan.Key]int{{Namespace: cluster.Namespace, Name: first}: count}); got != want {
 				t.Errorf("%d layers, %d targets: Bundle %s, want %s", layers, count, got, want)
 			}
 		}

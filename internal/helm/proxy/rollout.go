@@ -22,6 +22,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/rollout"
 	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -64,7 +65,7 @@ func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy
 		d = next()
 	}
 	now.rollout, now.version = &d, in.Chart.Version
-	return store.Soonest(its.again, d.Again), r.grant(ctx, its, d)
+	return kube.Sooner(its.again, d.Again), r.grant(ctx, its, d)
 }
 
 func newRolling(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) *rolling {
@@ -107,7 +108,7 @@ func (r *Reconciler) addTarget(ctx context.Context, its *rolling, cluster plan.K
 		offlineAfter := plan.OfflineAfter(its.proxy)
 		switch silent := r.Now().Sub(seen); {
 		case silent <= offlineAfter:
-			its.again = store.Soonest(its.again, max(offlineAfter-silent, store.LastSeenInterval))
+			its.again = kube.Sooner(its.again, max(offlineAfter-silent, store.LastSeenInterval))
 		case isSilenced(its.proxy, release, seen.Add(offlineAfter)):
 			target.Failed = true
 		default:

@@ -74,6 +74,7 @@ func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy
 	if err := r.SetStatus(ctx, before, after); err != nil {
 		return client.IgnoreNotFound(err)
 	}
+	r.reported.Store(client.ObjectKeyFromObject(after), versions(before, after))
 	r.announce(before, after)
 	return nil
 }

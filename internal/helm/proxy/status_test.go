@@ -101,6 +101,40 @@ func TestReadyAfterAnEdit(t *testing.T) {
 	}
 }
 
+// The status that the program has written wakes it only in a rollout, and what others write always does.
+func TestIsOwn(t *testing.T) {
+	of, objects := edited()
+	r := reconcilerOf(t, of, objects...)
+	read := func() *addonsv1.HelmChartProxy {
+		its := &addonsv1.HelmChartProxy{}
+		if err := r.Get(t.Context(), client.ObjectKeyFromObject(of), its); err != nil {
+			t.Fatal(err)
+		}
+		return its
+	}
+	before := read()
+	ready(t, r, of)
+	after := read()
+	if before.ResourceVersion == after.ResourceVersion || !r.IsOwn(before, after) {
+		t.Errorf("the update from %s to %s is not the program's own", before.ResourceVersion, after.ResourceVersion)
+	}
+	earlier, staged := before.DeepCopy(), after.DeepCopy()
+	earlier.ResourceVersion = "1"
+	staged.Spec.Rollout = &addonsv1.RolloutStrategy{}
+	theirs := after.DeepCopy()
+	theirs.Status.Conditions = nil
+	if err := r.Status().Update(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	for name, update := range map[string][2]client.Object{
+		"in a rollout": {before, staged}, "by others": {after, theirs}, "by others and then its own": {earlier, after},
+	} {
+		if r.IsOwn(update[0], update[1]) {
+			t.Errorf("%s: it counts as the program's own", name)
+		}
+	}
+}
+
 // Trouble of one release names its Cluster, and does not hide a change that releases have yet to take over: the hold of an
 // upgrade waits for the change, and not for other Clusters.
 func TestTroubleOfOneRelease(t *testing.T) {

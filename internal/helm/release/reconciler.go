@@ -25,6 +25,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -66,7 +67,7 @@ func (s *scope) fail(reason, message string) {
 }
 
 func (s *scope) retryAfter(delay time.Duration) {
-	s.again = store.Soonest(s.again, delay)
+	s.again = kube.Sooner(s.again, delay)
 }
 
 // isInstalledOnce reports whether the release is InstallOnce and already installed.
@@ -244,14 +245,12 @@ func (r *Reconciler) forgetGone(ctx context.Context, s *scope, of plan.Of) error
 
 // observe returns the state of the release, and updates the record with it.
 func (r *Reconciler) observe(s *scope) plan.Release {
-	current := s.release.DeepCopy()
-	metav1.SetMetaDataAnnotation(&current.ObjectMeta, plan.RecordAnnotation, s.record.String())
 	// CAAPH installed the release, it was moved here, or a user deleted the Bundle: it stays installed.
 	once := plan.Release{Ready: true, Deployed: true, Status: plan.Deployed, Reason: plan.ReadyReason, Revision: max(1, s.release.Status.Revision)}
 	if s.isInstalledOnce() && (s.record.FleetCluster == "" || s.bundle == nil) {
 		return once
 	}
-	target, isTarget := plan.TargetOf(s.proxy, current)
+	target, isTarget := plan.TargetOf(s.proxy, s.release, s.record)
 	if !isTarget || s.bundle == nil {
 		return plan.Observe(nil, plan.Wanted{})
 	}

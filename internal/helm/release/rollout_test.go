@@ -277,7 +277,7 @@ func TestJoinsWithTheLastCompleted(t *testing.T) {
 	joined := w.write(t, plan.Record{FleetCluster: "one"}, template, both(staged(""), rolls))
 	version := func(s *scope) string {
 		metav1.SetMetaDataAnnotation(&s.release.ObjectMeta, plan.RecordAnnotation, s.record.String())
-		target, _ := plan.TargetOf(s.proxy, s.release)
+		target, _ := plan.TargetOf(s.proxy, s.release, s.record)
 		return target.Helm.Version
 	}
 	if got := version(joined); got != "1.0.0" {

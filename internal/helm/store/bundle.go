@@ -24,7 +24,6 @@ func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change f
 	}
 	want := have.DeepCopy()
 	change(want)
-	want = want.DeepCopy() // The answer is decoded into it, and it may have parts of a cached object now.
 	if patch := targetChanges(have, want); patch != nil {
 		// If the Bundle has changed meanwhile, the indexes are wrong.
 		if err := s.patch(ctx, want, patch); !apierrors.IsInvalid(err) {

@@ -177,10 +177,9 @@ func TestTrim(t *testing.T) {
 		release := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}}}
 		cluster := plan.Key{Namespace: "team", Name: "one"}
 		first := plan.BundleName(of, cluster, 0)
-		for i := 0; plan.Shard(of, cluster, map[string]int{"team/" + first: i}) == first; i++ {
+		for i := 0; plan.Shard(of, cluster, map[plan.Key]int{{Namespace: "team", Name: first}: i}) == first; i++ {
 			record.FleetCluster = fmt.Sprint(i)
-			release.Annotations[plan.RecordAnnotation] = record.String()
-			target, _ := plan.TargetOf(of, release)
+			target, _ := plan.TargetOf(of, release, record)
 			bundle.Spec.Targets = append(bundle.Spec.Targets, target)
 		}
 		bundle.Spec.RolloutStrategy = plan.StrategyFor(bundle.Spec.Targets, func(fleetCluster string) bool { return fleetCluster == "0" })

@@ -1,8 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"reflect"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,22 +29,22 @@ func jsonPatch(operations []operation) client.Patch {
 	return client.RawPatch(types.JSONPatchType, []byte(plan.JSON(operations)))
 }
 
-// listChanges returns the operations that turn a list at a path into another. They are few if both are sorted by the same
-// key, and right in any case.
-func listChanges[T any](path string, have, want []T, key func(T) string) (changes []operation) {
+// listChanges returns the operations that turn a list at a path into another. They are few if both have the same order,
+// and right in any case.
+func listChanges[T any](path string, have, want []T, order func(a, b T) int) (changes []operation) {
 	for i, at := 0, 0; i < len(have) || at < len(want); {
-		item := fmt.Sprintf("%s/%d", path, at)
+		item := func() string { return fmt.Sprintf("%s/%d", path, at) }
 		switch {
-		case i < len(have) && at < len(want) && key(have[i]) == key(want[at]):
-			if !equality.Semantic.DeepEqual(have[i], want[at]) {
-				changes = append(changes, operation{Op: "replace", Path: item, Value: want[at]})
+		case i < len(have) && at < len(want) && order(have[i], want[at]) == 0:
+			if !reflect.DeepEqual(&have[i], &want[at]) {
+				changes = append(changes, operation{Op: "replace", Path: item(), Value: want[at]})
 			}
 			i, at = i+1, at+1
-		case i == len(have) || at < len(want) && key(want[at]) < key(have[i]):
-			changes = append(changes, operation{Op: "add", Path: item, Value: want[at]})
+		case i == len(have) || at < len(want) && order(want[at], have[i]) < 0:
+			changes = append(changes, operation{Op: "add", Path: item(), Value: want[at]})
 			at++
 		default:
-			changes = append(changes, operation{Op: "remove", Path: item})
+			changes = append(changes, operation{Op: "remove", Path: item()})
 			i++
 		}
 	}
@@ -72,7 +74,7 @@ func targetChanges(have, want *fleetv1.Bundle) client.Patch {
 	if len(want.Spec.Targets) == 0 || len(have.Spec.Targets) == 0 || !equality.Semantic.DeepEqual(have, &rest) {
 		return nil
 	}
-	changes := listChanges("/spec/targets", have.Spec.Targets, want.Spec.Targets, func(its fleetv1.BundleTarget) string { return its.ClusterName })
+	changes := listChanges("/spec/targets", have.Spec.Targets, want.Spec.Targets, func(a, b fleetv1.BundleTarget) int { return cmp.Compare(a.ClusterName, b.ClusterName) })
 	changes = append(changes, fieldChange("/spec/rolloutStrategy", have.Spec.RolloutStrategy, want.Spec.RolloutStrategy)...)
 	if len(changes) == 0 || len(changes) > mostChanges {
 		return nil
@@ -85,20 +87,24 @@ func targetChanges(have, want *fleetv1.Bundle) client.Patch {
 
 // SetStatus writes the status of a HelmChartProxy. It returns a conflict if the matching Clusters may have changed meanwhile.
 func (s *Store) SetStatus(ctx context.Context, have, want *addonsv1.HelmChartProxy) error {
+	send := func(answer client.Object, patch client.Patch) error {
+		return s.Status().Patch(ctx, answer, patch, client.FieldOwner(FieldManager))
+	}
 	if patch := statusChanges(have, want); patch != nil {
 		// If an index is wrong, the API server does not get to the conflict.
-		if err := s.Status().Patch(ctx, want.DeepCopy(), patch, client.FieldOwner(FieldManager)); !apierrors.IsInvalid(err) {
+		if err := s.send(want, patch, send); !apierrors.IsInvalid(err) {
 			return err
 		}
 	}
-	return s.Status().Patch(ctx, want, client.MergeFrom(have), client.FieldOwner(FieldManager))
+	return s.send(want, client.MergeFrom(have), send)
 }
 
 // statusChanges returns a JSON patch if a few of many matching Clusters differ.
 func statusChanges(have, want *addonsv1.HelmChartProxy) client.Patch {
 	was, is := have.Status, want.Status
-	changes := listChanges("/status/matchingClusters", was.MatchingClusters, is.MatchingClusters,
-		func(its corev1.ObjectReference) string { return its.Namespace + "/" + its.Name })
+	changes := listChanges("/status/matchingClusters", was.MatchingClusters, is.MatchingClusters, func(a, b corev1.ObjectReference) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 	if len(was.MatchingClusters) == 0 || len(is.MatchingClusters) == 0 || len(changes) == 0 || len(changes) > mostChanges {
 		return nil
 	}

@@ -78,14 +78,6 @@ func IsFor(object client.Object, proxy plan.Key) bool {
 // BehindInterval is the delay before the next reconcile if the cache is behind a recent write.
 const BehindInterval = time.Second
 
-// Soonest returns the shorter of two delays; zero stands for none.
-func Soonest(a, b time.Duration) time.Duration {
-	if a == 0 || b > 0 && b < a {
-		return max(b, 0)
-	}
-	return a
-}
-
 // IsBehind reports whether an error only means that the cache is behind: a conflict, or the object exists already.
 func IsBehind(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
@@ -142,10 +134,34 @@ func (s *Store) Change(ctx context.Context, have, want client.Object, options ..
 }
 
 func (s *Store) patch(ctx context.Context, object client.Object, patch client.Patch) error {
-	if err := s.Patch(ctx, object, patch, client.FieldOwner(FieldManager)); err != nil {
+	err := s.send(object, patch, func(answer client.Object, patch client.Patch) error {
+		return s.Patch(ctx, answer, patch, client.FieldOwner(FieldManager))
+	})
+	if err != nil {
 		return fmt.Errorf("changing %s: %w", describe(object), err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Changed", "object", describe(object))
+	return nil
+}
+
+// send sends a patch of an object, and sets the version and generation that result. It asks for no more of the answer:
+// the API server would send the whole object, such as a Bundle with its chart.
+func (s *Store) send(object client.Object, patch client.Patch, by func(answer client.Object, patch client.Patch) error) error {
+	kind, err := s.GroupVersionKindFor(object)
+	if err != nil {
+		return err
+	}
+	data, err := patch.Data(object)
+	if err != nil {
+		return err
+	}
+	answer := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: object.GetNamespace(), Name: object.GetName()}}
+	answer.SetGroupVersionKind(kind)
+	if err := by(answer, client.RawPatch(patch.Type(), data)); err != nil {
+		return err
+	}
+	object.SetResourceVersion(answer.ResourceVersion)
+	object.SetGeneration(answer.Generation)
 	return nil
 }
 

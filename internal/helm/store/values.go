@@ -69,7 +69,7 @@ func (s *Store) putConfigMap(ctx context.Context, want *corev1.ConfigMap) error 
 	for key, value := range want.Annotations {
 		patch = append(patch, operation{Op: "add", Path: "/metadata/annotations/" + strings.ReplaceAll(key, "/", "~1"), Value: value})
 	}
-	return s.patch(ctx, want.DeepCopy(), jsonPatch(patch))
+	return s.patch(ctx, want, jsonPatch(patch))
 }
 
 func (s *Store) putSecret(ctx context.Context, want *corev1.Secret) error {
