@@ -62,11 +62,11 @@ func versions(before, after client.Object) [2]string {
 
 // Reconcile reconciles one HelmChartProxy.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	r.reported.Delete(req.NamespacedName) // The cache may lack that status yet, and then its event has to wake this again.
 	proxy := &addonsv1.HelmChartProxy{}
 	if err := r.Get(ctx, req.NamespacedName, proxy); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Inputs.Forget(req.NamespacedName)
-			r.reported.Delete(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
