@@ -66,6 +66,9 @@ type scope struct {
 
 // Reconcile reconciles one Bundle.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if left := r.UntilBundle(req.NamespacedName); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil
+	}
 	s, err := r.find(ctx, req.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, err

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -453,5 +454,25 @@ func TestOtherRepository(t *testing.T) {
 	}
 	if err := r.Get(t.Context(), plan.Key{Namespace: "team", Name: have.Spec.HelmOpOptions.SecretName}, last); err != nil || len(last.Data) > 0 {
 		t.Errorf("the last Secret has %d keys (%v)", len(last.Data), err)
+	}
+}
+
+// A Bundle that was just changed is reconciled again later, with all that has changed until then.
+func TestPaced(t *testing.T) {
+	of := proxyOf("team", "web")
+	have := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
+	r, key := reconciler(t, have), client.ObjectKeyFromObject(have)
+	if err := r.Get(t.Context(), key, have); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.UpdateBundle(t.Context(), have, func(its *fleetv1.Bundle) { its.Spec.Paused = true }); err != nil {
+		t.Fatal(err)
+	}
+	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+	if err != nil || result.RequeueAfter <= 0 {
+		t.Errorf("it is reconciled again after %s (%v)", result.RequeueAfter, err)
+	}
+	if err := r.Get(t.Context(), key, have); err != nil {
+		t.Errorf("without a HelmChartProxy, it is removed at once: %v", err)
 	}
 }

@@ -1,14 +1,28 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/helm/plan"
 )
+
+// bundlePace is the shortest time between two changes of a Bundle. When many Clusters are added, one write takes many
+// targets: each makes the API server and this program read the whole Bundle, and Fleet look at all its targets.
+const bundlePace = time.Second
+
+// UntilBundle returns the time until a Bundle may be changed again; zero for now.
+func (s *Store) UntilBundle(key plan.Key) time.Duration {
+	end, _ := s.paced.Get(key)
+	until, _ := end.(time.Time)
+	return max(0, until.Sub(s.clock.Now()))
+}
 
 // UpdateBundle changes a Bundle as a function does.
 func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change func(*fleetv1.Bundle)) error {
@@ -24,11 +38,17 @@ func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change f
 	}
 	want := have.DeepCopy()
 	change(want)
-	if patch := targetChanges(have, want); patch != nil {
-		// If the Bundle has changed meanwhile, the indexes are wrong.
-		if err := s.patch(ctx, want, patch); !apierrors.IsInvalid(err) {
-			return client.IgnoreNotFound(err)
-		}
+	if equality.Semantic.DeepEqual(have, want) {
+		return nil
 	}
-	return client.IgnoreNotFound(s.Change(ctx, have, want))
+	whole := client.MergeFrom(have)
+	patch := cmp.Or(targetChanges(have, want), whole)
+	err := s.patch(ctx, want, patch)
+	if apierrors.IsInvalid(err) && patch != whole { // The Bundle has changed meanwhile, and the indexes are wrong.
+		err = s.patch(ctx, want, whole)
+	}
+	if err == nil {
+		s.paced.Set(client.ObjectKeyFromObject(have), s.clock.Now().Add(bundlePace), bundlePace)
+	}
+	return client.IgnoreNotFound(err)
 }

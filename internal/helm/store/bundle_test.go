@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -65,6 +67,41 @@ func TestTargetChanges(t *testing.T) {
 	wanted := there.DeepCopy()
 	if wanted.Spec.Paused = true; targetChanges(there, wanted) != nil || targetChanges(there, there) != nil {
 		t.Error("a patch of targets although none, or more, has changed")
+	}
+}
+
+// After a change, a Bundle is not changed again for a while; after none, and after one that has failed, it may be at once.
+func TestPaceOfBundles(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := &fleetv1.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "hcp-web"}}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(have).Build()
+	now := testclock.NewFakeClock(time.Now())
+	s, key := New(c, c, "muster", now), client.ObjectKeyFromObject(have)
+	if err := c.Get(t.Context(), key, have); err != nil {
+		t.Fatal(err)
+	}
+	update := func(its *fleetv1.Bundle, paused bool) error {
+		return s.UpdateBundle(t.Context(), its, func(its *fleetv1.Bundle) { its.Spec.Paused = paused })
+	}
+	if err := update(have, false); err != nil || s.UntilBundle(key) != 0 {
+		t.Errorf("unchanged, it waits for %s (%v)", s.UntilBundle(key), err)
+	}
+	gone := have.DeepCopy()
+	gone.Name = "hcp-gone"
+	if err := errors.Join(update(gone, true), update(have, true)); err != nil {
+		t.Fatal(err)
+	}
+	if left := s.UntilBundle(client.ObjectKeyFromObject(gone)); left != 0 {
+		t.Errorf("without a Bundle, it waits for %s", left)
+	}
+	for _, want := range []time.Duration{bundlePace, bundlePace / 2, 0} {
+		if left := s.UntilBundle(key); left != want {
+			t.Errorf("it waits for %s, want %s", left, want)
+		}
+		now.Step(bundlePace / 2)
 	}
 }
 

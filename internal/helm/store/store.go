@@ -45,6 +45,9 @@ type Store struct {
 	secrets *cache.Expiring
 	// checkIns maps the key of each Fleet Cluster to the time of its agent's last check-in, for LastSeenInterval.
 	checkIns *cache.Expiring
+	// paced maps the key of each Bundle that was changed less than bundlePace ago to the end of that time.
+	paced *cache.Expiring
+	clock clock.Clock
 
 	mu sync.Mutex
 	// key is the key of digests.
@@ -53,7 +56,7 @@ type Store struct {
 
 // New returns a Store. Namespace is the program's own.
 func New(c client.Client, live client.Reader, namespace string, clock clock.Clock) *Store {
-	return &Store{Client: c, Live: live, namespace: namespace, secrets: cache.NewExpiringWithClock(clock), checkIns: cache.NewExpiringWithClock(clock)}
+	return &Store{Client: c, Live: live, namespace: namespace, secrets: cache.NewExpiringWithClock(clock), checkIns: cache.NewExpiringWithClock(clock), paced: cache.NewExpiringWithClock(clock), clock: clock}
 }
 
 // TakenError says that an object of another owner has the name that Muster needs.
