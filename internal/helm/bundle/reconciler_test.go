@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -461,18 +463,22 @@ func TestOtherRepository(t *testing.T) {
 func TestPaced(t *testing.T) {
 	of := proxyOf("team", "web")
 	have := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
-	r, key := reconciler(t, have), client.ObjectKeyFromObject(have)
+	r, key, now := reconciler(t, have), client.ObjectKeyFromObject(have), testclock.NewFakeClock(time.Now())
+	r.Store, r.Failures = store.New(r.Client, r.Live, "muster", now), &sync.Map{}
 	if err := r.Get(t.Context(), key, have); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.UpdateBundle(t.Context(), have, func(its *fleetv1.Bundle) { its.Spec.Paused = true }); err != nil {
 		t.Fatal(err)
 	}
-	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
-	if err != nil || result.RequeueAfter <= 0 {
-		t.Errorf("it is reconciled again after %s (%v)", result.RequeueAfter, err)
-	}
-	if err := r.Get(t.Context(), key, have); err != nil {
-		t.Errorf("without a HelmChartProxy, it is removed at once: %v", err)
+	for _, isPaced := range []bool{true, false} { // It has no HelmChartProxy and no targets.
+		result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+		if err != nil || (result.RequeueAfter > 0) != isPaced {
+			t.Errorf("paced: %t; it is reconciled again after %s (%v)", isPaced, result.RequeueAfter, err)
+		}
+		if err := r.Get(t.Context(), key, have); apierrors.IsNotFound(err) == isPaced {
+			t.Errorf("paced: %t; its read answers %v", isPaced, err)
+		}
+		now.Step(result.RequeueAfter)
 	}
 }

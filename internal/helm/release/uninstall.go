@@ -52,7 +52,9 @@ func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 	}
 	// In another namespace, only the Bundle proves that the values are those of this HelmChartProxy.
 	isProven := s.bundle != nil || s.release.Spec.ClusterRef.Namespace == s.release.Namespace
-	if !s.isTarget() && isProven { // Otherwise its values are deleted with the Bundle.
+	// The Bundle may not have dropped the target of a Fleet Cluster that is gone yet. Otherwise, values of a target are deleted
+	// with the Bundle.
+	if (fleet == nil || !s.isTarget()) && isProven {
 		err := r.RemoveAllValues(ctx, client.ObjectKeyFromObject(s.proxy), s.release.Spec.ClusterRef.Namespace, s.record.FleetCluster, s.record.Secret || s.record.Stale)
 		if err != nil {
 			return err

@@ -442,6 +442,20 @@ func (w *world) uninstallFrom(t *testing.T, s *scope) (*corev1.Secret, error) {
 	return secret, err
 }
 
+// The values of a Cluster that is gone are removed before its Bundle drops the target: the Bundle lives on with others.
+func TestGoneBeforeItsTarget(t *testing.T) {
+	w, s := newWorld(t, &renderer{}), scopeOf(t, "")
+	s.bundle.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: "one"}, {ClusterName: "two"}}
+	s.record.Secret = true
+	s.release.DeletionTimestamp = &metav1.Time{Time: w.clock.Now()}
+	if !s.isTarget() {
+		t.Fatal("the release is no target")
+	}
+	if secret, err := w.uninstallFrom(t, s); err != nil || len(secret.Data) > 0 {
+		t.Errorf("the Secret has %d keys (%v)", len(secret.Data), err)
+	}
+}
+
 // A Cluster that was moved keeps its values, although the cache does not show yet that its Fleet Cluster was released.
 func TestReleasedUnseen(t *testing.T) {
 	for left, annotations := range []map[string]string{nil, {stamp.ReleasedAnnotation: "true"}} {
