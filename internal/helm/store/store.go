@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -39,8 +38,7 @@ type Store struct {
 	client.Client
 	// Live reads past the cache.
 	Live client.Reader
-	// namespace is the program's own.
-	namespace string
+	keyed
 	// secrets maps the key of each Secret to the digest of the last write, for SecretInterval.
 	secrets *cache.Expiring
 	// checkIns maps the key of each Fleet Cluster to the time of its agent's last check-in, for LastSeenInterval.
@@ -48,15 +46,11 @@ type Store struct {
 	// paced maps the key of each Bundle that was changed less than bundlePace ago to the end of that time.
 	paced *cache.Expiring
 	clock clock.Clock
-
-	mu sync.Mutex
-	// key is the key of digests.
-	key []byte
 }
 
 // New returns a Store. Namespace is the program's own.
 func New(c client.Client, live client.Reader, namespace string, clock clock.Clock) *Store {
-	return &Store{Client: c, Live: live, namespace: namespace, secrets: cache.NewExpiringWithClock(clock), checkIns: cache.NewExpiringWithClock(clock), paced: cache.NewExpiringWithClock(clock), clock: clock}
+	return &Store{Client: c, Live: live, keyed: keyed{client: c, live: live, namespace: namespace}, secrets: cache.NewExpiringWithClock(clock), checkIns: cache.NewExpiringWithClock(clock), paced: cache.NewExpiringWithClock(clock), clock: clock}
 }
 
 // TakenError says that an object of another owner has the name that Muster needs.

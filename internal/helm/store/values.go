@@ -2,11 +2,7 @@ package store
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -22,18 +18,11 @@ import (
 
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/kube"
-	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // Outside its own namespace the program may only create and update Secrets: the API server answers a get, a patch
 // and a delete with the contents of a Secret, before it evaluates a policy, or without one. So it writes its
 // Secrets whole, without reading them. It empties unused Secrets, and the garbage collector deletes them.
-
-const (
-	// digestKeyName is the Secret with the key for digests, in the program's own namespace.
-	digestKeyName                   = "muster-helm-digest-key"
-	digestKeyType corev1.SecretType = stamp.Domain + "/digest-key"
-)
 
 // SecretInterval is how often a Secret is written again: a user may have changed or deleted it, without an event.
 const SecretInterval = 10 * time.Minute
@@ -166,45 +155,4 @@ func (s *Store) RemoveSecret(ctx context.Context, proxy, key plan.Key, of corev1
 	}
 	ctrl.LoggerFrom(ctx).Info("Emptied, for the garbage collector", "object", describe(secret))
 	return nil
-}
-
-// Digest returns the digest of values, with a key: people who may not read Secrets read annotations, and
-// could guess a short password from a plain digest.
-func (s *Store) Digest(ctx context.Context, values any) (string, error) {
-	key, err := s.loadKey(ctx)
-	if err != nil {
-		return "", err
-	}
-	data, err := json.Marshal(values)
-	if err != nil {
-		return "", err
-	}
-	digest := hmac.New(sha256.New, key)
-	digest.Write(data)
-	return hex.EncodeToString(digest.Sum(nil)[:16]), nil
-}
-
-// loadKey reads the key of digests, or makes one. Without the key, all values count as changed once.
-func (s *Store) loadKey(ctx context.Context) ([]byte, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.key != nil {
-		return s.key, nil
-	}
-	secret := &corev1.Secret{}
-	err := s.Live.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: digestKeyName}, secret)
-	if apierrors.IsNotFound(err) {
-		key := make([]byte, sha256.Size)
-		_, _ = rand.Read(key) // rand.Read never fails.
-		secret = &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: digestKeyName, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}},
-			Type:       digestKeyType, Data: map[string][]byte{"key": key},
-		}
-		err = s.Create(ctx, secret, client.FieldOwner(FieldManager))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading Secret %s/%s: %w", s.namespace, digestKeyName, err)
-	}
-	s.key = secret.Data["key"]
-	return s.key, nil
 }
