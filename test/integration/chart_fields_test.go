@@ -349,6 +349,11 @@ func TestPatchesOfListsThatHaveChanged(t *testing.T) {
 	g.Expect(set(read(), "a")).To(Succeed())
 	g.Expect(set(before, "a", "b")).To(Succeed()) // An index does not exist any more: the whole list is sent.
 	g.Expect(read().Status.MatchingClusters).To(Equal(matching("a", "b")))
+	want := before.DeepCopy()
+	want.Status.ObservedGeneration = 7
+	g.Expect(writes.SetStatus(ctx, before, want)).To(Succeed()) // The list is not sent.
+	g.Expect(read().Status.MatchingClusters).To(Equal(matching("a", "b")))
+	g.Expect(read().Status.ObservedGeneration).To(Equal(int64(7)))
 
 	targets := func(names ...string) (all []fleetv1.BundleTarget) {
 		for _, name := range names {

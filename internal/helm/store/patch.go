@@ -99,17 +99,21 @@ func (s *Store) SetStatus(ctx context.Context, have, want *addonsv1.HelmChartPro
 	return s.send(want, client.MergeFrom(have), send)
 }
 
-// statusChanges returns a JSON patch if a few of many matching Clusters differ.
+// statusChanges returns a JSON patch if at most a few of the matching Clusters differ: a merge patch is computed from both
+// objects with all of them.
 func statusChanges(have, want *addonsv1.HelmChartProxy) client.Patch {
 	was, is := have.Status, want.Status
 	changes := listChanges("/status/matchingClusters", was.MatchingClusters, is.MatchingClusters, func(a, b corev1.ObjectReference) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	if len(was.MatchingClusters) == 0 || len(is.MatchingClusters) == 0 || len(changes) == 0 || len(changes) > mostChanges {
+	if len(was.MatchingClusters) == 0 || len(is.MatchingClusters) == 0 || len(changes) > mostChanges {
 		return nil
+	}
+	if len(changes) > 0 { // The indexes are right in this version.
+		changes = append([]operation{{Op: "add", Path: "/metadata/resourceVersion", Value: have.ResourceVersion}}, changes...)
 	}
 	changes = append(changes, fieldChange("/status/conditions", was.Conditions, is.Conditions)...)
 	changes = append(changes, fieldChange("/status/observedGeneration", was.ObservedGeneration, is.ObservedGeneration)...)
 	changes = append(changes, fieldChange("/status/rollout", was.Rollout, is.Rollout)...)
-	return jsonPatch(append([]operation{{Op: "add", Path: "/metadata/resourceVersion", Value: have.ResourceVersion}}, changes...))
+	return jsonPatch(changes)
 }
