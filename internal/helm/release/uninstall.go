@@ -47,13 +47,14 @@ func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 	if isWaiting, err := r.empty(ctx, s); isWaiting || err != nil {
 		return err
 	}
-	if fleet != nil && r.isInstalled(s) {
+	// While a target of the Bundle names values that do not exist, Fleet stops at it if its Fleet Cluster comes back.
+	if (fleet != nil || s.isTarget()) && r.isInstalled(s) {
 		return nil
 	}
 	// In another namespace, only the Bundle proves that the values are those of this HelmChartProxy.
 	isProven := s.bundle != nil || s.release.Spec.ClusterRef.Namespace == s.release.Namespace
-	// The Bundle may not have dropped the target of a Fleet Cluster that is gone yet. Otherwise, values of a target are deleted
-	// with the Bundle.
+	// The Bundle could not drop the target of a Fleet Cluster that is gone. Otherwise, values of a target are deleted with the
+	// Bundle.
 	if (fleet == nil || !s.isTarget()) && isProven {
 		err := r.RemoveAllValues(ctx, client.ObjectKeyFromObject(s.proxy), s.release.Spec.ClusterRef.Namespace, s.record.FleetCluster, s.record.Secret || s.record.Stale)
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	testclock "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -442,17 +443,26 @@ func (w *world) uninstallFrom(t *testing.T, s *scope) (*corev1.Secret, error) {
 	return secret, err
 }
 
-// The values of a Cluster that is gone are removed before its Bundle drops the target: the Bundle lives on with others.
+// The values of a Cluster that is gone stay until its Bundle drops the target, within limits. Then they are removed: the
+// Bundle lives on with others.
 func TestGoneBeforeItsTarget(t *testing.T) {
-	w, s := newWorld(t, &renderer{}), scopeOf(t, "")
-	s.bundle.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: "one"}, {ClusterName: "two"}}
-	s.record.Secret = true
-	s.release.DeletionTimestamp = &metav1.Time{Time: w.clock.Now()}
-	if !s.isTarget() {
-		t.Fatal("the release is no target")
-	}
-	if secret, err := w.uninstallFrom(t, s); err != nil || len(secret.Data) > 0 {
-		t.Errorf("the Secret has %d keys (%v)", len(secret.Data), err)
+	for _, test := range []struct {
+		isTarget bool
+		age      time.Duration
+		left     int
+	}{{true, 0, 1}, {false, 0, 0}, {true, uninstallPatience, 0}} {
+		w, s := newWorld(t, &renderer{}), scopeOf(t, "")
+		w.Recorder = events.NewFakeRecorder(1)
+		s.bundle.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: "two"}}
+		if test.isTarget {
+			s.bundle.Spec.Targets = append(s.bundle.Spec.Targets, fleetv1.BundleTarget{ClusterName: "one"})
+		}
+		s.record.Secret = true
+		s.release.DeletionTimestamp = &metav1.Time{Time: w.clock.Now().Add(-test.age)}
+		secret, err := w.uninstallFrom(t, s)
+		if err != nil || len(secret.Data) != test.left || (s.again > 0) != (test.left > 0) {
+			t.Errorf("target: %t, age %s: the Secret has %d keys, and the next look is after %s (%v)", test.isTarget, test.age, len(secret.Data), s.again, err)
+		}
 	}
 }
 

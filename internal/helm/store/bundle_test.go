@@ -155,7 +155,7 @@ func TestStatusChanges(t *testing.T) {
 		"one for another":           {status(1, false, 7), status(1, false, 4999)},
 		"one more, and the rest":    {status(1, false, 2000), status(2, true)},
 		"one less, without rollout": {status(1, true), status(2, false, 2000)},
-		"the rest":                  {status(1, false), status(2, true)},
+		"the rest":                  {status(1, true), status(2, true)},
 	} {
 		changes := statusChanges(c.have, c.want)
 		if changes == nil {
@@ -170,8 +170,8 @@ func TestStatusChanges(t *testing.T) {
 	}
 	few := status(1, false)
 	few.Status.MatchingClusters = few.Status.MatchingClusters[:1]
-	if statusChanges(few, status(1, false)) != nil {
-		t.Error("a JSON patch although nearly all Clusters are new")
+	if statusChanges(few, status(1, false)) != nil || statusChanges(status(1, false), status(2, true)) != nil {
+		t.Error("a JSON patch although nearly all Clusters are new, or only the rollout has changed")
 	}
 }
 

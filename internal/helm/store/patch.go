@@ -109,8 +109,11 @@ func statusChanges(have, want *addonsv1.HelmChartProxy) client.Patch {
 	if len(was.MatchingClusters) == 0 || len(is.MatchingClusters) == 0 || len(changes) > mostChanges {
 		return nil
 	}
-	if len(changes) > 0 { // The indexes are right in this version.
+	switch {
+	case len(changes) > 0: // The indexes are right in this version.
 		changes = append([]operation{{Op: "add", Path: "/metadata/resourceVersion", Value: have.ResourceVersion}}, changes...)
+	case !equality.Semantic.DeepEqual(was.Rollout, is.Rollout): // A merge patch keeps what a later version completed.
+		return nil
 	}
 	changes = append(changes, fieldChange("/status/conditions", was.Conditions, is.Conditions)...)
 	changes = append(changes, fieldChange("/status/observedGeneration", was.ObservedGeneration, is.ObservedGeneration)...)
