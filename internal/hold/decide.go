@@ -77,7 +77,7 @@ type Decision struct {
 	Again time.Duration
 }
 
-// Decide decides about a Cluster. The error is that of Progress.
+// Decide decides about a Cluster. It returns the error of Progress.
 func Decide(s State) (Decision, error) {
 	bound, _ := Bound(s.Annotations)
 	annotation, has := s.Annotations[stamp.HookAnnotation]

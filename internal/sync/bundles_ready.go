@@ -37,7 +37,7 @@ func (m bundlesReady) of(s *scope, result outcome) outcome {
 }
 
 // untilStale returns how long the agent of a Fleet Cluster may stay silent from now on; zero if the
-// agent is stale, or has not checked in yet.
+// agent is stale or never checked in.
 func (m bundlesReady) untilStale(live *fleetv1.Cluster) time.Duration {
 	if live.Status.Agent.LastSeen.IsZero() {
 		return 0

@@ -49,8 +49,8 @@ const (
 )
 
 // holdReconciler ends the holds that the webhook puts on Clusters whose version changes. It says on each
-// Cluster that asks for holds how the last one went. It reads the add-ons past the cache, and only those of
-// Clusters that are held now.
+// Cluster that asks for holds how the last one went. It reads add-ons past the cache, and only for Clusters
+// that are held now.
 type holdReconciler struct {
 	client.Client
 	live        client.Reader // past the cache
@@ -63,7 +63,7 @@ type holdReconciler struct {
 	addOns      addOnReader
 
 	mu sync.Mutex
-	// held has what was seen of each Cluster that is held.
+	// held maps each held Cluster to its last observed state.
 	held map[types.NamespacedName]*heldCluster
 }
 
@@ -266,7 +266,7 @@ func (r *holdReconciler) controlPlaneVersion(ctx context.Context, cluster *clust
 	return version
 }
 
-// progress reads how far the add-ons of a held Cluster are. It reads no more than is needed to know that
+// progress reads how far the add-ons of a held Cluster are. It stops reading when
 // one of them is not ready.
 func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (hold.Progress, error) {
 	its := r.enter(client.ObjectKeyFromObject(cluster))

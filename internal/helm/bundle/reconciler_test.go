@@ -411,8 +411,8 @@ func TestValuesOfAnotherBundle(t *testing.T) {
 	}
 }
 
-// The credentials of an earlier repository are removed even if the program is killed in between, and those of the
-// new one exist before a Bundle names them.
+// The program removes the credentials of an earlier repository even if it was killed in between, and writes the new
+// credentials before a Bundle names them.
 func TestOtherRepository(t *testing.T) {
 	of, cluster := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
 	of.Spec.Credentials = &addonsv1.Credentials{}

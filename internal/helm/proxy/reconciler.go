@@ -130,8 +130,8 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	return ctrl.Result{RequeueAfter: again}, cmp.Or(r.report(ctx, before, now), failed)
 }
 
-// unseen returns how many releases still report about earlier inputs. After a restart, what is Ready stays so unless
-// it has changed.
+// unseen returns how many releases still report about earlier inputs. After a restart, a HelmChartProxy stays Ready
+// unless its inputs have changed.
 func (r *Reconciler) unseen(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now state) (count int) {
 	isReady := meta.IsStatusConditionTrue(proxy.Status.Conditions, addonsv1.ReadyCondition) && proxy.Status.ObservedGeneration == proxy.Generation
 	if isReady && !r.Inputs.HasChanged(client.ObjectKeyFromObject(proxy)) {

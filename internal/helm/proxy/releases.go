@@ -56,7 +56,6 @@ func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartP
 		release := there[key]
 		delete(there, key)
 		if release == nil || !release.DeletionTimestamp.IsZero() || !IsOutdated(proxy, release) {
-			var err error
 			release, err = r.putRelease(ctx, proxy, in, key, release, counts)
 			fail(key, err)
 		} else if lacking() == nil {

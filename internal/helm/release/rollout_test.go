@@ -341,8 +341,8 @@ func TestCompletedStateIsNoted(t *testing.T) {
 	}
 }
 
-// A release that joins while the HelmChartProxy asks for something else than what was last completed goes back with the
-// others. One that joins otherwise does not: other values are a change like any other for it.
+// A release that joins while the HelmChartProxy has another spec than at the last completed rollout goes back with the
+// others. A release that joins at another time does not: for it, other values are a change like any other.
 func TestJoinsAhead(t *testing.T) {
 	asks := func(version string) func(*scope) {
 		return func(s *scope) {

@@ -51,7 +51,7 @@ func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 	if (fleet != nil || s.isTarget()) && r.isInstalled(s) {
 		return nil
 	}
-	// In another namespace, only the Bundle proves that the values are those of this HelmChartProxy.
+	// In another namespace, only the Bundle proves that the values belong to this HelmChartProxy.
 	isProven := s.bundle != nil || s.release.Spec.ClusterRef.Namespace == s.release.Namespace
 	// The Bundle could not drop the target of a Fleet Cluster that is gone. Otherwise, values of a target are deleted with the
 	// Bundle.

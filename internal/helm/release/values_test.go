@@ -329,7 +329,7 @@ func TestRemovedValues(t *testing.T) {
 	}
 }
 
-// Until the agent has deployed other values, its messages may contain those that were in a Secret.
+// Until the agent has deployed other values, its messages may contain values from a Secret.
 func TestValuesOfASecretStayUnsaid(t *testing.T) {
 	w := newWorld(t, &renderer{gives: "a: b"})
 	first := w.write(t, plan.Record{FleetCluster: "one", Installed: true}, ofCluster, secretOf("a: sesame"))

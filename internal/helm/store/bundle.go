@@ -1,13 +1,11 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/helm/plan"
@@ -41,12 +39,7 @@ func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change f
 	if equality.Semantic.DeepEqual(have, want) {
 		return nil
 	}
-	whole := client.MergeFrom(have)
-	patch := cmp.Or(targetChanges(have, want), whole)
-	err := s.patch(ctx, want, patch)
-	if apierrors.IsInvalid(err) && patch != whole { // The Bundle has changed meanwhile, and the indexes are wrong.
-		err = s.patch(ctx, want, whole)
-	}
+	err := s.patch(ctx, want, targetChanges(have, want), client.MergeFrom(have))
 	if err == nil {
 		s.paced.Set(client.ObjectKeyFromObject(have), s.clock.Now().Add(bundlePace), bundlePace)
 	}

@@ -9,7 +9,6 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -87,16 +86,10 @@ func targetChanges(have, want *fleetv1.Bundle) client.Patch {
 
 // SetStatus writes the status of a HelmChartProxy. It returns a conflict if the matching Clusters may have changed meanwhile.
 func (s *Store) SetStatus(ctx context.Context, have, want *addonsv1.HelmChartProxy) error {
-	send := func(answer client.Object, patch client.Patch) error {
+	// If an index is wrong, the API server does not get to the conflict.
+	return s.send(want, func(answer client.Object, patch client.Patch) error {
 		return s.Status().Patch(ctx, answer, patch, client.FieldOwner(FieldManager))
-	}
-	if patch := statusChanges(have, want); patch != nil {
-		// If an index is wrong, the API server does not get to the conflict.
-		if err := s.send(want, patch, send); !apierrors.IsInvalid(err) {
-			return err
-		}
-	}
-	return s.send(want, client.MergeFrom(have), send)
+	}, statusChanges(have, want), client.MergeFrom(have))
 }
 
 // statusChanges returns a JSON patch if at most a few of the matching Clusters differ: a merge patch is computed from both

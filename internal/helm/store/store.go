@@ -50,7 +50,10 @@ type Store struct {
 
 // New returns a Store. Namespace is the program's own.
 func New(c client.Client, live client.Reader, namespace string, clock clock.Clock) *Store {
-	return &Store{Client: c, Live: live, keyed: keyed{client: c, live: live, namespace: namespace}, secrets: cache.NewExpiringWithClock(clock), checkIns: cache.NewExpiringWithClock(clock), paced: cache.NewExpiringWithClock(clock), clock: clock}
+	return &Store{
+		Client: c, Live: live, keyed: keyed{client: c, live: live, namespace: namespace}, clock: clock,
+		secrets: cache.NewExpiringWithClock(clock), checkIns: cache.NewExpiringWithClock(clock), paced: cache.NewExpiringWithClock(clock),
+	}
 }
 
 // TakenError says that an object of another owner has the name that Muster needs.
@@ -130,10 +133,11 @@ func (s *Store) Change(ctx context.Context, have, want client.Object, options ..
 	return s.patch(ctx, want, client.MergeFromWithOptions(have, options...))
 }
 
-func (s *Store) patch(ctx context.Context, object client.Object, patch client.Patch) error {
-	err := s.send(object, patch, func(answer client.Object, patch client.Patch) error {
+// patch sends the first patch of an object that is not nil, as send does.
+func (s *Store) patch(ctx context.Context, object client.Object, patches ...client.Patch) error {
+	err := s.send(object, func(answer client.Object, patch client.Patch) error {
 		return s.Patch(ctx, answer, patch, client.FieldOwner(FieldManager))
-	})
+	}, patches...)
 	if err != nil {
 		return fmt.Errorf("changing %s: %w", describe(object), err)
 	}
@@ -141,25 +145,33 @@ func (s *Store) patch(ctx context.Context, object client.Object, patch client.Pa
 	return nil
 }
 
-// send sends a patch of an object, and sets the version and generation that result. It asks for no more of the answer:
-// the API server would send the whole object, such as a Bundle with its chart.
-func (s *Store) send(object client.Object, patch client.Patch, by func(answer client.Object, patch client.Patch) error) error {
+// send sends the first patch of an object that is not nil, and the next one if the API server finds it invalid: the object
+// has changed meanwhile, and an index in a list is wrong. It sets the version and generation that result, and asks for no
+// more of the answer: the API server would send the whole object, such as a Bundle with its chart.
+func (s *Store) send(object client.Object, by func(answer client.Object, patch client.Patch) error, patches ...client.Patch) error {
 	kind, err := s.GroupVersionKindFor(object)
 	if err != nil {
 		return err
 	}
-	data, err := patch.Data(object)
-	if err != nil {
-		return err
+	for _, patch := range patches {
+		if patch == nil {
+			continue
+		}
+		var data []byte
+		if data, err = patch.Data(object); err != nil {
+			return err
+		}
+		answer := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: object.GetNamespace(), Name: object.GetName()}}
+		answer.SetGroupVersionKind(kind)
+		if err = by(answer, client.RawPatch(patch.Type(), data)); err == nil {
+			object.SetResourceVersion(answer.ResourceVersion)
+			object.SetGeneration(answer.Generation)
+		}
+		if !apierrors.IsInvalid(err) {
+			break
+		}
 	}
-	answer := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: object.GetNamespace(), Name: object.GetName()}}
-	answer.SetGroupVersionKind(kind)
-	if err := by(answer, client.RawPatch(patch.Type(), data)); err != nil {
-		return err
-	}
-	object.SetResourceVersion(answer.ResourceVersion)
-	object.SetGeneration(answer.Generation)
-	return nil
+	return err
 }
 
 // RemoveFinalizers removes finalizers, unless the object has changed meanwhile.

@@ -27,8 +27,8 @@ import (
 // SecretInterval is how often a Secret is written again: a user may have changed or deleted it, without an event.
 const SecretInterval = 10 * time.Minute
 
-// PutValues writes an object with values or credentials, a ConfigMap or a Secret. Because it may not read Secrets, it
-// compares them with those that it wrote last.
+// PutValues writes an object with values or credentials, a ConfigMap or a Secret. It may not read
+// Secrets, so it compares a Secret with its last write.
 func (s *Store) PutValues(ctx context.Context, want client.Object) error {
 	if secret, ok := want.(*corev1.Secret); ok {
 		return s.putSecret(ctx, secret)
