@@ -63,7 +63,7 @@ type holdReconciler struct {
 	addOns      addOnReader
 
 	mu sync.Mutex
-	// held maps each held Cluster to its last observed state.
+	// held maps each held Cluster to its observed state.
 	held map[types.NamespacedName]*heldCluster
 }
 
@@ -266,8 +266,8 @@ func (r *holdReconciler) controlPlaneVersion(ctx context.Context, cluster *clust
 	return version
 }
 
-// progress reads how far the add-ons of a held Cluster are. It stops reading when
-// one of them is not ready.
+// progress reads how far the add-ons of a held Cluster are. It reads no
+// HelmReleaseProxies while a Bundle is not ready.
 func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (hold.Progress, error) {
 	its := r.enter(client.ObjectKeyFromObject(cluster))
 	began := r.now()

@@ -53,7 +53,7 @@ func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 	}
 	// In another namespace, only the Bundle proves that the values belong to this HelmChartProxy.
 	isProven := s.bundle != nil || s.release.Spec.ClusterRef.Namespace == s.release.Namespace
-	// The Bundle could not drop the target of a Fleet Cluster that is gone. Otherwise, values of a target are deleted with the
+	// The Bundle has not dropped the target of a Fleet Cluster that is gone. Otherwise, values of a target are deleted with the
 	// Bundle.
 	if (fleet == nil || !s.isTarget()) && isProven {
 		err := r.RemoveAllValues(ctx, client.ObjectKeyFromObject(s.proxy), s.release.Spec.ClusterRef.Namespace, s.record.FleetCluster, s.record.Secret || s.record.Stale)

@@ -92,8 +92,8 @@ func (s *Store) SetStatus(ctx context.Context, have, want *addonsv1.HelmChartPro
 	}, statusChanges(have, want), client.MergeFrom(have))
 }
 
-// statusChanges returns a JSON patch if at most a few of the matching Clusters differ: a merge patch is computed from both
-// objects with all of them.
+// statusChanges returns a JSON patch if at most a few of the matching Clusters differ, unless the list is the same and the
+// rollout is not: a merge patch is computed from both objects with all Clusters.
 func statusChanges(have, want *addonsv1.HelmChartProxy) client.Patch {
 	was, is := have.Status, want.Status
 	changes := listChanges("/status/matchingClusters", was.MatchingClusters, is.MatchingClusters, func(a, b corev1.ObjectReference) int {
