@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -42,7 +43,12 @@ func nameTaken(ctx context.Context, others inventory, in settings.Settings, name
 			return "", failed
 		}
 		if relation == stamp.Foreign && fleetCluster.Labels[stamp.RancherClusterLabel] == "" { // The Fleet Cluster is Rancher's.
-			return fmt.Sprintf("%s; or %s", why, instead), nil
+			if strings.Contains(why, stamp.AdoptAnnotation) {
+				why += "; or"
+			} else {
+				why += ";"
+			}
+			return why + " " + instead, nil
 		}
 	}
 	pinned, err := others.pinnedTo(ctx, namespace, name)

@@ -150,6 +150,9 @@ func TestClusterValidator(t *testing.T) {
 		"owned by another": {others: fleetClusterBeing(func(o *object) {
 			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "pr.od", UID: "1"}}
 		}), request: create(plain), refused: `Fleet Cluster "prod" belongs to Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
+		"owned by another, which lives": {others: &others{pinned: []object{func() object { o := pinnedCluster("pr.od", ""); o.UID = "1"; return o }()}, fleetClusters: []object{made("prod", func(o *object) {
+			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "pr.od", UID: "1"}}
+		})}}, request: create(pinned), refused: `Fleet Cluster "prod" belongs to Cluster "pr.od", which exists; name this Cluster differently`},
 		"Rancher has made it":                          {others: fleetClusterBeing(func(o *object) { o.Labels = map[string]string{"management.cattle.io/cluster-name": "c-m-1"} }), request: create(plain)},
 		"pinned by another":                            {others: &others{pinned: []object{pinnedCluster("pr.od", "prod")}}, request: create(plain), refused: `Cluster "pr.od" of this namespace has the Fleet Cluster "prod", which would be this Cluster's as well; name this Cluster differently`},
 		"pinned by another that is being deleted":      {others: &others{pinned: []object{func() object { o := pinnedCluster("pr.od", "prod"); going(&o); return o }()}}, request: create(plain)},

@@ -184,20 +184,19 @@ func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid
 		return Own, ""
 	}
 
+	owner := livingOwner(fleetCluster, origin, cluster.GetName(), lives)
+	isAnothers := origin.Name != "" && origin.Name != cluster.GetName()
 	handOver := fmt.Sprintf("; delete it, or annotate it %s=true to hand it over", AdoptAnnotation)
-	if isHandedOver(fleetCluster) {
-		if owner := livingOwner(fleetCluster, origin, cluster.GetName(), lives); owner != "" {
-			return Foreign, fmt.Sprintf("Fleet Cluster %q belongs to Cluster %q, which exists; delete that Cluster first, or remove it from Fleet", fleetCluster.GetName(), owner)
-		}
-		return HandedOver, ""
-	}
 	switch {
-	case origin.Name != "" && origin.Name != cluster.GetName():
+	case owner != "" && (isAnothers || isHandedOver(fleetCluster) || origin.UID != "" && lives("", origin.UID)):
+		// To delete it would uninstall what is on that Cluster, and it cannot be handed over.
+		return Foreign, fmt.Sprintf("Fleet Cluster %q belongs to Cluster %q, which exists", fleetCluster.GetName(), owner)
+	case isHandedOver(fleetCluster):
+		return HandedOver, ""
+	case isAnothers:
 		return Foreign, fmt.Sprintf("Fleet Cluster %q belongs to Cluster %q%s", fleetCluster.GetName(), origin.Name, handOver)
 	case !IsOurs(fleetCluster):
 		return Foreign, fmt.Sprintf("Fleet Cluster %q was created by someone else%s", fleetCluster.GetName(), handOver)
-	case origin.UID != "" && lives("", origin.UID):
-		return Foreign, fmt.Sprintf("Fleet Cluster %q has the UID of another Cluster, which exists%s", fleetCluster.GetName(), handOver)
 	case origin.Owned:
 		return EarlierCluster, ""
 	case origin.UID != "", isOlder(fleetCluster, cluster):
@@ -240,7 +239,8 @@ func preferredOwner(fleetCluster, cluster metav1.Object, lives func(string, type
 // Cluster belongs to; empty if there is none.
 func livingOwner(fleetCluster metav1.Object, origin Origin, self string, lives func(string, types.UID) bool) string {
 	for _, owner := range fleetCluster.GetOwnerReferences() {
-		if IsCluster(owner) && lives("", owner.UID) {
+		// The name may be forged, but who cannot find a Cluster by its UID alone finds it by both.
+		if IsCluster(owner) && (lives("", owner.UID) || lives(owner.Name, owner.UID)) {
 			return owner.Name
 		}
 	}

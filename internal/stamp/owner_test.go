@@ -108,6 +108,10 @@ func TestRelationOf(t *testing.T) {
 			if got != test.want || (why != "") != test.why {
 				t.Errorf("RelationOf = %v, %q, want %v", got, why, test.want)
 			}
+			// Who deletes the Fleet Cluster of a Cluster that exists uninstalls what is on that Cluster.
+			if exists := strings.Contains(why, "which exists"); exists == strings.Contains(why, AdoptAnnotation) && why != "" && got == Foreign && !strings.Contains(why, "owns it, too") {
+				t.Errorf("the advice is %q", why)
+			}
 		})
 	}
 }

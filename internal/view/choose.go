@@ -32,25 +32,25 @@ func (g *Graph) Choose(choice Choice) (*Graph, error) {
 			result.Roots = append(result.Roots, root)
 		}
 	}
-	if choice.Name != "" {
-		if len(result.Roots) == 0 && !(choice.Problems && g.has(choice.Name)) {
-			return nil, fmt.Errorf("no ClusterClass or Cluster %q found", Text(choice.Name))
+	if choice.Name == "" {
+		return result, nil
+	}
+	named := result
+	if choice.Problems { // What has no problems is counted, too.
+		var err error
+		if named, err = g.Choose(Choice{Name: choice.Name}); err != nil {
+			return nil, err
 		}
-		result.Counts = map[State]int{}
-		for _, root := range result.Roots {
-			for state, count := range root.Counts {
-				result.Counts[state] += count
-			}
+	} else if len(result.Roots) == 0 {
+		return nil, fmt.Errorf("no ClusterClass or Cluster %q found", Text(choice.Name))
+	}
+	result.Counts = map[State]int{}
+	for _, root := range named.Roots {
+		for state, count := range root.Counts {
+			result.Counts[state] += count
 		}
 	}
 	return result, nil
-}
-
-// has reports whether a ClusterClass or Cluster of this name exists, even if the choice leaves it out because it
-// has no problems.
-func (g *Graph) has(name string) bool {
-	_, err := g.Choose(Choice{Name: name})
-	return err == nil
 }
 
 // root returns the chosen part of a class, or nil.

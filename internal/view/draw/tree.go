@@ -62,11 +62,12 @@ func warningText(warning *view.Node) string {
 	return fmt.Sprintf("warning: Bundle %s%s: %s: %s\n  → %s\n", warning.Key(), source, warning.Reason, warning.Message, warning.Do)
 }
 
+// nothing is the text instead of a tree without rows. Without Clusters, notes say what could not be read.
 func nothing(graph *view.Graph) string {
-	if total := view.Total(graph.Counts); total > 0 {
-		return fmt.Sprintf("nothing to report: %s", Counts(graph.Counts))
+	if len(graph.Notes) > 0 && view.Total(graph.Counts) == 0 {
+		return "no Cluster was read"
 	}
-	return "there is no ClusterClass and no Cluster"
+	return "nothing to report: " + Counts(graph.Counts)
 }
 
 // Counts writes how many Clusters are in each state, worst first.
