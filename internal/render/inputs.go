@@ -3,7 +3,6 @@ package render
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,15 +49,11 @@ func sorted(objects []manifests.Object) (*inputs, error) {
 // add adds an object. Without a namespace it is in "default", as for kubectl.
 func (in *inputs) add(object *manifests.Object) error {
 	kind := object.GroupVersionKind()
-	if kind.Group == clusterv1.GroupVersion.Group && kind.Version != clusterv1.GroupVersion.Version &&
-		(kind.Kind == clusterv1.ClusterKind || kind.Kind == clusterv1.ClusterClassKind) {
-		return fmt.Errorf("is %s; convert it to %s first, for example by kubectl apply --dry-run=server -o yaml", object.APIVersion, clusterv1.GroupVersion)
-	}
 	namespace := cmp.Or(object.Namespace, metav1.NamespaceDefault)
 	switch kind.GroupKind() {
 	case clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind).GroupKind():
-		cluster := &clusterv1.Cluster{}
-		if err := json.UnmarshalCaseSensitivePreserveInts(object.Raw, cluster); err != nil {
+		cluster, err := readCluster(object)
+		if err != nil {
 			return err
 		}
 		cluster.Namespace = namespace
@@ -83,12 +78,12 @@ func (in *inputs) add(object *manifests.Object) error {
 	case corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind():
 		in.namespaces[object.Name] = object.Labels
 	default:
-		other := &unstructured.Unstructured{}
-		if err := json.UnmarshalCaseSensitivePreserveInts(object.Raw, &other.Object); err != nil {
+		fields, err := readOther(object)
+		if err != nil {
 			return err
 		}
-		other.SetNamespace(namespace)
-		in.others[reference{kind.Group, kind.Kind, types.NamespacedName{Namespace: namespace, Name: object.Name}}] = other.Object
+		(&unstructured.Unstructured{Object: fields}).SetNamespace(namespace)
+		in.others[reference{kind.Group, kind.Kind, types.NamespacedName{Namespace: namespace, Name: object.Name}}] = fields
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func TestRenderRefuses(t *testing.T) {
 		"a Cluster twice":                 {[]string{plain, plain}, "Cluster team/prod and Cluster team/prod would share Cluster team/prod"},
 		"a class twice":                   {[]string{class, class}, "ClusterClass standard and ClusterClass standard would share ClusterGroup classes/standard"},
 		"selectors that cannot be parsed": {[]string{configHead + `{cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`}, "spec.cluster.selector: "},
-		"v1beta1":                         {[]string{strings.Replace(plain, "v1beta2", "v1beta1", 1)}, "document 1, Cluster prod: is cluster.x-k8s.io/v1beta1; convert it"},
+		"v1alpha4":                        {[]string{strings.Replace(plain, "v1beta2", "v1alpha4", 1)}, "document 1, Cluster prod: is cluster.x-k8s.io/v1alpha4; Cluster API serves cluster.x-k8s.io/v1beta2 and cluster.x-k8s.io/v1beta1"},
 		"a second config":                 {[]string{configHead + `{}`, configHead + `{}`}, "document 2, FleetAddonConfig fleet-addon-config: is a second FleetAddonConfig"},
 		"an unknown field":                {[]string{configHead + `{cluster: {namming: {}}}`}, `unknown field "spec.cluster.namming"`},
 		"no Cluster":                      {[]string{class, plain + "spec: []"}, "document 2, Cluster prod: json: cannot unmarshal array"},
@@ -113,6 +113,59 @@ func TestRenderRefuses(t *testing.T) {
 				t.Errorf("the error is %v, want %q", err, test.want)
 			}
 		})
+	}
+}
+
+// Most public manifests are v1beta1. They give what the API server's conversion of them would give.
+func TestRenderV1Beta1(t *testing.T) {
+	const old, now = `
+apiVersion: cluster.x-k8s.io/v1beta1
+kind: Cluster
+metadata: {name: prod, namespace: team, labels: {env: prod}}
+spec:
+  clusterNetwork: {pods: {cidrBlocks: [192.168.0.0/16]}}
+  topology: {class: standard, classNamespace: classes, version: v1.33.0, variables: [{name: size, value: 3}]}
+  infrastructureRef: {apiVersion: infrastructure.cluster.x-k8s.io/v1beta1, kind: MetalCluster, name: infra}
+  controlPlaneRef: {apiVersion: controlplane.cluster.x-k8s.io/v1beta1, kind: KubeadmControlPlane, name: cp}
+`, `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Cluster
+metadata: {name: prod, namespace: team, labels: {env: prod}}
+spec:
+  clusterNetwork: {pods: {cidrBlocks: [192.168.0.0/16]}}
+  topology: {classRef: {name: standard, namespace: classes}, version: v1.33.0, variables: [{name: size, value: 3}]}
+  infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: MetalCluster, name: infra}
+  controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: KubeadmControlPlane, name: cp}
+`
+	const oldControlPlane, controlPlane = `
+apiVersion: controlplane.cluster.x-k8s.io/v1beta1
+kind: KubeadmControlPlane
+metadata: {name: cp, namespace: team}
+spec:
+  replicas: 3
+  version: v1.33.0
+  machineTemplate: {nodeDrainTimeout: 10s, infrastructureRef: {apiVersion: infrastructure.cluster.x-k8s.io/v1beta1, kind: MetalMachineTemplate, name: m}}
+  kubeadmConfigSpec: {clusterConfiguration: {apiServer: {extraArgs: {v: "4"}}}}
+`, `
+apiVersion: controlplane.cluster.x-k8s.io/v1beta2
+kind: KubeadmControlPlane
+metadata: {name: cp, namespace: team}
+spec:
+  replicas: 3
+  version: v1.33.0
+  machineTemplate:
+    spec: {deletion: {nodeDrainTimeoutSeconds: 10}, infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: MetalMachineTemplate, name: m}}
+  kubeadmConfigSpec: {clusterConfiguration: {apiServer: {extraArgs: [{name: v, value: "4"}]}}}
+`
+	const infrastructure = "apiVersion: infrastructure.cluster.x-k8s.io/v1beta1\nkind: MetalCluster\nmetadata: {name: infra, namespace: team}\nspec: {region: eu}\n"
+	oldClass := strings.Replace(class, "v1beta2", "v1beta1", 1)
+	_, gotNotes, got := render(t, oldClass, old, oldControlPlane, infrastructure)
+	_, wantNotes, want := render(t, class, now, controlPlane, infrastructure)
+	if diff := cmp.Diff(want.Objects, got.Objects); diff != "" {
+		t.Errorf("objects (-v1beta2 +v1beta1):\n%s", diff)
+	}
+	if diff := cmp.Diff(wantNotes, gotNotes); diff != "" || len(got.Objects) != 4 {
+		t.Errorf("%d objects; notes (-v1beta2 +v1beta1):\n%s", len(got.Objects), diff)
 	}
 }
 
