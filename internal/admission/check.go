@@ -73,6 +73,13 @@ func Check(ctx context.Context, rules Rules, objects []manifests.Object, problem
 func (c *checker) add(ctx context.Context, from *manifests.Object) error {
 	about := Finding{File: from.File, Kind: from.Kind, Namespace: cmp.Or(from.Namespace, metav1.NamespaceDefault), Name: cmp.Or(from.Name, from.GenerateName)}
 	key := types.NamespacedName{Namespace: about.Namespace, Name: from.Name}
+	if from.GroupVersionKind().Group == clusterKind.Group {
+		broken, err := c.rules(ctx, from.GroupVersionKind(), from.Raw)
+		if err != nil {
+			return err
+		}
+		c.findBroken(about, nil, broken)
+	}
 	switch from.GroupVersionKind().GroupKind() {
 	case addonsv1.GroupVersion.WithKind("FleetAddonConfig").GroupKind():
 		about.Namespace = ""

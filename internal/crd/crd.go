@@ -4,6 +4,7 @@ package crd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -23,6 +24,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	clusterv1beta1 "sigs.k8s.io/cluster-api/api/core/v1beta1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
@@ -78,14 +81,38 @@ func rulesOf(external *apiextensionsv1.JSONSchemaProps) (*rules, error) {
 	return &rules{structural, validator, cel.NewValidator(structural, true, celconfig.PerCallLimit)}, nil
 }
 
+// typed are the kinds of Cluster API of which unknown fields are found. Examples often have a field of one version
+// under the other.
+var typed = map[schema.GroupVersionKind]func() any{
+	clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind):           func() any { return &clusterv1.Cluster{} },
+	clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind):      func() any { return &clusterv1.ClusterClass{} },
+	clusterv1beta1.GroupVersion.WithKind(clusterv1.ClusterKind):      func() any { return &clusterv1beta1.Cluster{} },
+	clusterv1beta1.GroupVersion.WithKind(clusterv1.ClusterClassKind): func() any { return &clusterv1beta1.ClusterClass{} },
+}
+
+// unknownFields returns the fields that a version of a kind does not have. Types and values are not checked.
+func unknownFields(kind schema.GroupVersionKind, raw []byte) (problems field.ErrorList) {
+	unknown, _ := json.UnmarshalStrict(raw, typed[kind]())
+	for _, err := range unknown {
+		if its := json.FieldError(nil); errors.As(err, &its) {
+			problems = append(problems, field.Forbidden(field.NewPath(its.FieldPath()), kind.GroupVersion().String()+" has no such field"))
+		}
+	}
+	return problems
+}
+
 // Validate returns the errors with which the API server would refuse to create an object, before it calls
-// webhooks. It returns none for other kinds than Muster's.
+// webhooks. Of Clusters and ClusterClasses it returns the fields that do not exist; of other kinds than Muster's,
+// nothing.
 func Validate(ctx context.Context, kind schema.GroupVersionKind, raw []byte) (field.ErrorList, error) {
 	all, err := load()
 	if err != nil {
 		return nil, err
 	}
 	r := all[kind]
+	if typed[kind] != nil {
+		return unknownFields(kind, raw), nil
+	}
 	if r == nil {
 		return nil, nil
 	}
