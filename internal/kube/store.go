@@ -21,9 +21,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
-// lag is how long the Store remembers a write that the cache has not shown. A cache that lags longer has
-// lost its watch; after its relist it is right.
-const lag = 20 * time.Second
+// Lag is how long a write is remembered that the cache has not shown. A cache that lags longer has lost its
+// watch, and after its relist it is right; after a restore of etcd, it may never show the write.
+const Lag = 20 * time.Second
 
 // Store reads objects from the cache, but never older than those written through it. Otherwise the event
 // of a first write would cause a second.
@@ -99,8 +99,13 @@ func caughtUp(cached client.Object, last write) bool {
 	if last.deleted {
 		return cached.GetUID() != last.object.GetUID()
 	}
-	order, err := resourceversion.CompareResourceVersion(cached.GetResourceVersion(), last.object.GetResourceVersion())
-	return err != nil || order >= 0
+	return !IsOlder(cached, last.object.GetResourceVersion())
+}
+
+// IsOlder reports whether the state of an object is from before a resourceVersion of the same resource.
+func IsOlder(cached client.Object, version string) bool {
+	order, err := resourceversion.CompareResourceVersion(cached.GetResourceVersion(), version)
+	return err == nil && order < 0
 }
 
 // Wrote trims an updated object, as the API server returned it, in place. The Store remembers it until
@@ -191,7 +196,7 @@ func (s *Store) remember(object client.Object, as write) error {
 	if last, ok := s.writes[storeKey]; ok && last.object.GetUID() == object.GetUID() {
 		as.created = as.created || last.created // The object was changed before the cache had it.
 	}
-	as.object, as.expires = object.DeepCopyObject().(client.Object), s.now().Add(lag)
+	as.object, as.expires = object.DeepCopyObject().(client.Object), s.now().Add(Lag)
 	s.writes[storeKey] = as
 	return nil
 }

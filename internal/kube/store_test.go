@@ -80,10 +80,10 @@ func TestStore(t *testing.T) {
 		"deleted, replaced by another client": {steps: steps{deleted(version("a", "10"))}, cache: version("b", "12"), want: version("b", "12")},
 		"deleted and created again":           {steps: steps{deleted(version("a", "10")), wrote(version("b", "12"))}, cache: version("a", "10"), want: version("b", "12")},
 		"created and deleted again":           {steps: steps{wrote(version("b", "12")), deleted(version("b", "12"))}, cache: version("b", "12")},
-		"not shown for long: cache is true":   {steps: steps{wrote(version("a", "10"))}, later: lag + time.Second, cache: version("a", "9"), want: version("a", "9")},
-		"gone for long: cache is true":        {steps: steps{wrote(version("a", "10"))}, later: lag + time.Second},
-		"shown long after the deletion":       {steps: steps{deleted(version("a", "10"))}, later: lag + time.Second, cache: version("a", "10"), want: version("a", "10")},
-		"just not too long":                   {steps: steps{wrote(version("a", "10"))}, later: lag - time.Second, cache: version("a", "9"), want: version("a", "10")},
+		"not shown for long: cache is true":   {steps: steps{wrote(version("a", "10"))}, later: Lag + time.Second, cache: version("a", "9"), want: version("a", "9")},
+		"gone for long: cache is true":        {steps: steps{wrote(version("a", "10"))}, later: Lag + time.Second},
+		"shown long after the deletion":       {steps: steps{deleted(version("a", "10"))}, later: Lag + time.Second, cache: version("a", "10"), want: version("a", "10")},
+		"just not too long":                   {steps: steps{wrote(version("a", "10"))}, later: Lag - time.Second, cache: version("a", "9"), want: version("a", "10")},
 
 		"saw the write, then it was deleted":       {steps: steps{wrote(version("a", "10")), saw(version("a", "10"), false)}},
 		"saw its deletion":                         {steps: steps{wrote(version("a", "10")), saw(version("a", "11"), true)}},
@@ -208,7 +208,7 @@ func TestStoreMissed(t *testing.T) {
 	if early := store.Missed(); len(early) > 0 {
 		t.Errorf("too early: %v", early)
 	}
-	now = now.Add(lag + time.Second)
+	now = now.Add(Lag + time.Second)
 	if found, err := store.Get(t.Context(), client.ObjectKeyFromObject(missed), &fleetv1.Cluster{}); found || err != nil {
 		t.Errorf("an overdue write is read: %v, %v", found, err)
 	}

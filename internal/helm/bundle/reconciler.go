@@ -60,8 +60,6 @@ type scope struct {
 	of       *addonsv1.HelmChartProxy
 	in       *inputs.Inputs
 	releases []*addonsv1.HelmReleaseProxy
-	// mark was taken before the releases were read.
-	mark inputs.Mark
 }
 
 // Reconcile reconciles one Bundle.
@@ -173,7 +171,7 @@ func (r *Reconciler) removeOrphan(ctx context.Context, s *scope) error {
 // in the Bundle. find trusts the annotation of an existing Bundle: only Muster and users with access to its namespace
 // write there. A HelmReleaseProxy for the Bundle may be forged, by users with access to another namespace.
 func (r *Reconciler) find(ctx context.Context, key plan.Key) (s *scope, err error) {
-	s = &scope{key: key, in: &inputs.Inputs{Incomplete: true}, mark: r.Inputs.Mark()} // Deleting a Bundle needs no inputs.
+	s = &scope{key: key, in: &inputs.Inputs{Incomplete: true}} // Deleting a Bundle needs no inputs.
 	if !plan.MayBeOurs(key.Name) {
 		return s, nil
 	}
@@ -313,7 +311,7 @@ func (r *Reconciler) hasUnseen(s *scope) bool {
 		if plan.IsStaged(s.of) {
 			hasSeen = r.Inputs.HasReported // The rollout may have to hold the release back, however long that takes.
 		}
-		return its.DeletionTimestamp.IsZero() && !hasSeen(client.ObjectKeyFromObject(its), s.in, s.mark)
+		return its.DeletionTimestamp.IsZero() && !hasSeen(its, s.in)
 	})
 }
 

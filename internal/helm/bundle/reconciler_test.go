@@ -381,12 +381,12 @@ func TestVersionWithValues(t *testing.T) {
 		return its
 	}
 	releases := []*addonsv1.HelmReleaseProxy{release}
-	err := r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases, r.Inputs.Mark()}, []fleetv1.BundleTarget{last})
+	err := r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases}, []fleetv1.BundleTarget{last})
 	if got := read(); !errors.Is(err, errUnseen) || got.Spec.Helm.Version != "1.0.0" || len(got.Spec.Targets) != 1 {
 		t.Errorf("%v; chart %s with %d targets", err, got.Spec.Helm.Version, len(got.Spec.Targets))
 	}
-	r.Inputs.Saw(client.ObjectKeyFromObject(release), in)
-	err = r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases, r.Inputs.Mark()}, []fleetv1.BundleTarget{last})
+	r.Inputs.Saw(release, in)
+	err = r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases}, []fleetv1.BundleTarget{last})
 	if got := read(); err != nil || got.Spec.Helm.Version != "2.0.0" {
 		t.Errorf("%v; chart %s", err, got.Spec.Helm.Version)
 	}
@@ -431,13 +431,13 @@ func TestOtherRepository(t *testing.T) {
 	}), r.Client, "muster", clock.RealClock{})
 	r.Inputs = &inputs.Reader{Now: func() time.Time { return time.Time{} }}
 	in := &inputs.Inputs{Chart: chart, Credentials: map[string][]byte{"password": []byte("sesame")}}
-	r.Inputs.Saw(client.ObjectKeyFromObject(release), in)
+	r.Inputs.Saw(release, in)
 	write := func() error {
 		its, err := r.Bundle(t.Context(), key)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r.put(t.Context(), &scope{key, its, of, in, []*addonsv1.HelmReleaseProxy{release}, r.Inputs.Mark()}, nil)
+		return r.put(t.Context(), &scope{key, its, of, in, []*addonsv1.HelmReleaseProxy{release}}, nil)
 	}
 	if err := write(); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,6 @@ import (
 	"math"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -29,6 +28,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/repository"
 	"github.com/muster-fleet/muster/internal/helm/values"
 	"github.com/muster-fleet/muster/internal/hold"
+	"github.com/muster-fleet/muster/internal/kube"
 )
 
 const (
@@ -100,19 +100,14 @@ type Reader struct {
 	slots *fair.Shares
 	// seen maps the plan.Key of each release to its report.
 	seen sync.Map
-	// reports counts the reports.
-	reports atomic.Int64
 }
 
-// report says which inputs a release has taken over, by their digest, and which report that was.
+// report says which inputs a release has taken over, by their digest, and in which version of its HelmReleaseProxy.
 type report struct {
-	digest string
-	number int64
+	digest  string
+	release types.UID
+	version string
 }
-
-// Mark is a point in the order of reports. Who reads releases from the cache after it took a Mark sees in them what was
-// reported before.
-type Mark int64
 
 // entry is the state of one HelmChartProxy.
 type entry struct {
@@ -198,27 +193,24 @@ func (r *Reader) HasChanged(proxy plan.Key) bool {
 	return its != nil && its.hasChanged
 }
 
-// Saw notes that the record and the status of a release, as the cache has them, are those for the inputs.
-func (r *Reader) Saw(release plan.Key, in *Inputs) {
-	if last, _ := r.seen.Load(release); last == nil || last.(report).digest != in.Digest {
-		r.seen.Store(release, report{digest: in.Digest, number: r.reports.Add(1)})
+// Saw notes that the record and the status of a release, as it was read, are those for the inputs.
+func (r *Reader) Saw(release *addonsv1.HelmReleaseProxy, in *Inputs) {
+	if !r.HasReported(release, in) {
+		r.seen.Store(client.ObjectKeyFromObject(release), report{digest: in.Digest, release: release.UID, version: release.ResourceVersion})
 	}
 }
 
-// Mark returns the point after all reports so far.
-func (r *Reader) Mark() Mark { return Mark(r.reports.Load()) }
-
-// HasSeen reports whether a release had taken the inputs over at a Mark, or had seenPatience to do so.
-func (r *Reader) HasSeen(release plan.Key, in *Inputs, at Mark) bool {
-	return r.HasReported(release, in, at) || r.Now().Sub(in.since) > seenPatience
+// HasSeen reports whether a release, as it was read, had taken the inputs over, or had seenPatience to do so.
+func (r *Reader) HasSeen(release *addonsv1.HelmReleaseProxy, in *Inputs) bool {
+	return r.HasReported(release, in) || r.Now().Sub(in.since) > seenPatience
 }
 
-// HasReported reports whether a release had taken the inputs over at a Mark. A caller that asked about now could have read
-// the release earlier, without the change that it has reported since, and take it for done.
-func (r *Reader) HasReported(release plan.Key, in *Inputs, at Mark) bool {
-	last, _ := r.seen.Load(release)
+// HasReported reports whether a release, as it was read, had taken the inputs over. One that was read earlier lacks the
+// change that it has reported since, and its caller would take it for done.
+func (r *Reader) HasReported(release *addonsv1.HelmReleaseProxy, in *Inputs) bool {
+	last, _ := r.seen.Load(client.ObjectKeyFromObject(release))
 	its, _ := last.(report)
-	return its.digest == in.Digest && its.number <= int64(at)
+	return its.digest == in.Digest && its.release == release.UID && !kube.IsOlder(release, its.version)
 }
 
 // ForgetRelease drops the state of a release.

@@ -94,3 +94,32 @@ func TestNews(t *testing.T) {
 		now = now.Add(PollInterval)
 	}
 }
+
+// A report says nothing about a HelmReleaseProxy as it was before, nor about another one of the same name, nor about what a
+// restore of etcd brings back. It stays true later.
+func TestReports(t *testing.T) {
+	read := func(uid types.UID, version string) *addonsv1.HelmReleaseProxy {
+		return &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web-one", UID: uid, ResourceVersion: version}}
+	}
+	r, in := &Reader{}, &Inputs{Digest: "1"}
+	r.Saw(read("a", "9"), in)
+	r.Saw(read("a", "11"), in)
+	for name, test := range map[string]struct {
+		release *addonsv1.HelmReleaseProxy
+		in      *Inputs
+		want    bool
+	}{
+		"as it reported":      {read("a", "9"), in, true},
+		"later":               {read("a", "10"), in, true},
+		"read before":         {read("a", "8"), in, false},
+		"for other inputs":    {read("a", "10"), &Inputs{Digest: "2"}, false},
+		"made under its name": {read("b", "10"), in, false},
+	} {
+		if got := r.HasReported(test.release, test.in); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	if r.Saw(read("a", "5"), in); !r.HasReported(read("a", "5"), in) {
+		t.Error("what was restored never reports")
+	}
+}

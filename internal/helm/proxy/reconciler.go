@@ -43,7 +43,7 @@ type Reconciler struct {
 	// Knows reports whether a release has rendered its values from the current state of their sources.
 	Knows func(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster) bool
 
-	// granted maps the key of a HelmReleaseProxy to the hash that was granted last.
+	// granted maps the key of a HelmReleaseProxy to its last grant.
 	granted sync.Map
 	// reported maps the key of a HelmChartProxy to its versions before and after its status was written last.
 	reported sync.Map
@@ -84,7 +84,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartProxy) (ctrl.Result, error) {
-	mark := r.Inputs.Mark() // Before the releases are read.
 	releases, err := r.releases(ctx, proxy)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -109,7 +108,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 			Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: err.Error(), // Inputs.Wake follows.
 		}})
 	}
-	now := state{trouble: in.Trouble, notice: in.Notice, releases: releases, mark: mark}
+	now := state{trouble: in.Trouble, notice: in.Notice, releases: releases}
 	var failed error
 	if in.Selector != nil {
 		failed = r.selectClusters(ctx, proxy, in, &now)
@@ -138,7 +137,7 @@ func (r *Reconciler) unseen(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, n
 		return 0
 	}
 	for _, release := range now.releases {
-		if release.DeletionTimestamp.IsZero() && !r.Inputs.HasSeen(client.ObjectKeyFromObject(release), in, now.mark) {
+		if release.DeletionTimestamp.IsZero() && !r.Inputs.HasSeen(release, in) {
 			count++
 		}
 	}

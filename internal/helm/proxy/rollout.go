@@ -35,8 +35,6 @@ type rolling struct {
 	stageOf  map[plan.Key]int
 	targets  []rollout.Target
 	stages   []rollout.Stage
-	// mark was taken before the releases were read.
-	mark inputs.Mark
 	// isBack is plan.IsBack of the HelmChartProxy.
 	isBack bool
 	// again is the time until an agent may count as silent; zero if the rollout waits for no agent.
@@ -69,7 +67,7 @@ func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy
 }
 
 func newRolling(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) *rolling {
-	its := &rolling{proxy: proxy, in: in, mark: now.mark, isBack: plan.IsBack(proxy), clusters: map[plan.Key]*clusterv1.Cluster{}, releases: map[plan.Key]*addonsv1.HelmReleaseProxy{}}
+	its := &rolling{proxy: proxy, in: in, isBack: plan.IsBack(proxy), clusters: map[plan.Key]*clusterv1.Cluster{}, releases: map[plan.Key]*addonsv1.HelmReleaseProxy{}}
 	var keys []plan.Key
 	for _, cluster := range now.clusters {
 		key := client.ObjectKeyFromObject(cluster)
@@ -135,13 +133,25 @@ func (r *Reconciler) grant(ctx context.Context, its *rolling, d rollout.Decision
 	return errors.Join(errs...)
 }
 
+// grant is the hash that was granted to a release, the version of its HelmReleaseProxy since then, and the time.
+type grant struct {
+	hash, version string
+	at            time.Time
+}
+
+// isAhead reports whether the cache is from before a grant. Later, the cache is right: a release takes the grant off
+// when its change changes, and the change may change back.
+func (g grant) isAhead(cached *addonsv1.HelmReleaseProxy, now time.Time) bool {
+	return kube.IsOlder(cached, g.version) && now.Sub(g.at) < kube.Lag
+}
+
 // annotate sets an annotation of a HelmReleaseProxy. The next reconcile follows from the write.
 func (r *Reconciler) annotate(ctx context.Context, release *addonsv1.HelmReleaseProxy, key, value string) error {
 	want := release.DeepCopy()
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, key, value)
 	err := client.IgnoreNotFound(r.Change(ctx, release, want))
 	if err == nil && key == plan.GrantedAnnotation {
-		r.granted.Store(client.ObjectKeyFromObject(release), value)
+		r.granted.Store(client.ObjectKeyFromObject(release), grant{value, want.ResourceVersion, r.Now()})
 	}
 	return err
 }
@@ -163,7 +173,7 @@ func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, c
 	record, conditions := plan.RecordOf(release), release.Status.Conditions
 	target := rollout.Target{
 		Cluster: plan.ClusterOf(release), Granted: release.Annotations[plan.GrantedAnnotation], Approved: release.Annotations[addonsv1.RolloutApprovedAnnotation],
-		Unknown:   !r.Inputs.HasReported(client.ObjectKeyFromObject(release), of.in, of.mark) || record.Rollout == nil,
+		Unknown:   !r.Inputs.HasReported(release, of.in) || record.Rollout == nil,
 		Available: meta.IsStatusConditionTrue(conditions, addonsv1.HelmReleaseReadyCondition),
 		Aside:     !release.DeletionTimestamp.IsZero() || !record.Installed || capiannotations.IsPaused(cluster, cluster),
 	}
@@ -180,8 +190,8 @@ func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, c
 			}
 		}
 		target.Regressed = its.Regression != nil && its.Regression.After.Duration < soak && its.Regression.At.After(retriedAt(of.proxy))
-		if granted, found := r.granted.Load(client.ObjectKeyFromObject(release)); found && granted == its.Pending {
-			target.Granted = its.Pending // The cache may lack the grant, and would let one more Cluster move.
+		if last, found := r.granted.Load(client.ObjectKeyFromObject(release)); found && last.(grant).isAhead(release, r.Now()) {
+			target.Granted = last.(grant).hash // The cache lacks it, and would let one more Cluster move.
 		} else if found {
 			r.granted.Delete(client.ObjectKeyFromObject(release))
 		}

@@ -55,7 +55,6 @@ func newRolled(t *testing.T, records map[string]plan.Rollout, fleets ...client.O
 		release.Status.Conditions = []metav1.Condition{{Type: addonsv1.HelmReleaseReadyCondition, Status: metav1.ConditionTrue}}
 		its := records[name]
 		release.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: name, Installed: true, Rollout: &its}.String()
-		read.Saw(client.ObjectKeyFromObject(release), r.in)
 		r.state.clusters, r.state.releases = append(r.state.clusters, cluster), append(r.state.releases, release)
 		objects = append(objects, release.DeepCopy())
 	}
@@ -64,8 +63,26 @@ func newRolled(t *testing.T, records map[string]plan.Rollout, fleets ...client.O
 		Knows: func(context.Context, *addonsv1.HelmChartProxy, *inputs.Inputs, *addonsv1.HelmReleaseProxy, *clusterv1.Cluster) bool {
 			return true
 		}}
-	r.state.mark = read.Mark()
+	r.catchUp(t)
+	r.report()
 	return r
+}
+
+// catchUp lets the cache show the releases as they are now.
+func (r *rolled) catchUp(t *testing.T) {
+	t.Helper()
+	for _, its := range r.state.releases {
+		if err := r.Get(t.Context(), client.ObjectKeyFromObject(its), its); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// report lets the releases report the inputs, as the cache shows them.
+func (r *rolled) report() {
+	for _, its := range r.state.releases {
+		r.Inputs.Saw(its, r.in)
+	}
 }
 
 // step decides once, and returns the Clusters that may move by now, and the reason why the rollout waits.
@@ -95,11 +112,33 @@ func TestGrantsCountAtOnce(t *testing.T) {
 	b := client.ObjectKeyFromObject(r.state.releases[1])
 	r.Inputs.ForgetRelease(b)
 	first, _ := r.step(t)
-	r.Inputs.Saw(b, r.in) // It sorts before c, whose grant the cache lacks.
-	r.state.mark = r.Inputs.Mark()
+	r.report() // b sorts before c, whose grant the cache lacks.
 	second, _ := r.step(t)
 	if !slices.Equal(first, []string{"c"}) || !slices.Equal(second, first) {
 		t.Errorf("granted %v, and then %v", first, second)
+	}
+}
+
+// A release whose change changed and changed back lost its grant meanwhile. It must get another one, or it waits for ever.
+func TestGrantsCountUntilTheCacheHasThem(t *testing.T) {
+	ready := ago(time.Hour)
+	r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready}, "b": {Pending: "new", Ready: ready}, "c": {Ready: ready}})
+	if granted, _ := r.step(t); !slices.Equal(granted, []string{"b"}) {
+		t.Fatalf("granted %v", granted)
+	}
+	b := r.state.releases[1]
+	for _, pending := range []string{"other", "new"} {
+		r.catchUp(t)
+		changed := b.DeepCopy()
+		delete(changed.Annotations, plan.GrantedAnnotation) // As the release writes its record.
+		changed.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: "b", Installed: true, Rollout: &plan.Rollout{Pending: pending, Ready: ready}}.String()
+		if err := r.Update(t.Context(), changed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.catchUp(t)
+	if granted, reason := r.step(t); !slices.Equal(granted, []string{"b"}) {
+		t.Errorf("granted %v, reason %s: %s", granted, reason, r.state.rollout.Message)
 	}
 }
 
@@ -109,13 +148,22 @@ func TestReportsCountOnceReadAfterwards(t *testing.T) {
 	ready := ago(time.Hour)
 	r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready}, "b": {Ready: ready}, "c": {Ready: ready}})
 	r.in.Digest = "2"
-	for _, its := range r.state.releases {
-		r.Inputs.Saw(client.ObjectKeyFromObject(its), r.in)
+	read := r.state.releases
+	r.state.releases = nil
+	for _, its := range read { // Each reports a later version.
+		later := its.DeepCopy()
+		later.Annotations["later"] = "true"
+		if err := r.Update(t.Context(), later); err != nil {
+			t.Fatal(err)
+		}
+		r.state.releases = append(r.state.releases, later)
 	}
+	r.report()
+	r.state.releases = read
 	if _, reason := r.step(t); reason == rollout.Completed {
 		t.Error("it is complete with releases that were read before they reported")
 	}
-	r.state.mark = r.Inputs.Mark()
+	r.catchUp(t)
 	if _, reason := r.step(t); reason != rollout.Completed {
 		t.Errorf("reason %s, want Completed", reason)
 	}

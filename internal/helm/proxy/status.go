@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/rollout"
 	"github.com/muster-fleet/muster/internal/message"
@@ -29,8 +28,6 @@ type state struct {
 	// clusters are the selected ones; nil if they are not known.
 	clusters []*clusterv1.Cluster
 	releases []*addonsv1.HelmReleaseProxy
-	// mark was taken before the releases were read.
-	mark inputs.Mark
 	// rollout is the state of the rollout; nil without one, or if it is not known.
 	rollout *rollout.Decision
 	// version is the exact version of the chart.

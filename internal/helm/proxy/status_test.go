@@ -96,10 +96,20 @@ func TestReadyAfterAnEdit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Inputs.Saw(plan.Key{Namespace: "team", Name: "web-one"}, in)
+	saw(t, r, "web-one", in)
 	if got := ready(t, r, of); got.Status != metav1.ConditionTrue {
 		t.Errorf("after that: %v", got)
 	}
+}
+
+// saw lets a release report the inputs.
+func saw(t *testing.T, r *Reconciler, name string, in *inputs.Inputs) {
+	t.Helper()
+	release := &addonsv1.HelmReleaseProxy{}
+	if err := r.Client.Get(t.Context(), plan.Key{Namespace: "team", Name: name}, release); err != nil {
+		t.Fatal(err)
+	}
+	r.Inputs.Saw(release, in)
 }
 
 // The status that the program has written wakes it only in a rollout, and what others write always does.
@@ -189,7 +199,7 @@ func TestTroubleOfOneRelease(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, release := range []string{"web-one", "web-two"} {
-			r.Inputs.Saw(plan.Key{Namespace: "team", Name: release}, in)
+			saw(t, r, release, in)
 		}
 		if !isUpToDate("team/one: ") {
 			t.Errorf("%s: the other Cluster waits for it", name)

@@ -148,7 +148,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 	}
 	isReported, err := r.report(ctx, s, observed)
 	if isReported && failed == nil && !s.isUnfinished {
-		r.Inputs.Saw(client.ObjectKeyFromObject(s.release), s.inputs)
+		r.Inputs.Saw(s.release, s.inputs)
 	}
 	return cmp.Or(err, failed)
 }

@@ -41,7 +41,7 @@ type Store struct {
 	keyed
 	// secrets maps the key of each Secret to the digest of the last write, for SecretInterval.
 	secrets *cache.Expiring
-	// checkIns maps the key of each Fleet Cluster to the time of its agent's last check-in, for LastSeenInterval.
+	// checkIns maps the UID of each Fleet Cluster to the time of its agent's last check-in, for LastSeenInterval.
 	checkIns *cache.Expiring
 	// paced maps the key of each Bundle that was changed less than bundlePace ago to the end of that time.
 	paced *cache.Expiring
@@ -222,7 +222,11 @@ const LastSeenInterval = time.Minute
 // LastSeen returns when the agent of a Fleet Cluster checked in last; zero if Fleet has not noted that. Check-ins trigger
 // no event: the cache has only the metadata of Fleet Clusters.
 func (s *Store) LastSeen(ctx context.Context, key plan.Key) (time.Time, error) {
-	if seen, found := s.checkIns.Get(key); found {
+	cached, err := s.FleetCluster(ctx, key)
+	if err != nil || cached == nil {
+		return time.Time{}, err
+	}
+	if seen, found := s.checkIns.Get(cached.UID); found {
 		return seen.(time.Time), nil
 	}
 	fleet := &fleetv1.Cluster{}
@@ -230,7 +234,7 @@ func (s *Store) LastSeen(ctx context.Context, key plan.Key) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("reading Fleet Cluster %s: %w", key, err)
 	}
 	seen := fleet.Status.Agent.LastSeen.Time
-	s.checkIns.Set(key, seen, LastSeenInterval)
+	s.checkIns.Set(fleet.UID, seen, LastSeenInterval)
 	return seen, nil
 }
 
