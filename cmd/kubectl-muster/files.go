@@ -11,17 +11,19 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// files are the flags -f and -R.
+// files are the flags -f, -R and --exclude.
 type files struct {
 	filenames []string
 	recursive bool
+	exclude   []string
 }
 
 // addFilesTo adds the flags to a command. The help starts with the text, which describes the files.
 func (f *files) addFilesTo(cmd *cobra.Command, text string) {
 	fs := cmd.Flags()
 	fs.StringSliceVarP(&f.filenames, "filename", "f", nil, text+" A file, a folder, or - for standard input; may be repeated.")
-	fs.BoolVarP(&f.recursive, "recursive", "R", false, "With -f FOLDER: read the folders in it, too.")
+	fs.BoolVarP(&f.recursive, "recursive", "R", false, "With -f FOLDER: read the folders in it, too, except Helm charts.")
+	fs.StringSliceVar(&f.exclude, "exclude", nil, "With -f FOLDER: leave out files and folders of this name, or of this path in it; * stands for any text without a slash. May be repeated.")
 	// An error here means that the flag does not exist, which the line above excludes.
 	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json")
 }
@@ -31,7 +33,7 @@ func (f *files) given() bool { return len(f.filenames) > 0 }
 
 // paths returns the files, including those in folders.
 func (f *files) paths() ([]string, error) {
-	paths, err := manifests.Find(f.filenames, f.recursive)
+	paths, err := manifests.Find(f.filenames, f.recursive, f.exclude)
 	if err != nil {
 		return nil, program.Exit(2, err)
 	}
