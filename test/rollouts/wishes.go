@@ -91,7 +91,7 @@ func assign(proxy *addonsv1.HelmChartProxy, clusters map[string]*clusterv1.Clust
 	strategy := ptr.Deref(proxy.Spec.Rollout, addonsv1.RolloutStrategy{})
 	var keys []types.NamespacedName
 	for _, cluster := range clusters {
-		if isSelected(proxy, cluster) {
+		if isSelected(proxy, cluster) && cluster.DeletionTimestamp.IsZero() {
 			keys = append(keys, client.ObjectKeyFromObject(cluster))
 		}
 	}

@@ -28,8 +28,9 @@ import (
 
 // rolling is a rollout while it is decided.
 type rolling struct {
-	proxy    *addonsv1.HelmChartProxy
-	in       *inputs.Inputs
+	proxy *addonsv1.HelmChartProxy
+	in    *inputs.Inputs
+	// clusters are those that take part: one that is being deleted does not.
 	clusters map[plan.Key]*clusterv1.Cluster
 	releases map[plan.Key]*addonsv1.HelmReleaseProxy
 	stageOf  map[plan.Key]int
@@ -70,8 +71,10 @@ func newRolling(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) *
 	its := &rolling{proxy: proxy, in: in, isBack: plan.IsBack(proxy), clusters: map[plan.Key]*clusterv1.Cluster{}, releases: map[plan.Key]*addonsv1.HelmReleaseProxy{}}
 	var keys []plan.Key
 	for _, cluster := range now.clusters {
-		key := client.ObjectKeyFromObject(cluster)
-		its.clusters[key], keys = cluster, append(keys, key)
+		if cluster.DeletionTimestamp.IsZero() { // Others, such as tenants, decide how long the deletion takes.
+			key := client.ObjectKeyFromObject(cluster)
+			its.clusters[key], keys = cluster, append(keys, key)
+		}
 	}
 	strategy := proxy.Spec.Rollout
 	var selections []rollout.Selection

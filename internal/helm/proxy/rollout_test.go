@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -224,6 +225,36 @@ func TestSilentAgents(t *testing.T) {
 			r.of.Annotations = map[string]string{addonsv1.RolloutRetryAnnotation: test.retry}
 			if granted, reason := r.step(t); !slices.Equal(granted, test.granted) || reason != test.reason {
 				t.Errorf("granted %v, reason %s: %s", granted, reason, r.state.rollout.Message)
+			}
+		})
+	}
+}
+
+// A Cluster that is being deleted stands aside, whatever happens to its release meanwhile, and however long its finalizers
+// keep it: they may be those of a tenant. It takes no place in a stage, and counts nowhere.
+func TestClusterBeingDeleted(t *testing.T) {
+	ready := ago(2 * time.Hour)
+	silent := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a"}}
+	silent.Status.Agent.LastSeen = *ago(time.Hour)
+	for name, its := range map[string]plan.Rollout{
+		"never ready":        {Since: ago(time.Minute)},
+		"silent since":       {Since: ago(50 * time.Minute)},
+		"failed":             {Since: ago(time.Minute), Failed: true},
+		"no longer ready":    {Since: ready, Regression: &plan.Regression{At: *ago(time.Minute)}},
+		"waits for its turn": {Pending: "new", Ready: ready},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRolled(t, map[string]plan.Rollout{"a": its, "b": {Pending: "new", Ready: ready}, "c": {Pending: "new", Ready: ready}}, silent.DeepCopy())
+			r.of.Spec.Rollout.Stages[0].Soak = &metav1.Duration{Duration: time.Hour}
+			r.of.Spec.Rollout.Stages = append(r.of.Spec.Rollout.Stages, addonsv1.RolloutStage{Name: "half", Percent: ptr.To[int32](50)})
+			r.state.clusters[0].DeletionTimestamp = ago(time.Minute)
+			granted, reason := r.step(t)
+			if len(granted) != 1 || granted[0] == "a" || reason != rollout.Progressing {
+				t.Errorf("granted %v, reason %s: %s", granted, reason, r.state.rollout.Message)
+			}
+			want := []rollout.Count{{Name: "canary"}, {Name: "half", Clusters: 1, Held: 1}, {Clusters: 1, Held: 1}}
+			if !reflect.DeepEqual(r.state.rollout.Counts, want) {
+				t.Errorf("counts %v", r.state.rollout.Counts)
 			}
 		})
 	}
