@@ -44,3 +44,9 @@ func isConnection(err error) bool {
 	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err)
 }
+
+// IsRefused reports whether the API server refuses what a request writes, and will until somebody changes
+// something: a policy, a quota or a limit, a namespace that is terminating, an immutable object.
+func IsRefused(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
+}

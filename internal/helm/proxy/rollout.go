@@ -57,7 +57,7 @@ func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy
 	d := next()
 	if len(d.Move)+len(d.Approve) > 0 { // The values of Clusters before may have changed together with these.
 		for i := range its.targets {
-			if target := &its.targets[i]; target.Stage <= d.Stage && !target.Unknown && !target.Aside {
+			if target := &its.targets[i]; target.Stage <= d.Stage && !target.Unknown && !target.Blocked && !target.Aside {
 				target.Unknown = !r.Knows(ctx, proxy, in, its.releases[target.Cluster], its.clusters[target.Cluster])
 			}
 		}

@@ -8,9 +8,11 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -431,6 +433,47 @@ func TestJoining(t *testing.T) {
 			held = w.write(t, back, template, both(staged(""), asking(test.asks)))
 			if its := held.record.Rollout; back.Rollout.Pending != "" || its.Pending == "" || its.Returns(held.proxy, plan.IsBack(held.proxy)) {
 				t.Errorf("it is back, with %s, and would take another value over: %s", back, held.record)
+			}
+		})
+	}
+}
+
+// A release whose values are refused keeps its values and its target. It has reported that, unlike one whose values meet a
+// conflict, and so holds nothing back but itself.
+func TestRefusedValues(t *testing.T) {
+	kind := schema.GroupKind{Kind: "ConfigMap"}
+	terminating := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "x", errors.New("namespace team is being terminated"))
+	for name, test := range map[string]struct {
+		from     func(*scope)
+		err      error
+		isPassed bool
+	}{
+		"the namespace is terminating, or a quota is used up": {func(*scope) {}, terminating, false},
+		"the ConfigMap is immutable":                          {func(*scope) {}, apierrors.NewInvalid(kind, "x", nil), false},
+		"the values are too large":                            {func(*scope) {}, apierrors.NewRequestEntityTooLargeError("limit is 3145728"), false},
+		"the Secret is refused":                               {secretOf("b: secret"), terminating, false},
+		"a conflict":                                          {func(*scope) {}, apierrors.NewAlreadyExists(schema.GroupResource{}, "x"), true},
+		"the API server fails":                                {func(*scope) {}, apierrors.NewInternalError(errors.New("no")), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			renders := &renderer{gives: "a: old"}
+			w := newWorld(t, renders)
+			record := w.write(t, plan.Record{FleetCluster: "one"}, template, both(staged(""), test.from)).record
+			record.Installed, renders.gives = true, "a: new"
+			held := w.write(t, record, template, both(staged(""), label, test.from))
+			refusing := interceptor.NewClient(w.Client.(client.WithWatch), interceptor.Funcs{
+				Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return test.err },
+			})
+			w.Reconciler.Store = store.New(refusing, refusing, "muster", w.clock)
+			s := scopeOf(t, template)
+			s.record = held.record
+			both(staged(held.record.Rollout.Pending), label, test.from)(s)
+			err := w.writeValues(t.Context(), s)
+			if (err != nil) != test.isPassed {
+				t.Errorf("it fails with %v", err)
+			}
+			if !equality.Semantic.DeepEqual(s.record, held.record) || err == nil && s.trouble.Reason != addonsv1.HelmReleaseProxyCreationFailedReason {
+				t.Errorf("the record was %s, and is %s: %v", held.record, s.record, s.trouble)
 			}
 		})
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/helm/worker"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/kube/references"
 )
 
@@ -134,8 +135,7 @@ func (r *Reconciler) putOrHold(ctx context.Context, s *scope, last written, laye
 func (r *Reconciler) put(ctx context.Context, s *scope, record plan.Record, layers []plan.Layer, from uint64) error {
 	object := objectOf(s, record, layers)
 	if err := r.PutValues(ctx, object); err != nil {
-		var taken *store.TakenError
-		if errors.As(err, &taken) {
+		if errors.As(err, new(*store.TakenError)) || kube.IsRefused(err) { // Others of the Bundle must not wait for it.
 			s.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
 			s.retryAfter(30 * time.Second)
 			return nil

@@ -105,6 +105,7 @@ var events = []struct {
 		return true
 	}},
 	{"go offline or come back", func(_ *world, r *release, n int) bool { return flip(&r.Offline, n) }},
+	{"values fail or are mended", func(_ *world, r *release, n int) bool { return flip(&r.Blocked, n) }},
 	{"pause or resume", func(_ *world, r *release, n int) bool { return flip(&r.isPaused, n) }},
 	{"become unknown or known", func(_ *world, r *release, n int) bool { return flip(&r.Unknown, n) }},
 	{"retry", func(_ *world, r *release, n int) bool { return r.Regressed && flip(&r.Regressed, n) }},
@@ -150,7 +151,7 @@ func flip(is *bool, n int) bool {
 }
 
 func (r *release) takeOver(isUp bool) bool {
-	if r.Offline || r.isPaused || !r.isInstalled || r.has == r.wants || r.Granted != r.wants {
+	if r.Offline || r.isPaused || r.Blocked || !r.isInstalled || r.has == r.wants || r.Granted != r.wants {
 		return false
 	}
 	r.has, r.Ready, r.Available, r.Failed, r.Regressed = r.wants, time.Time{}, r.Available && isUp, false, false
@@ -240,9 +241,9 @@ func (w *world) facts(d Decision) []fact {
 		f := fact{Target: t, moves: slices.Contains(d.Move, t.Cluster), approves: slices.Contains(d.Approve, t.Cluster)}
 		f.waits = t.Pending != "" && t.Granted != t.Pending
 		f.isApproved = !w.stages[t.Stage].Manual || t.Approved == t.Pending || t.Returns
-		f.mayMove = f.waits && f.isApproved && !t.Unknown
-		f.busy = !f.waits && !t.Offline && (t.Pending != "" || t.Ready.IsZero())
-		f.steady = t.Offline || !t.Unknown && t.Pending == "" && !t.Ready.IsZero()
+		f.mayMove = f.waits && f.isApproved && !t.Unknown && !t.Blocked
+		f.busy = !f.waits && !t.Offline && (t.Pending != "" && !t.Blocked || t.Ready.IsZero())
+		f.steady = t.Offline || !t.Unknown && !t.Blocked && t.Pending == "" && !t.Ready.IsZero()
 		f.settled = t.Offline || f.steady && w.now.Sub(t.Ready) >= w.stages[t.Stage].Soak
 		if !t.Aside {
 			facts = append(facts, f)
@@ -314,7 +315,7 @@ func (w *world) check(rng *rand.Rand) error {
 }
 
 func (w *world) isHalted(facts []fact) bool {
-	isFailing := func(f fact) bool { return f.Pending == "" && f.Failed }
+	isFailing := func(f fact) bool { return f.Blocked || f.Pending == "" && f.Failed }
 	return slices.ContainsFunc(facts, func(f fact) bool {
 		failing := number(facts, func(other fact) bool { return other.Stage == f.Stage && isFailing(other) })
 		return failing > w.stages[f.Stage].MaxFailing || f.Pending == "" && f.Regressed
@@ -347,7 +348,7 @@ func checkStage(stage Stage, facts []fact, d Decision, isOpen, isReached bool) e
 	costs := func(f fact) bool { return f.mayMove && !f.Offline && f.Available }
 	moving := count(func(f fact) bool { return f.moves && costs(f) })
 	isSteady := count(func(f fact) bool { return !f.steady }) == 0
-	isLacking := func(f fact) bool { return f.waits && !f.isApproved && !f.Unknown }
+	isLacking := func(f fact) bool { return f.waits && !f.isApproved && !f.Unknown && !f.Blocked }
 	approved := count(func(f fact) bool { return f.approves })
 	switch {
 	case moving > 0 && unavailable+moving > stage.MaxUnavailable:
@@ -365,7 +366,7 @@ func checkStage(stage Stage, facts []fact, d Decision, isOpen, isReached bool) e
 	case count(func(f fact) bool { return isLacking(f) && !f.Offline }) > 0 && d.Reason != WaitingForApproval &&
 		count(func(f fact) bool { return f.Unknown && !f.Offline }) == 0 &&
 		count(func(f fact) bool {
-			return f.busy && (f.Pending != "" || !f.Failed && !f.Regressed) || f.waits && f.isApproved && (!f.Unknown || !f.Offline)
+			return f.busy && !f.Blocked && (f.Pending != "" || !f.Failed && !f.Regressed) || f.waits && f.isApproved && !f.Blocked && (!f.Unknown || !f.Offline)
 		}) == 0:
 		return errors.New("only the approval is missing")
 	}
@@ -381,7 +382,7 @@ func (w *world) show(d Decision, facts []fact) error {
 	}
 	offer := map[string]string{}
 	for _, f := range facts {
-		if f.Stage == d.Stage && f.waits && !f.moves && !f.Unknown {
+		if f.Stage == d.Stage && f.waits && !f.moves && !f.Unknown && !f.Blocked {
 			offer[f.Cluster.Name] = f.Pending
 		}
 	}
@@ -399,7 +400,7 @@ func (w *world) settle(rng *rand.Rand, isComplete bool) error {
 	for _, r := range w.releases {
 		// A release that has failed halts the rollout, whether its agent is silent or not.
 		r.Offline, r.isPaused, r.Regressed = r.Offline && !isComplete && !r.Failed, r.isPaused && !isComplete, false
-		r.Unknown = r.Unknown && r.Offline
+		r.Unknown, r.Blocked = r.Unknown && r.Offline, false
 	}
 	for range 20 * len(w.releases) {
 		if err := w.check(rng); err != nil {

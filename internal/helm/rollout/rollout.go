@@ -45,8 +45,8 @@ type Target struct {
 	Ready time.Time
 	// Available says that the release works, with whichever state.
 	Available bool
-	// Failed says that the wanted state could not be deployed, and Blocked that the values do not render, so that
-	// the release keeps its last state.
+	// Failed says that the wanted state could not be deployed, and Blocked that the values do not render, or cannot be
+	// written, so that the release keeps its last state.
 	Failed, Blocked bool
 	// Regressed says that the release ceased to be ready while its stage was soaking.
 	Regressed bool
@@ -70,14 +70,16 @@ func (t Target) isFree() bool { return t.isHeld() && !t.Unknown && !t.Blocked }
 
 // IsMoving reports whether the release may get the wanted state, and has not been ready with it yet.
 func (t Target) IsMoving() bool {
-	return !t.isHeld() && (t.Pending != "" || t.Ready.IsZero())
+	return !t.isHeld() && (t.Pending != "" && !t.Blocked || t.Ready.IsZero())
 }
 
 // isFailing reports whether the wanted state fails. A failure of a release that waits for another state does not
 // count, because it concerns the last state.
 func (t Target) isFailing() bool {
-	return t.Blocked || t.Pending == "" && (t.Failed || t.Regressed) // The failed change may be the reason why the agent is silent.
+	return t.Blocked || t.isRegressed() || t.Pending == "" && t.Failed // The failed change may be the reason why the agent is silent.
 }
+
+func (t Target) isRegressed() bool { return t.Pending == "" && t.Regressed }
 
 func (t Target) isOffline() bool { return t.Offline }
 
@@ -173,17 +175,16 @@ func isUnderWay(targets []Target) bool {
 }
 
 func isHalted(stage Stage, members []Target) bool {
-	return count(members, Target.isFailing) > stage.MaxFailing || slices.ContainsFunc(members, func(t Target) bool { return t.isFailing() && t.Regressed })
+	return count(members, Target.isFailing) > stage.MaxFailing || slices.ContainsFunc(members, Target.isRegressed)
 }
 
 func haltedMessage(members []Target) string {
-	isRegressed := func(t Target) bool { return t.isFailing() && t.Regressed }
-	isFailed := func(t Target) bool { return t.isFailing() && !t.Regressed }
+	isFailed := func(t Target) bool { return t.isFailing() && !t.isRegressed() }
 	var parts []string
 	if found := names(members, isFailed); found != "" {
 		parts = append(parts, "the change fails on "+found)
 	}
-	if found := names(members, isRegressed); found != "" {
+	if found := names(members, Target.isRegressed); found != "" {
 		parts = append(parts, "no longer ready while its stage was soaking: "+found)
 	}
 	return strings.Join(parts, "; ")

@@ -46,6 +46,7 @@ func offline(t *Target)   { t.Offline, t.Available = true, false }
 func aside(t *Target)     { t.Aside = true }
 func unknown(t *Target)   { t.Unknown = true }
 func approved(t *Target)  { t.Approved = t.Pending }
+func blocked(t *Target)   { t.Blocked = true }
 
 func pending(hash string) func(*Target) { return func(t *Target) { t.Pending = hash } }
 
@@ -169,7 +170,7 @@ func TestNext(t *testing.T) {
 		"nothing is approved once halted": {stages: []Stage{rest, manual}, targets: []Target{updated(0, "a", 0, regressed), held(1, "b")}, approval: "prod ns/b v2",
 			want: Decision{Reason: Halted, Message: "no longer ready while its stage was soaking: ns/a"}},
 		"a Cluster whose template fails does not keep others from approval": {stages: []Stage{{MaxUnavailable: 9, MaxFailing: 1, Manual: true}},
-			targets: []Target{held(0, "a", approved, func(t *Target) { t.Blocked = true }), held(0, "b")},
+			targets: []Target{held(0, "a", approved, blocked), held(0, "b")},
 			want:    Decision{Reason: WaitingForApproval, Message: "approve the change for ns/b", Approval: " ns/b v2"}},
 		"an offline Cluster with an unreported change does not keep others from approval": {stages: []Stage{manual},
 			targets: []Target{held(0, "a", offline, unknown, approved), held(0, "b")},
@@ -181,6 +182,12 @@ func TestNext(t *testing.T) {
 		"a release that cannot be rendered keeps what it has, and takes no room": {stages: []Stage{{MaxUnavailable: 1, MaxFailing: 1}},
 			targets: []Target{{Cluster: inNS("a"), Blocked: true, Available: true, Ready: now}, held(0, "b")}, move: "b",
 			want: Decision{Reason: Progressing, Message: "waits for ns/a, ns/b"}},
+		"a release whose values cannot be written keeps what it has, and takes no room": {stages: []Stage{{MaxUnavailable: 1, MaxFailing: 1}},
+			targets: []Target{granted(0, "a", blocked), held(0, "b")}, move: "b",
+			want: Decision{Reason: Progressing, Message: "waits for ns/a, ns/b", Counts: []Count{{Clusters: 2, Held: 1, Failing: 1}}}},
+		"the values of more releases cannot be written than may fail": {stages: []Stage{{MaxUnavailable: 9, MaxFailing: 1}},
+			targets: []Target{granted(0, "a", blocked), granted(0, "b", blocked), held(0, "c")},
+			want:    Decision{Reason: Halted, Message: "the change fails on ns/a, ns/b"}},
 		"a Cluster that no longer works closes the gate": {targets: []Target{{Cluster: inNS("a"), Ready: now.Add(-2 * time.Hour)}, held(1, "b")},
 			want: Decision{Reason: Progressing, Message: "waits for ns/a"}},
 		"an offline Cluster needs approval, and does not block": {stages: []Stage{manual, rest}, targets: []Target{held(0, "a", offline), held(1, "b")},
