@@ -216,5 +216,9 @@ var (
 		was, is := before.(*fleetv1.Bundle), after.(*fleetv1.Bundle)
 		return was.Generation != is.Generation || was.Status.ObservedGeneration != is.Status.ObservedGeneration || (len(was.Spec.Targets) == 0) != (len(is.Spec.Targets) == 0)
 	})
+	// beginsToFail passes updates that show that values cannot be rendered any more.
+	beginsToFail = onUpdate(func(before, after client.Object) bool {
+		return plan.CannotRender(after.(*addonsv1.HelmReleaseProxy)) && !plan.CannotRender(before.(*addonsv1.HelmReleaseProxy))
+	})
 	comesOrGoes = onUpdate(func(client.Object, client.Object) bool { return false })
 )

@@ -216,7 +216,7 @@ func setupBundles(mgr ctrl.Manager, options Options, e *enqueuer, wake chan even
 	return ctrl.NewControllerManagedBy(mgr).Named("helmbundle").WithOptions(options.controller()).
 		For(&fleetv1.Bundle{}, builder.WithPredicates(changed)).
 		WatchesRawSource(source.Channel(wake, mapped(e.of(bundleOf)))).
-		Watches(&addonsv1.HelmReleaseProxy{}, later(bundlePause, bundleOf), builder.WithPredicates(changed)).
+		Watches(&addonsv1.HelmReleaseProxy{}, later(bundlePause, bundleOf), builder.WithPredicates(predicate.Or[client.Object](changed, beginsToFail))).
 		Watches(&addonsv1.HelmChartProxy{}, mapped(e.bundlesOfProxy), builder.WithPredicates(changed)).
 		WatchesMetadata(store.FleetClusterMetadata(), mapped(e.bundlesOfFleetCluster), builder.WithPredicates(reimported)).
 		Complete(r)

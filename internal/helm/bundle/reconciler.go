@@ -102,6 +102,8 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 		return 0, nil // The deletion triggers the next reconcile.
 	case !store.IsFor(s.have, client.ObjectKeyFromObject(s.of)):
 		return 0, &store.TakenError{Object: s.have}
+	case store.IsCut(s.have):
+		return 0, &store.CutError{Object: s.have}
 	case metav1.HasAnnotation(s.have.ObjectMeta, plan.DeletedAnnotation) && s.of.DeletionTimestamp.IsZero(): // The HelmChartProxy was created again.
 		return 0, r.UpdateBundle(ctx, s.have, func(its *fleetv1.Bundle) { delete(its.Annotations, plan.DeletedAnnotation) })
 	}
@@ -136,6 +138,10 @@ func (r *Reconciler) removeOrphan(ctx context.Context, s *scope) error {
 	if have == nil || !have.DeletionTimestamp.IsZero() {
 		return nil
 	}
+	if store.IsCut(have) {
+		ctrl.LoggerFrom(ctx).Info((&store.CutError{Object: have}).Error())
+		return nil
+	}
 	wasDeleted := metav1.HasAnnotation(have.ObjectMeta, plan.DeletedAnnotation)
 	var left, gone []fleetv1.BundleTarget
 	for _, target := range have.Spec.Targets {
@@ -143,7 +149,7 @@ func (r *Reconciler) removeOrphan(ctx context.Context, s *scope) error {
 		fleet, err := r.FleetCluster(ctx, key)
 		isKept := fleet != nil
 		if err == nil && isKept && wasDeleted {
-			isKept, err = r.IsReleased(ctx, key)
+			_, isKept, err = r.LiveFleetCluster(ctx, key)
 		}
 		if err != nil {
 			return err

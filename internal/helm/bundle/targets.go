@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -37,7 +39,7 @@ func (r *Reconciler) targets(ctx context.Context, s *scope) (targets []fleetv1.B
 		if target != nil {
 			wanted[name] = target
 		}
-		leaving[name] = isDeleted && target == nil
+		leaving[name] = target == nil
 		isTurnedAway = isTurnedAway || isDeleted == (target != nil) // No event shows when the target may be added or removed.
 	}
 	for name, target := range there {
@@ -77,7 +79,8 @@ func (r *Reconciler) isKept(ctx context.Context, s *scope, fleetCluster string, 
 			return isTarget, err
 		}
 	}
-	return r.IsReleased(ctx, key)
+	_, isReleased, err := r.LiveFleetCluster(ctx, key)
+	return isReleased, err
 }
 
 // target returns the target for a release, nil for none; last is its current target. An unchanged target was
@@ -89,10 +92,8 @@ func (r *Reconciler) target(ctx context.Context, s *scope, release *addonsv1.Hel
 	if target.ClusterName == "" || isDeleted && s.have == nil {
 		return nil, nil
 	}
-	if last != nil && !plan.IsInstalledOnce(s.of, release) { // A new Fleet Cluster of that name would get the release.
-		if fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: s.key.Namespace, Name: target.ClusterName}); err != nil || fleet == nil {
-			return nil, err
-		}
+	if isLost, err := r.isLost(ctx, s, release, record, cmp.Or(last, &target)); isLost || err != nil {
+		return nil, err
 	}
 	switch {
 	case record.Digest != "" && s.have != nil && record.Bundle != s.have.UID && !isDeleted:
@@ -112,6 +113,28 @@ func (r *Reconciler) target(ctx context.Context, s *scope, release *addonsv1.Hel
 		return last, err
 	}
 	return &target, nil
+}
+
+// isLost reports whether the Fleet Cluster of a target is gone: a new one of that name would get the release. isLost also
+// reports whether a new one is there already, and the target names values that do not exist and cannot be rendered for it:
+// as long as there is such a target, Fleet deploys nothing from the Bundle to anybody.
+func (r *Reconciler) isLost(ctx context.Context, s *scope, release *addonsv1.HelmReleaseProxy, record plan.Record, target *fleetv1.BundleTarget) (bool, error) {
+	if plan.IsInstalledOnce(s.of, release) {
+		return false, nil
+	}
+	fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: s.key.Namespace, Name: target.ClusterName})
+	if err != nil || fleet == nil {
+		return true, err
+	}
+	if record.Fleet == "" || record.Fleet == fleet.UID || len(target.DownstreamResources) == 0 || !plan.CannotRender(release) {
+		return false, nil
+	}
+	values := target.DownstreamResources[0]
+	found, err := r.HasValues(ctx, plan.Key{Namespace: s.key.Namespace, Name: values.Name}, values.Kind == plan.SecretKind)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "The target stays")
+	}
+	return err == nil && !found, nil
 }
 
 // isTarget reports whether a Cluster is selected and a Fleet Cluster belongs to it. The HelmReleaseProxy alone

@@ -3,6 +3,7 @@ package plan
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,6 +29,9 @@ type Record struct {
 	// clusterctl has moved them; if only the UID of the Cluster changes, the Cluster was recreated under the
 	// same name.
 	Of *Of `json:"of,omitempty"`
+	// Fleet is the UID of the Fleet Cluster that the values were written for, and that the rest of the Record describes. It
+	// is empty in records of earlier versions until the record changes next.
+	Fleet types.UID `json:"fleet,omitempty"`
 	// Bundle is the UID of the Bundle that owns the values. In another one, the target would name values that the
 	// garbage collector deletes, and Fleet works on no later target then.
 	Bundle types.UID `json:"bundle,omitempty"`
@@ -158,6 +162,13 @@ func (r Record) IsMadeAnew(of Of) bool {
 	return r.Of != nil && r.Of.Cluster != of.Cluster && r.Of.Release == of.Release
 }
 
+// On returns the Record for another Fleet Cluster of the same name: it keeps the values, which the target names, and
+// nothing that the agent of the last one has done.
+func (r Record) On(fleet types.UID) Record {
+	r.Fleet, r.Installed, r.Unforced, r.Retry, r.Rollout = fleet, false, false, nil, nil
+	return r
+}
+
 // Retry is the next retry of a failed deployment.
 type Retry struct {
 	// Of is the digest of the failed content and values; for others, the delays start again.
@@ -172,8 +183,12 @@ type Retry struct {
 // writes everything again.
 func RecordOf(release metav1.Object) Record {
 	var record Record
-	if json.Unmarshal([]byte(release.GetAnnotations()[RecordAnnotation]), &record) != nil || record.Revision < 0 || record.Sync < 0 ||
-		record.Retry != nil && record.Retry.Count < 0 || len(record.Keys) > mostKeys {
+	err := json.Unmarshal([]byte(release.GetAnnotations()[RecordAnnotation]), &record)
+	isCount := func(number int64) bool { return 0 <= number && number <= math.MaxInt32 }
+	switch {
+	case err != nil, !isCount(int64(record.Revision)), !isCount(record.Sync), record.Retry != nil && !isCount(int64(record.Retry.Count)), len(record.Keys) > mostKeys:
+		return Record{}
+	case record.FleetCluster != "" && !stamp.IsFleetName(record.FleetCluster): // With a dot, the values would have the names of another release's.
 		return Record{}
 	}
 	return record

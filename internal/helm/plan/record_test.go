@@ -20,6 +20,13 @@ func TestRecordOf(t *testing.T) {
 		`{"keys":["` + strings.Repeat(`a","`, 20) + `"]}`: "{}",
 		`{"installed":true}`:                              `{"installed":true}`,
 		`{"revision":"many"}`:                             "{}",
+		`{"revision":9223372036854775807}`:                "{}",
+		`{"revision":999999999}`:                          `{"revision":999999999}`,
+		`{"sync":9223372036854775807}`:                    "{}",
+		`{"retry":{"of":"","count":9223372036854775807}}`: "{}",
+		`{"fleetCluster":"victim.1"}`:                     "{}",
+		`{"fleetCluster":"../victim"}`:                    "{}",
+		`{"fleetCluster":"victim"}`:                       `{"fleetCluster":"victim"}`,
 	} {
 		its := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{RecordAnnotation: text}}}
 		if got := RecordOf(its).String(); got != want {

@@ -191,6 +191,11 @@ func revisionOf(release string) int {
 	return int(number)
 }
 
+// CannotRender reports whether the values of a release cannot be rendered now, by its status.
+func CannotRender(release *addonsv1.HelmReleaseProxy) bool {
+	return find(release, addonsv1.ClusterAvailableCondition).Reason == addonsv1.ValueParsingFailedReason
+}
+
 // Trouble says why Muster cannot deploy something; the zero value means no trouble.
 type Trouble struct{ Reason, Message string }
 

@@ -54,7 +54,7 @@ func (r *Reconciler) removeBundles(ctx context.Context, proxy *addonsv1.HelmChar
 	for i := range bundles.Items {
 		switch bundle := &bundles.Items[i]; {
 		case !store.IsFor(bundle, key) || !plan.MayBeOurs(bundle.Name):
-		case len(bundle.Spec.Targets) == 0:
+		case len(bundle.Spec.Targets) == 0 && !store.IsCut(bundle):
 			errs = append(errs, r.Remove(ctx, bundle))
 		default:
 			err := r.UpdateBundle(ctx, bundle, func(its *fleetv1.Bundle) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
@@ -52,6 +53,8 @@ type scope struct {
 	inputs  *inputs.Inputs
 	cluster *clusterv1.Cluster
 	bundle  *fleetv1.Bundle
+	// fleet is the UID of the Fleet Cluster that is the target; empty if it is not known to be the Cluster's.
+	fleet types.UID
 	// deployment is Fleet's BundleDeployment for the Cluster.
 	deployment *fleetv1.BundleDeployment
 	record     plan.Record
@@ -132,6 +135,9 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 	if err := r.findBundle(ctx, s); err != nil {
 		return err
 	}
+	if err := cmp.Or(r.forgetGone(ctx, s), r.renew(ctx, s)); err != nil {
+		return err
+	}
 	failed := r.writeValues(ctx, s)
 	if failed != nil && !store.IsBehind(failed) {
 		s.fail(addonsv1.HelmReleaseProxyCreationFailedReason, failed.Error())
@@ -141,6 +147,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 		return err
 	}
 	if !equality.Semantic.DeepEqual(before, s.record) {
+		s.record.Fleet = cmp.Or(s.record.Fleet, s.fleet)
 		if err := r.setRecord(ctx, s); err != nil {
 			return err
 		}
@@ -199,9 +206,6 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 	if s.record.IsMadeAnew(of) {
 		return true, r.Remove(ctx, s.release)
 	}
-	if err := r.forgetGone(ctx, s, of); err != nil {
-		return false, err
-	}
 	pin := stamp.PinOf(s.cluster.Annotations)
 	isOwn := false
 	if pin.IsComplete() {
@@ -225,21 +229,57 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 	if s.record.FleetCluster != "" && isOwn { // A Cluster that was moved here is not in Fleet yet.
 		s.record.Of = &of
 	}
-	return false, nil
+	if isOwn && s.record.FleetCluster == pin.ClusterName {
+		s.fleet, err = r.fleetUID(ctx, plan.Key{Namespace: s.cluster.Namespace, Name: pin.ClusterName})
+	}
+	return false, err
 }
 
-// forgetGone empties the record of a release whose Fleet Cluster is gone, and removes its values: the Cluster
-// may return to Fleet under another name, and another Cluster may get the old name.
-func (r *Reconciler) forgetGone(ctx context.Context, s *scope, of plan.Of) error {
+// fleetUID returns the UID of a Fleet Cluster; empty if there is none.
+func (r *Reconciler) fleetUID(ctx context.Context, key plan.Key) (types.UID, error) {
+	fleet, err := r.FleetCluster(ctx, key)
+	if err != nil || fleet == nil {
+		return "", err
+	}
+	return fleet.UID, nil
+}
+
+// renew notes that the release has another Fleet Cluster of the same name, once its values are known to exist: until then,
+// the Bundle may have to drop the target.
+func (r *Reconciler) renew(ctx context.Context, s *scope) error {
+	if !s.isReplaced(s.record) || s.isInstalledOnce() || s.record.Digest == "" && plan.HasValues(s.proxy) {
+		return nil
+	}
+	if s.record.Digest != "" {
+		if found, err := r.HasValues(ctx, s.key(s.record), s.record.Secret); err != nil || !found {
+			return err
+		}
+	}
+	s.record = s.record.On(s.fleet)
+	return nil
+}
+
+// isReplaced reports whether a record describes an earlier Fleet Cluster of the same name.
+func (s *scope) isReplaced(record plan.Record) bool {
+	return s.fleet != "" && record.Fleet != "" && record.Fleet != s.fleet
+}
+
+// forgetGone empties the record of a release whose Fleet Cluster is gone, and removes its values, once no target names
+// them: the Cluster may return to Fleet under another name, and another Cluster may get the old name.
+func (r *Reconciler) forgetGone(ctx context.Context, s *scope) error {
 	last := s.record
-	if last.FleetCluster == "" || s.isInstalledOnce() || last.Of == nil || *last.Of != of {
+	if s.cluster == nil || last.FleetCluster == "" || s.isInstalledOnce() || last.Of == nil || *last.Of != (plan.Of{Cluster: s.cluster.UID, Release: s.release.UID}) {
 		return nil
 	}
 	fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: s.cluster.Namespace, Name: last.FleetCluster})
 	if err != nil || fleet != nil {
 		return err
 	}
-	s.record = plan.Record{}
+	if s.isTarget() { // Updates of a Bundle enqueue no releases.
+		s.retryAfter(store.BehindInterval)
+		return nil
+	}
+	s.record = plan.Record{Fleet: last.Fleet}
 	return r.RemoveAllValues(ctx, client.ObjectKeyFromObject(s.proxy), s.cluster.Namespace, last.FleetCluster, last.Secret || last.Stale)
 }
 

@@ -4,12 +4,9 @@ import (
 	"context"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
@@ -75,22 +72,17 @@ func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
 	if isElsewhere || s.deployment == nil && s.record.Rollout.Content != s.bundle.Labels[plan.ContentLabel] {
 		return true, nil
 	}
-	switch {
-	case s.record.Digest == "":
+	if s.record.Digest == "" {
 		return false, nil
-	case s.record.Secret: // The program gets no events for Secrets.
+	}
+	if s.record.Secret { // The program gets no events for Secrets.
 		s.retryAfter(checkInterval)
-		found, err := r.HasSecret(ctx, s.key(s.record))
-		if err != nil { // It must not count as a failure of the change, and halt the rollout.
-			ctrl.LoggerFrom(ctx).Error(err, "The release stays held")
-		}
-		return err == nil && !found, nil
 	}
-	err := r.Get(ctx, s.key(s.record), &corev1.ConfigMap{}, client.UnsafeDisableDeepCopy)
-	if apierrors.IsNotFound(err) {
-		err = r.Live.Get(ctx, s.key(s.record), &corev1.ConfigMap{})
+	found, err := r.HasValues(ctx, s.key(s.record), s.record.Secret)
+	if err != nil { // It must not count as a failure of the change, and halt the rollout.
+		ctrl.LoggerFrom(ctx).Error(err, "The release stays held")
 	}
-	return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	return err == nil && !found, nil
 }
 
 // takeOver records that the release has the wanted content with the values that were just written.

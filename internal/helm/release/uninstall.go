@@ -35,13 +35,11 @@ func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 		return r.finish(ctx, s)
 	}
 	key := plan.Key{Namespace: s.release.Spec.ClusterRef.Namespace, Name: s.record.FleetCluster}
-	fleet, err := r.FleetCluster(ctx, key)
+	fleet, isReleased, err := r.LiveFleetCluster(ctx, key)
 	if err != nil {
 		return err
 	}
-	if isReleased, err := r.IsReleased(ctx, key); err != nil {
-		return err
-	} else if isReleased {
+	if isReleased {
 		return r.finish(ctx, s)
 	}
 	if isWaiting, err := r.empty(ctx, s); isWaiting || err != nil {
@@ -53,9 +51,7 @@ func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 	}
 	// In another namespace, only the Bundle proves that the values belong to this HelmChartProxy.
 	isProven := s.bundle != nil || s.release.Spec.ClusterRef.Namespace == s.release.Namespace
-	// The Bundle has not dropped the target of a Fleet Cluster that is gone. Otherwise, values of a target are deleted with the
-	// Bundle.
-	if (fleet == nil || !s.isTarget()) && isProven {
+	if !s.isTarget() && isProven { // The values of a target are deleted with the Bundle.
 		err := r.RemoveAllValues(ctx, client.ObjectKeyFromObject(s.proxy), s.release.Spec.ClusterRef.Namespace, s.record.FleetCluster, s.record.Secret || s.record.Stale)
 		if err != nil {
 			return err
@@ -68,10 +64,10 @@ func (r *Reconciler) finish(ctx context.Context, s *scope) error {
 	return r.RemoveFinalizers(ctx, s.release, plan.Finalizer, proxy.CAAPHReleaseFinalizer)
 }
 
-// isTarget reports whether the release is still a target.
+// isTarget reports whether the release may still be a target.
 func (s *scope) isTarget() bool {
-	return s.bundle != nil && s.bundle.DeletionTimestamp.IsZero() &&
-		slices.ContainsFunc(s.bundle.Spec.Targets, func(its fleetv1.BundleTarget) bool { return its.ClusterName == s.record.FleetCluster })
+	isIt := func(its fleetv1.BundleTarget) bool { return its.ClusterName == s.record.FleetCluster }
+	return s.bundle != nil && s.bundle.DeletionTimestamp.IsZero() && (store.IsCut(s.bundle) || slices.ContainsFunc(s.bundle.Spec.Targets, isIt))
 }
 
 // isInstalled reports whether the release is still a target or has a BundleDeployment, until uninstallPatience

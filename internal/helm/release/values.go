@@ -40,9 +40,10 @@ type Renderer interface {
 
 // written describes the last written values of a release: their sources, and the object that holds them.
 type written struct {
-	from   uint64
-	digest string
-	// object is the digest of the object, and bundle its owner.
+	from     uint64
+	digest   string
+	revision int
+	// object is the digest of the object, revision is in its keys, and bundle is its owner.
 	object string
 	bundle types.UID
 	// failed is the error of the rendering, and at is the time of the rendering or write.
@@ -55,7 +56,7 @@ type written struct {
 // isOf reports whether the values that the record names were written for the current Bundle.
 func (w written) isOf(s *scope) bool {
 	isWaiting := s.record.Rollout != nil && s.record.Rollout.Pending != "" // The record was not written, or the cache does not have it yet.
-	return w.failed == nil && !w.isHeld && !isWaiting && w.digest == s.record.Digest && w.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID &&
+	return w.failed == nil && !w.isHeld && !isWaiting && w.digest == s.record.Digest && w.revision == s.record.Revision && w.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID &&
 		s.record.Version == s.version() // The settings may hide the version from the sources.
 }
 
@@ -143,10 +144,13 @@ func (r *Reconciler) put(ctx context.Context, s *scope, record plan.Record, laye
 		return err
 	}
 	record.Bundle = s.bundle.UID
+	if s.isReplaced(record) {
+		record = record.On(s.fleet)
+	}
 	s.record = record
 	s.takeOver(r.Now())
 	r.rendered.Store(client.ObjectKeyFromObject(s.release), written{
-		from: from, digest: record.Digest, object: store.ObjectDigest(object), bundle: s.bundle.UID, at: r.Now(),
+		from: from, digest: record.Digest, revision: record.Revision, object: store.ObjectDigest(object), bundle: s.bundle.UID, at: r.Now(),
 	})
 	if record.Secret {
 		s.retryAfter(checkInterval)

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -132,7 +135,8 @@ func TestFleetClusterIsGone(t *testing.T) {
 			if err := w.Create(t.Context(), s.cluster.DeepCopy()); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := w.find(t.Context(), s); err != nil || (s.record.FleetCluster == "") != test.goes || *cmp.Or(s.record.Of, &test.of) != test.of {
+			_, err := w.find(t.Context(), s)
+			if err = cmp.Or(err, w.forgetGone(t.Context(), s)); err != nil || (s.record.FleetCluster == "") != test.goes || *cmp.Or(s.record.Of, &test.of) != test.of {
 				t.Errorf("the record is %s, and goes: %t (%v)", s.record, test.goes, err)
 			}
 		})
@@ -443,14 +447,14 @@ func (w *world) uninstallFrom(t *testing.T, s *scope) (*corev1.Secret, error) {
 	return secret, err
 }
 
-// The values of a Cluster that is gone stay until its Bundle drops the target, within limits. Then they are removed: the
-// Bundle lives on with others.
+// The values of a Cluster that is gone stay until its Bundle drops the target. Then they are removed: the Bundle lives on with
+// others. The release waits for that only within limits.
 func TestGoneBeforeItsTarget(t *testing.T) {
 	for _, test := range []struct {
 		isTarget bool
 		age      time.Duration
 		left     int
-	}{{true, 0, 1}, {false, 0, 0}, {true, uninstallPatience, 0}} {
+	}{{true, 0, 1}, {false, 0, 0}, {true, uninstallPatience, 1}} {
 		w, s := newWorld(t, &renderer{}), scopeOf(t, "")
 		w.Recorder = events.NewFakeRecorder(1)
 		s.bundle.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: "two"}}
@@ -460,7 +464,7 @@ func TestGoneBeforeItsTarget(t *testing.T) {
 		s.record.Secret = true
 		s.release.DeletionTimestamp = &metav1.Time{Time: w.clock.Now().Add(-test.age)}
 		secret, err := w.uninstallFrom(t, s)
-		if err != nil || len(secret.Data) != test.left || (s.again > 0) != (test.left > 0) {
+		if err != nil || len(secret.Data) != test.left || (s.again > 0) != (test.isTarget && test.age == 0) {
 			t.Errorf("target: %t, age %s: the Secret has %d keys, and the next look is after %s (%v)", test.isTarget, test.age, len(secret.Data), s.again, err)
 		}
 	}
@@ -563,5 +567,130 @@ func TestRecordNamesTheVersion(t *testing.T) {
 	record.Installed, renders.gives = true, "a: new"
 	if held := w.write(t, record, ofCluster, both(staged(""), of("v2", true))).record; held.Version != "v1" || held.Rollout.Pending == "" {
 		t.Errorf("it waits for its turn, and the record says %s", held)
+	}
+}
+
+// The values of a release stay while a target names them, also if its Fleet Cluster is gone for a moment: Fleet would deploy
+// nothing from the Bundle to anybody until they are back. The release then describes the new Fleet Cluster.
+func TestFleetClusterComesBack(t *testing.T) {
+	for name, test := range map[string]struct {
+		isCut, isTarget bool
+		stays           bool
+	}{
+		"a target":     {isTarget: true, stays: true},
+		"not cached":   {isCut: true, stays: true},
+		"not a target": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, &renderer{gives: "a: b"})
+			in := func(s *scope) {
+				s.release.UID, s.record.Of = "web-one", &plan.Of{Cluster: "one", Release: "web-one"}
+				s.inputs.Selector, _ = plan.NewSelector(s.proxy)
+				s.cluster.Annotations = map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: "one"}
+				if test.isTarget {
+					s.bundle.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: "one"}}
+				}
+				if test.isCut {
+					s.bundle.Annotations["cut-in-the-cache"] = "true"
+				}
+			}
+			first := w.write(t, plan.Record{FleetCluster: "one", Fleet: "first", Installed: true, Sync: 2}, ofCluster, in)
+			if err := w.Create(t.Context(), first.cluster.DeepCopy()); err != nil {
+				t.Fatal(err)
+			}
+			reconcile := func(record plan.Record) *scope {
+				s := scopeOf(t, ofCluster)
+				s.record = record
+				in(s)
+				_, err := w.find(t.Context(), s)
+				if err := cmp.Or(err, w.forgetGone(t.Context(), s), w.renew(t.Context(), s)); err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}
+			gone := reconcile(first.record)
+			if got := w.Get(t.Context(), first.key(first.record), &corev1.ConfigMap{}); (got == nil) != test.stays || (gone.record.Digest != "") != test.stays || gone.record.Fleet != "first" {
+				t.Fatalf("the record is %s, and its values are there: %v", gone.record, got)
+			}
+			if test.stays && gone.again == 0 {
+				t.Error("nothing looks again when the target is gone")
+			}
+			if err := w.Create(t.Context(), ownFleetCluster("second")); err != nil {
+				t.Fatal(err)
+			}
+			back := reconcile(gone.record)
+			if test.stays && (back.record.Fleet != "second" || back.record.Installed || back.record.Digest != first.record.Digest || back.record.Sync != 2) {
+				t.Errorf("the record is %s", back.record)
+			}
+			back = w.write(t, back.record, ofCluster, func(s *scope) { in(s); s.fleet = "second" })
+			if back.record.Fleet != "second" || back.record.Digest != first.record.Digest {
+				t.Errorf("the record is %s", back.record)
+			}
+		})
+	}
+}
+
+// ownFleetCluster returns the Fleet Cluster of the Cluster of scopeOf.
+func ownFleetCluster(uid types.UID) *fleetv1.Cluster {
+	return &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "team", Name: "one", UID: uid, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Name: "one", UID: "one"}},
+	}}
+}
+
+// Values that do not exist, and that cannot be rendered for another Fleet Cluster, stay those of the last one: the Bundle
+// drops the target.
+func TestLostValuesOfAnotherFleetCluster(t *testing.T) {
+	w := newWorld(t, &renderer{fails: worker.Problem("no such field")})
+	s := scopeOf(t, ofCluster)
+	s.record, s.fleet = plan.Record{FleetCluster: "one", Fleet: "first", Digest: "any", Keys: []string{"values.yaml"}, Bundle: "bundle"}, "second"
+	if err := cmp.Or(w.renew(t.Context(), s), w.writeValues(t.Context(), s)); err != nil {
+		t.Fatal(err)
+	}
+	if s.record.Fleet != "first" || s.trouble.Reason != addonsv1.ValueParsingFailedReason {
+		t.Errorf("the record is %s, and the status says %v", s.record, s.trouble)
+	}
+}
+
+// Values count as written with the key that the record names, and with no other.
+func TestWrittenUnderItsKey(t *testing.T) {
+	w := newWorld(t, &renderer{gives: "a: b"})
+	stale := w.write(t, plan.Record{FleetCluster: "one", Revision: 1}, ofCluster, func(*scope) {}).record
+	newest := stale
+	newest.Revision = 9
+	key := func(s *scope) (all []string) {
+		its := &corev1.ConfigMap{}
+		if err := w.Get(t.Context(), s.key(s.record), its); err != nil {
+			t.Fatal(err)
+		}
+		return slices.Collect(maps.Keys(its.Data))
+	}
+	for _, record := range []plan.Record{newest, stale} { // The last write of the record was refused.
+		s := w.write(t, record, ofCluster, func(s *scope) {})
+		if got := key(s); !slices.Equal(got, []string{s.record.Key("values.yaml")}) {
+			t.Errorf("the values are under %v, and the record is %s", got, s.record)
+		}
+	}
+}
+
+// A record of an earlier version, which does not name the UID of its Fleet Cluster, stays as it is, and so does its target.
+func TestRecordWithoutFleetCluster(t *testing.T) {
+	w := newWorld(t, &renderer{gives: "a: b"})
+	none := func(*scope) {}
+	first := w.write(t, plan.Record{FleetCluster: "one"}, ofCluster, none).record
+	next := first
+	next.Fleet = "living"
+	target, _ := plan.TargetOf(scopeOf(t, ofCluster).proxy, scopeOf(t, ofCluster).release, first)
+	same, _ := plan.TargetOf(scopeOf(t, ofCluster).proxy, scopeOf(t, ofCluster).release, next)
+	if !equality.Semantic.DeepEqual(target, same) {
+		t.Errorf("the target was %v, and is %v", target, same)
+	}
+	for restarted := range 2 {
+		s := scopeOf(t, ofCluster)
+		s.record, s.fleet = first, "living"
+		if err := cmp.Or(w.forgetGone(t.Context(), s), w.renew(t.Context(), s), w.writeValues(t.Context(), s)); err != nil || s.record.String() != first.String() {
+			t.Errorf("restarted %d times, the record was %s, and is %s (%v)", restarted, first, s.record, err)
+		}
+		w.rendered.Clear()
 	}
 }

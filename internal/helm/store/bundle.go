@@ -22,22 +22,15 @@ func (s *Store) UntilBundle(key plan.Key) time.Duration {
 	return max(0, until.Sub(s.clock.Now()))
 }
 
-// UpdateBundle changes a Bundle as a function does.
+// UpdateBundle changes a Bundle as a function does. A change of the spec of a Bundle that the cache has cut is a CutError.
 func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change func(*fleetv1.Bundle)) error {
-	if IsCut(have) { // The cached Bundle lacks content.
-		live := &fleetv1.Bundle{}
-		if err := s.Live.Get(ctx, client.ObjectKeyFromObject(have), live); err != nil {
-			return client.IgnoreNotFound(err)
-		}
-		if proxy, _ := plan.ProxyOf(have); !IsFor(live, proxy) {
-			return &TakenError{live}
-		}
-		have = live
-	}
 	want := have.DeepCopy()
 	change(want)
-	if equality.Semantic.DeepEqual(have, want) {
+	switch {
+	case equality.Semantic.DeepEqual(have, want):
 		return nil
+	case IsCut(have) && !equality.Semantic.DeepEqual(have.Spec, want.Spec):
+		return &CutError{have}
 	}
 	err := s.patch(ctx, want, targetChanges(have, want), client.MergeFrom(have))
 	if err == nil {

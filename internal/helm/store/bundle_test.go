@@ -263,32 +263,35 @@ func TestTrim(t *testing.T) {
 	}
 }
 
-// A Bundle that others have replaced since the cache cut it is left alone.
-func TestUpdateBundleOfOthers(t *testing.T) {
+// What a Bundle has is not known once the cache has cut it: its spec stays, and it is not deleted. It can be marked.
+func TestCutBundleStays(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
 	of := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
-	cut := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
-	cut.Annotations[cutAnnotation] = "true"
-	for name, test := range map[string]struct {
-		change  func(*fleetv1.Bundle)
-		isTaken bool
-	}{
-		"ours":                      {func(*fleetv1.Bundle) {}, false},
-		"without labels":            {func(b *fleetv1.Bundle) { b.Labels = nil }, true},
-		"of another HelmChartProxy": {func(b *fleetv1.Bundle) { b.Annotations[plan.ProxyAnnotation] = "team/other" }, true},
-	} {
-		live := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
-		test.change(live)
-		c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(live).Build()
-		err := New(c, c, "muster", clock.RealClock{}).UpdateBundle(t.Context(), cut, func(b *fleetv1.Bundle) { b.Spec.Paused = true })
-		if taken := (*TakenError)(nil); errors.As(err, &taken) != test.isTaken || err != nil && !test.isTaken {
-			t.Errorf("%s: %v", name, err)
-		}
-		if err := c.Get(t.Context(), client.ObjectKeyFromObject(live), live); err != nil || live.Spec.Paused == test.isTaken {
-			t.Errorf("%s: changed: %t (%v)", name, live.Spec.Paused, err)
-		}
+	live := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
+	live.Spec.Targets = make([]fleetv1.BundleTarget, 2*plan.MaxTargets+1)
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(live).Build()
+	s, cut := New(c, c, "muster", clock.RealClock{}), &fleetv1.Bundle{}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(live), cut); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Trim(cut); err != nil || !IsCut(cut) {
+		t.Fatalf("it is not cut (%v)", err)
+	}
+	isCut := new(CutError)
+	if err := s.UpdateBundle(t.Context(), cut, func(b *fleetv1.Bundle) { b.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: "one"}} }); !errors.As(err, &isCut) {
+		t.Errorf("its targets are changed (%v)", err)
+	}
+	if err := s.Remove(t.Context(), cut); !errors.As(err, &isCut) {
+		t.Errorf("it is deleted (%v)", err)
+	}
+	if err := s.UpdateBundle(t.Context(), cut, func(b *fleetv1.Bundle) { b.Annotations[plan.DeletedAnnotation] = "true" }); err != nil {
+		t.Error(err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(live), live); err != nil || len(live.Spec.Targets) != 2*plan.MaxTargets+1 ||
+		live.Annotations[plan.DeletedAnnotation] != "true" || IsCut(live) {
+		t.Errorf("left are %d targets and %v (%v)", len(live.Spec.Targets), live.Annotations, err)
 	}
 }

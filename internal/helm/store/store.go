@@ -109,10 +109,21 @@ func (s *Store) CreateFor(ctx context.Context, object client.Object) error {
 	return s.CreateOurs(ctx, object, func(live client.Object) bool { return IsFor(live, proxy) })
 }
 
-// Remove deletes an object, unless it has been replaced since it was read.
+// CutError says that the cache has cut a Bundle. What is in it is not known, so nothing may be taken out of it.
+type CutError struct{ client.Object }
+
+// Error returns the message.
+func (e *CutError) Error() string {
+	return describe(e.Object) + " has far more targets, or other items, than Muster writes, so Muster leaves it as it is; remove what others have added to it"
+}
+
+// Remove deletes an object, unless it has been replaced since it was read. A Bundle that the cache has cut is a CutError.
 func (s *Store) Remove(ctx context.Context, object client.Object) error {
-	if !object.GetDeletionTimestamp().IsZero() {
+	switch {
+	case !object.GetDeletionTimestamp().IsZero():
 		return nil
+	case IsCut(object):
+		return &CutError{object}
 	}
 	err := s.Delete(ctx, object, client.Preconditions{UID: ptr.To(object.GetUID())})
 	if client.IgnoreNotFound(err) != nil {
@@ -269,15 +280,18 @@ func FleetClusterMetadata() *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Cluster"}}
 }
 
-// IsReleased reports whether a Fleet Cluster lives on without its Cluster, which is being moved to another management
-// cluster, or was. It reads past the cache, which may show that a Cluster is gone before it shows that its Fleet Cluster was
-// released: Fleet would uninstall the release from a cluster that lives on.
-func (s *Store) IsReleased(ctx context.Context, key plan.Key) (bool, error) {
-	fleet := FleetClusterMetadata()
-	if err := s.Live.Get(ctx, key, fleet); err != nil {
-		return false, client.IgnoreNotFound(err)
+// LiveFleetCluster returns the metadata of a Fleet Cluster, nil if there is none, and whether it is released: it lives on
+// without its Cluster, which is being moved to another management cluster, or was. It reads past the cache, which may show
+// that a Cluster is gone before it shows that its Fleet Cluster was released: Fleet would uninstall the release from a
+// cluster that lives on.
+func (s *Store) LiveFleetCluster(ctx context.Context, key plan.Key) (fleet *metav1.PartialObjectMetadata, isReleased bool, err error) {
+	fleet = FleetClusterMetadata()
+	if err := s.Live.Get(ctx, key, fleet); apierrors.IsNotFound(err) {
+		return nil, false, nil
+	} else if err != nil {
+		return nil, false, fmt.Errorf("reading Fleet Cluster %s: %w", key, err)
 	}
-	return fleet.Annotations[stamp.ReleasedAnnotation] == "true" && stamp.IsOurs(fleet), nil
+	return fleet, fleet.Annotations[stamp.ReleasedAnnotation] == "true" && stamp.IsOurs(fleet), nil
 }
 
 // Deployment returns the BundleDeployment of a Bundle for a Fleet Cluster; nil if there is none. Only Fleet and

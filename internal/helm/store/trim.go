@@ -15,7 +15,7 @@ import (
 )
 
 // An empty item of a list is three bytes for the API server, and up to 170 in memory. The cache keeps no spec of a Bundle
-// that has many more items than Muster's; a write reads the whole object first.
+// that has many more items than Muster's, and no such Bundle is read past it: see CutError.
 const (
 	cutAnnotation = "cut-in-the-cache"
 	// mostSyntax is larger than the number of braces, brackets and commas in one of Muster's Bundles, outside its files.

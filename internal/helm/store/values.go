@@ -98,6 +98,19 @@ func (s *Store) HasSecret(ctx context.Context, key plan.Key) (bool, error) {
 	return false, fmt.Errorf("looking for Secret %s: %w", key, err)
 }
 
+// HasValues reports whether an object with values exists: a ConfigMap, or a Secret, as HasSecret does. A ConfigMap that the
+// cache lacks is looked for past it.
+func (s *Store) HasValues(ctx context.Context, key plan.Key, isSecret bool) (bool, error) {
+	if isSecret {
+		return s.HasSecret(ctx, key)
+	}
+	have, err := read(ctx, s, key, &corev1.ConfigMap{})
+	if have == nil && err == nil {
+		err = s.Live.Get(ctx, key, &corev1.ConfigMap{})
+	}
+	return err == nil, client.IgnoreNotFound(err)
+}
+
 // IsIntact reports whether a ConfigMap with values is unchanged, by the cache. The contents of Secrets are not cached.
 func (s *Store) IsIntact(ctx context.Context, key plan.Key, isSecret bool, digest string) bool {
 	if isSecret {
