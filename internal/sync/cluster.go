@@ -96,7 +96,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
 		Watches(&fleetv1.ClusterGroup{}, behind(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existenceOrMaker)).
-		Watches(&fleetv1.BundleNamespaceMapping{}, behind(c.events.clustersOfMapping), builder.WithPredicates(afterStart, existenceOrMaker)).
+		Watches(&fleetv1.BundleNamespaceMapping{}, behind(c.events.clustersOfMapping), builder.WithPredicates(afterStart, mappingNews)).
 		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allClusters), builder.WithPredicates(afterStart, settingsNews)).
 		Complete(r)
 }
@@ -241,6 +241,8 @@ func (r *clusterReconciler) take(ctx context.Context, s *scope, next step) error
 		return r.takeOver(ctx, s)
 	case put:
 		return r.put(ctx, s)
+	case retarget:
+		return r.retarget(ctx, s)
 	case attach:
 		return r.attach(ctx, s)
 	case detach:

@@ -22,6 +22,7 @@ import (
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // enqueuer specifies which keys an object's change concerns. On an update, enqueue asks it about
@@ -140,7 +141,12 @@ func (e *enqueuer) clustersOfGroup(ctx context.Context, object client.Object) []
 	return result
 }
 
+// clustersOfMapping returns the Clusters that use a mapping. If the mapping has begun to map, these are
+// all Clusters of its namespace: a Bundle may target any of them.
 func (e *enqueuer) clustersOfMapping(ctx context.Context, object client.Object) []reconcile.Request {
+	if object.GetAnnotations()[desired.RetargetAnnotation] != "" {
+		return e.clusterRequests(ctx, client.InNamespace(object.GetName()))
+	}
 	return e.clusterRequests(ctx, client.InNamespace(object.GetName()), client.MatchingFields{byClassNamespace: object.GetNamespace()})
 }
 
@@ -300,6 +306,13 @@ var existence = predicate.Funcs{
 // existenceOrMaker passes objects that appear, disappear, or become Muster's or another's.
 var existenceOrMaker = predicate.Or[client.Object](existence, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return stamp.IsOurs(e.ObjectOld) != stamp.IsOurs(e.ObjectNew) },
+})
+
+// mappingNews passes mappings that existenceOrMaker passes, or that begin to map.
+var mappingNews = predicate.Or(existenceOrMaker, predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetAnnotations()[desired.RetargetAnnotation] != e.ObjectNew.GetAnnotations()[desired.RetargetAnnotation]
+	},
 })
 
 // created passes objects that appear.

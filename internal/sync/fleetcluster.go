@@ -41,6 +41,9 @@ func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
+	if s.begun, err = begunIn(ctx, r.Client, r.applier.Store, s.cluster.Namespace); err != nil {
+		return err
+	}
 	want := s.wants(class, values, clientID)
 	if s.unresolved != "" && s.in.Cluster.PatchResource && kube.Differs(want, have) {
 		// An apply without the values would remove them. The syncer reads them past the cache only if
@@ -58,6 +61,9 @@ func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
 	if result == kube.Created && !s.byAgent {
 		observeLatency(s.cluster)
 	}
+	if result == kube.Retained {
+		return r.retarget(ctx, s)
+	}
 	return nil
 }
 
@@ -74,6 +80,13 @@ func (s *scope) wants(class *desired.Class, values map[string]any, clientID stri
 	}
 	if s.isTurning() {
 		want.Spec.KubeConfigSecret = ""
+	}
+	noted := ""
+	if s.fleet != nil {
+		noted = s.fleet.Annotations[desired.RetargetAnnotation]
+	}
+	if noted = desired.Retargeted(noted, s.begun); noted != "" {
+		want.Annotations[desired.RetargetAnnotation] = noted
 	}
 	return want
 }

@@ -33,10 +33,6 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// retargetAnnotation is changed on a Bundle to make Fleet compute its targets again: Fleet watches
-// Bundles, but not the mappings that decide their targets.
-const retargetAnnotation = stamp.Domain + "/retarget"
-
 const (
 	// retireInterval is the shortest time between two checks whether a mapping's deployments are gone
 	// from Fleet, whatever wakes the reconciler.
@@ -68,7 +64,7 @@ type mappingReconciler struct {
 	retiring map[types.NamespacedName]retirement
 }
 
-// retirement is the progress in retiring a mapping.
+// retirement is the progress in retiring a mapping; of one that has begun to map, only the time.
 type retirement struct {
 	began, next time.Time
 	attempts    int
@@ -125,10 +121,16 @@ func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	if !found {
 		r.forget(req.NamespacedName)
 	}
-	if kept, err := r.keep(ctx, current.Settings, req.NamespacedName, found && isLive(&mapping)); err != nil || kept || !found {
+	switch kept, err := r.keep(ctx, current.Settings, req.NamespacedName, found && isLive(&mapping)); {
+	case err != nil:
 		return ctrl.Result{}, kube.IgnoreForeign(err) // The conditions of the Clusters report it.
+	case kept:
+		return r.follow(ctx, current.Settings, req.NamespacedName)
+	case !found:
+		return ctrl.Result{}, nil
+	default:
+		return r.retire(ctx, &mapping)
 	}
-	return r.retire(ctx, &mapping)
 }
 
 // keep makes or restores a mapping that the administrator asks for or that a maker needs. It reports
@@ -172,15 +174,21 @@ func (r *mappingReconciler) ensure(ctx context.Context, in settings.Settings, us
 }
 
 // write makes a mapping, and returns its UID. A retired one is revived even if patchResource
-// is off.
+// is off. If the mapping begins to map by this, it says so.
 func (r *mappingReconciler) write(ctx context.Context, in settings.Settings, key types.NamespacedName) (types.UID, error) {
-	r.forget(key)
 	var mapping fleetv1.BundleNamespaceMapping
 	found, err := r.Store.Get(ctx, key, &mapping)
 	if err != nil {
 		return "", err
 	}
-	return r.Keep(ctx, desired.Mapping(key.Namespace, key.Name), in.Cluster.PatchResource || found && isRetired(&mapping))
+	begun := mapping.Annotations[desired.RetargetAnnotation]
+	if !found || !desired.Maps(&mapping) {
+		r.forget(key)
+		if begun, err = r.begins(ctx, key, mapping.Generation+1); err != nil {
+			return "", err
+		}
+	}
+	return r.Keep(ctx, desired.BegunMapping(key.Namespace, key.Name, begun), in.Cluster.PatchResource || found && isRetired(&mapping))
 }
 
 // retire removes a mapping for good. First the mapping is emptied, so that it maps nothing. Then Fleet
@@ -270,19 +278,6 @@ func (r *mappingReconciler) deployedThrough(ctx context.Context, key types.Names
 	return slices.Compact(names), nil
 }
 
-func (r *mappingReconciler) retarget(ctx context.Context, key types.NamespacedName, value string) error {
-	bundle := &metav1.PartialObjectMetadata{}
-	bundle.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("Bundle"))
-	bundle.Namespace, bundle.Name = key.Namespace, key.Name
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, retargetAnnotation, value)
-	err := r.Client.Patch(ctx, bundle, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager))
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("making Fleet look again at Bundle %s: %w", key, err)
-	}
-	ctrl.LoggerFrom(ctx).Info("Made Fleet work out a bundle's targets again", "bundle", key.String())
-	return nil
-}
-
 // isRetired reports whether a mapping is as retire leaves it.
 func isRetired(mapping *fleetv1.BundleNamespaceMapping) bool {
 	return mapping.BundleSelector == nil && mapping.NamespaceSelector == nil
@@ -293,8 +288,8 @@ func isLive(mapping *fleetv1.BundleNamespaceMapping) bool {
 	return mapping.BundleSelector != nil && mapping.NamespaceSelector != nil
 }
 
-// retirement returns the progress in retiring a mapping, and begins the retirement if it is not under
-// way.
+// retirement returns the progress in retiring a mapping, or since when it maps, and begins either if it
+// is not under way.
 func (r *mappingReconciler) retirement(key types.NamespacedName) retirement {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -73,6 +73,8 @@ type scope struct {
 	// users.displacing.
 	displacing string
 	targets    desired.Targets
+	// begun are the mappings that began to map when their namespace had Fleet Clusters already.
+	begun []string
 	// foreign names the target that Muster did not make; empty if there is none.
 	foreign string
 	// values are the template values. If they cannot be resolved now, unresolved says why, and again

@@ -194,6 +194,7 @@ const (
 	byUID            = "muster.uid"            // UID of a Cluster
 	byOrigin         = "muster.origin"         // the CAPI Cluster a Fleet Cluster was made from: originName and originUID
 	byReleased       = "muster.released"       // "true" for a released Fleet Cluster
+	byMapped         = "muster.mapped"         // namespace of the Clusters that a mapping is for
 )
 
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
@@ -221,6 +222,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		{&fleetv1.Cluster{}, byWorkspaceGroup, workspaceGroupOf},
 		{&fleetv1.Cluster{}, byClassNamespace, ofUse(byClassNamespace)},
 		{&fleetv1.Cluster{}, byGroup, ofUse(byGroup)},
+		{&fleetv1.BundleNamespaceMapping{}, byMapped, mappedBy},
 		{&clusterv1.Cluster{}, references.ByReference, references.References},
 		{&clusterv1.Cluster{}, references.ByKind, references.Kinds},
 	} {

@@ -30,6 +30,8 @@ const (
 	takeOver step = "take over"
 	// put applies the Fleet Cluster.
 	put step = "apply"
+	// retarget makes Fleet look at the Bundles of a Fleet Cluster that is not applied any more.
+	retarget step = "retarget"
 	// release and reclaim take the owner off a Fleet Cluster and give it back, for clusterctl move.
 	release step = "release"
 	reclaim step = "reclaim"
@@ -68,6 +70,8 @@ func (s *scope) next() (step, outcome) {
 		return withdraw, outcome{}
 	case !s.taken[restamp]:
 		return restamp, outcome{}
+	case !s.selected && s.isClaimed() && s.has() && s.fleet.DeletionTimestamp.IsZero() && !s.taken[retarget]:
+		return retarget, outcome{}
 	case !s.selected:
 		return s.first(reclaim), unselected(s.isClaimed(), s.isIn(), s.why)
 	default:

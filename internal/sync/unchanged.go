@@ -67,7 +67,7 @@ func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *cluster
 // and the objects made for it, as the reconcile read or wrote them. If a field that others write has
 // changed since before, note keeps nothing: the reconcile may have missed that change.
 func (d *digests) note(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, s *scope, before digest) {
-	made := outputs{s.fleet, s.targets}
+	made := outputs{s.fleet, s.targets, s.begun}
 	if !s.has() {
 		made.fleet = s.rancher
 	}
@@ -91,6 +91,7 @@ func (d *digests) forget(key types.NamespacedName) {
 type outputs struct {
 	fleet   *fleetv1.Cluster // nil if there is none; Rancher's, if the Cluster is attached to it
 	targets desired.Targets
+	begun   []string // see scope.begun
 }
 
 // outputs reads the objects made for a Cluster, or those that it is attached to.
@@ -112,7 +113,7 @@ func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster, besid
 		}
 		return outputs{&fleet, desired.Targets{Group: d.uid(ctx, types.NamespacedName{
 			Namespace: beside.Fleet.Namespace, Name: membership{group, cluster.Namespace}.group(),
-		}, &fleetv1.ClusterGroup{})}}
+		}, &fleetv1.ClusterGroup{})}, nil}
 	}
 	if !found {
 		return outputs{}
@@ -120,9 +121,13 @@ func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster, besid
 	if !used.isZero() {
 		group = used.group()
 	}
+	begun, err := begunIn(ctx, d.Reader, d.store, cluster.Namespace)
+	if err != nil {
+		return outputs{}
+	}
 	return outputs{&fleet, desired.Targets{
 		Group: d.uid(ctx, group, &fleetv1.ClusterGroup{}), Mapping: d.uid(ctx, used.mapping(), &fleetv1.BundleNamespaceMapping{}),
-	}}
+	}, begun}
 }
 
 // sum computes the digest of the objects that a reconcile of an imported or attached Cluster reads.
@@ -160,7 +165,7 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	mirrored := d.bundlesReady.condition(&fleet)
 	result.untilStale = d.bundlesReady.untilStale(&fleet)
 	fleet.Status.Agent.LastSeen = metav1.Time{} // A heartbeat changes nothing, unless it is the first for long.
-	if err := encoder.Encode([]any{reported, &fleet, mirrored, made.targets}); err != nil {
+	if err := encoder.Encode([]any{reported, &fleet, mirrored, made.targets, made.begun}); err != nil {
 		return digest{}
 	}
 	result.all = hash.Sum64()

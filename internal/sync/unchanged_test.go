@@ -35,6 +35,7 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
@@ -61,7 +62,7 @@ func newServer(t *testing.T, objects ...client.Object) *server {
 	s.direct = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&clusterv1.Cluster{}).
 		WithIndex(&fleetv1.Cluster{}, byOrigin, origins).WithIndex(&fleetv1.Cluster{}, byAttached, attachedTo).WithIndex(&fleetv1.Cluster{}, byRancher, byRancherOf).
 		WithIndex(&clusterv1.Cluster{}, byRancher, byRancherOf).WithIndex(&clusterv1.Cluster{}, byGroup, ofUse(byGroup)).WithIndex(&fleetv1.Cluster{}, byGroup, ofUse(byGroup)).
-		WithIndex(ofRancher(managementKind), byOwner, ownerOf).WithIndex(ofRancher(provisioningKind), byManagement, managementNameOf).
+		WithIndex(&fleetv1.BundleNamespaceMapping{}, byMapped, mappedBy).WithIndex(ofRancher(managementKind), byOwner, ownerOf).WithIndex(ofRancher(provisioningKind), byManagement, managementNameOf).
 		WithReturnManagedFields().Build()
 	s.WithWatch = interceptor.NewClient(s.direct, interceptor.Funcs{
 		Get: func(ctx context.Context, direct client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
@@ -282,11 +283,24 @@ func TestDigestCoversWhatIsRead(t *testing.T) {
 				t.Fatalf("it is not settled: written %q", writes)
 			}
 			for what, object := range reads {
+				before, _ := s.digest(t)
+				if object == nil && strings.HasPrefix(what, "*v1alpha1.BundleNamespaceMappingList") {
+					begun := desired.BegunMapping("lib", s.key.Namespace, "1")
+					if err := s.direct.Create(t.Context(), begun); err != nil {
+						t.Fatal(err)
+					}
+					if now, _ := s.digest(t); now == before {
+						t.Errorf("a mapping that has begun to map is not in the digest")
+					}
+					if err := s.direct.Delete(t.Context(), begun); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
 				if object == nil {
 					t.Errorf("%s is listed, and no digest covers a list", what)
 					continue
 				}
-				before, _ := s.digest(t)
 				s.replaced(t, object, func() {
 					if now, _ := s.digest(t); now == before {
 						t.Errorf("%s is read, and not in the digest", what)

@@ -5,6 +5,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -72,6 +73,26 @@ func Mapping(classNamespace, clusterNamespace string) *fleetv1.BundleNamespaceMa
 		MatchLabels: map[string]string{corev1.LabelMetadataName: clusterNamespace},
 	}
 	return seal(mapping)
+}
+
+// BegunMapping returns Mapping with a RetargetAnnotation; empty for none.
+func BegunMapping(classNamespace, clusterNamespace, retarget string) *fleetv1.BundleNamespaceMapping {
+	mapping := Mapping(classNamespace, clusterNamespace)
+	if retarget != "" {
+		mapping.Annotations[RetargetAnnotation] = retarget
+	}
+	return mapping
+}
+
+// Maps reports whether a mapping maps at least what Mapping does.
+func Maps(mapping *fleetv1.BundleNamespaceMapping) bool {
+	want := Mapping(mapping.Namespace, mapping.Name)
+	return covers(mapping.BundleSelector, want.BundleSelector) && covers(mapping.NamespaceSelector, want.NamespaceSelector)
+}
+
+// covers reports whether a selector is another one, or selects everything.
+func covers(selector, other *metav1.LabelSelector) bool {
+	return selector != nil && (equality.Semantic.DeepEqual(selector, other) || equality.Semantic.DeepEqual(selector, &metav1.LabelSelector{}))
 }
 
 // RetiredMapping returns the mapping as it is before it is deleted: it maps no bundle, but its

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
+	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -132,4 +134,33 @@ func (t Targets) annotation() string {
 		return ""
 	}
 	return Hash([]types.UID{t.Group, t.Mapping})
+}
+
+// RetargetAnnotation makes Fleet look again: Fleet watches Bundles and Fleet Clusters, but not the
+// mappings between them. A mapping carries it if it has begun to map to a namespace that had Fleet
+// Clusters already. The value is the generation of the mapping, then the same with RetargetAgain. A
+// Fleet Cluster carries what Begun returns for these mappings, and a Bundle of a mapping into a
+// workspace does, too.
+const RetargetAnnotation = stamp.Domain + "/retarget"
+
+// RetargetAgain ends the RetargetAnnotation of a mapping that Fleet is to look at for the second time.
+const RetargetAgain = ".again"
+
+// Begun returns the mapping and what its RetargetAnnotation says; empty if it has none.
+func Begun(mapping *fleetv1.BundleNamespaceMapping) string {
+	value := mapping.Annotations[RetargetAnnotation]
+	if value == "" {
+		return ""
+	}
+	return string(mapping.UID) + "." + value
+}
+
+// Retargeted returns the RetargetAnnotation of a Fleet Cluster whose namespace has these begun
+// mappings. It keeps a value that names all of them, so that no mapping that goes changes the value.
+func Retargeted(have string, begun []string) string {
+	known := strings.Fields(have)
+	if slices.ContainsFunc(begun, func(mapping string) bool { return !slices.Contains(known, mapping) }) {
+		return strings.Join(begun, " ")
+	}
+	return have
 }

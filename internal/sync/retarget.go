@@ -1,0 +1,154 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/pager"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
+)
+
+const (
+	// secondLook is how long after a mapping began to map Fleet is to look again: Fleet's own view of
+	// the mapping may have lagged behind the first time.
+	secondLook = 15 * time.Second
+	// bundlesAtOnce is how many Bundles are annotated each second: Fleet works out the targets of
+	// each.
+	bundlesAtOnce = 10
+)
+
+// begins returns the note for a mapping that begins to map; empty if its namespace has no Fleet
+// Clusters, because Fleet looks at each new one anyway. Generation is the one that the mapping gets.
+func (r *mappingReconciler) begins(ctx context.Context, key types.NamespacedName, generation int64) (string, error) {
+	found, err := r.users.anyFleetCluster(ctx, key.Name, subset{}, func(cluster *fleetv1.Cluster) (bool, error) {
+		return stamp.IsOurs(cluster) || isRanchers(cluster), nil
+	})
+	if err != nil || !found {
+		return "", err
+	}
+	return strconv.FormatInt(generation, 10), nil
+}
+
+// follow makes Fleet look again at what a mapping that has begun to map concerns: twice, because Fleet
+// watches no mappings. The mapping says what is left to do. The reconciles of Clusters write to Fleet
+// Clusters what the mapping says. In a workspace, the Fleet Clusters are Rancher's, so the Bundles are
+// written to.
+func (r *mappingReconciler) follow(ctx context.Context, in settings.Settings, key types.NamespacedName) (ctrl.Result, error) {
+	var mapping fleetv1.BundleNamespaceMapping
+	found, err := r.Store.Get(ctx, key, &mapping)
+	note, isAsked := mapping.Annotations[desired.RetargetAnnotation], slices.Contains(in.Mappings, key)
+	isSecond := strings.HasSuffix(note, desired.RetargetAgain)
+	if err != nil || !found || note == "" || !desired.Maps(&mapping) || isSecond && !isAsked {
+		return ctrl.Result{}, err
+	}
+	if isAsked {
+		if isLeft, err := r.retargetBundles(ctx, &mapping); err != nil || isLeft {
+			return ctrl.Result{RequeueAfter: time.Second}, err
+		}
+	}
+	var next any // Nothing is left to do.
+	if !isSecond {
+		if wait := r.retirement(key).began.Add(secondLook).Sub(r.now()); wait > 0 {
+			return ctrl.Result{RequeueAfter: wait}, nil
+		}
+		next = note + desired.RetargetAgain
+	}
+	_, err = r.Patch(ctx, &mapping, map[string]any{"metadata": map[string]any{"annotations": map[string]any{desired.RetargetAnnotation: next}}})
+	return ctrl.Result{}, err
+}
+
+// retargetBundles annotates some of a mapping's Bundles, and reports whether any is left.
+func (r *mappingReconciler) retargetBundles(ctx context.Context, mapping *fleetv1.BundleNamespaceMapping) (isLeft bool, err error) {
+	selector, err := metav1.LabelSelectorAsSelector(desired.Mapping(mapping.Namespace, mapping.Name).BundleSelector)
+	if err != nil {
+		return false, err
+	}
+	bundles := &metav1.PartialObjectMetadataList{}
+	bundles.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("BundleList"))
+	var names []string
+	if _, err := pager.Each(ctx, r.live, bundles, func(page *metav1.PartialObjectMetadataList) {
+		for i := range page.Items {
+			if bundle := &page.Items[i]; bundle.Annotations[desired.RetargetAnnotation] != desired.Begun(mapping) && bundle.DeletionTimestamp.IsZero() {
+				names = append(names, bundle.Name)
+			}
+		}
+	}, client.InNamespace(mapping.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return false, fmt.Errorf("listing Bundles: %w", err)
+	}
+	for _, name := range names[:min(bundlesAtOnce, len(names))] {
+		err = errors.Join(err, r.retarget(ctx, types.NamespacedName{Namespace: mapping.Namespace, Name: name}, desired.Begun(mapping)))
+	}
+	return len(names) > 0, err
+}
+
+// retarget makes Fleet work out the targets of a Bundle again.
+func (r *mappingReconciler) retarget(ctx context.Context, key types.NamespacedName, value string) error {
+	bundle := &metav1.PartialObjectMetadata{}
+	bundle.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("Bundle"))
+	bundle.Namespace, bundle.Name = key.Namespace, key.Name
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, desired.RetargetAnnotation, value)
+	err := r.Client.Patch(ctx, bundle, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("making Fleet look again at Bundle %s: %w", key, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Made Fleet work out a bundle's targets again", "bundle", key.String())
+	return nil
+}
+
+// retarget notes on a Fleet Cluster which mappings have begun to map, so that Fleet looks at its Bundles
+// again. It changes nothing else: the Cluster is deselected, or patchResource is off.
+func (r *clusterReconciler) retarget(ctx context.Context, s *scope) (err error) {
+	if s.begun, err = begunIn(ctx, r.Client, r.applier.Store, s.cluster.Namespace); err != nil {
+		return err
+	}
+	have := s.fleet.Annotations[desired.RetargetAnnotation]
+	noted := desired.Retargeted(have, s.begun)
+	if noted == have {
+		return nil
+	}
+	return r.patchFleetCluster(ctx, s, map[string]any{"metadata": map[string]any{"annotations": map[string]any{desired.RetargetAnnotation: noted}}})
+}
+
+// begunIn returns the mappings to a namespace that began to map when it had Fleet Clusters already.
+func begunIn(ctx context.Context, reader client.Reader, store *kube.Store, namespace string) ([]string, error) {
+	var list fleetv1.BundleNamespaceMappingList
+	if err := reader.List(ctx, &list, client.MatchingFields{byMapped: namespace}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing BundleNamespaceMappings: %w", err)
+	}
+	mappings, err := store.Unconfirmed(&fleetv1.BundleNamespaceMapping{})
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		mappings = append(mappings, &list.Items[i])
+	}
+	var begun []string
+	for _, known := range mappings {
+		var mapping fleetv1.BundleNamespaceMapping
+		if found, err := store.Get(ctx, client.ObjectKeyFromObject(known), &mapping); err != nil || !found || mapping.Name != namespace || !stamp.IsOurs(&mapping) {
+			continue // Of an object in the cache, a read fails only while the program stops.
+		}
+		if noted := desired.Begun(&mapping); noted != "" {
+			begun = append(begun, noted)
+		}
+	}
+	slices.Sort(begun)
+	return slices.Compact(begun), nil
+}
+
+// mappedBy indexes mappings by the namespace of the Clusters that they are for.
+func mappedBy(mapping client.Object) []string { return []string{mapping.GetName()} }
