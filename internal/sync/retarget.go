@@ -43,10 +43,10 @@ func (r *mappingReconciler) begins(ctx context.Context, key types.NamespacedName
 	return strconv.FormatInt(generation, 10), nil
 }
 
-// follow makes Fleet look again at what a mapping that has begun to map concerns: twice, because Fleet
-// watches no mappings. The mapping says what is left to do. The reconciles of Clusters write to Fleet
-// Clusters what the mapping says. In a workspace, the Fleet Clusters are Rancher's, so the Bundles are
-// written to.
+// follow makes Fleet look twice at the Bundles of a mapping that has begun to map, because Fleet watches
+// no mappings. The mapping's annotation records the progress, and the reconciles of Clusters copy it to
+// their Fleet Clusters. In a workspace, where the Fleet Clusters are Rancher's, follow annotates the
+// Bundles instead.
 func (r *mappingReconciler) follow(ctx context.Context, in settings.Settings, key types.NamespacedName) (ctrl.Result, error) {
 	var mapping fleetv1.BundleNamespaceMapping
 	found, err := r.Store.Get(ctx, key, &mapping)

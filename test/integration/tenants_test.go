@@ -173,7 +173,7 @@ var bookkeeping = map[string][]string{
 	"labels": {stamp.ClassNameLabel, stamp.ClassNamespaceLabel},
 	"annotations": {
 		stamp.ReleasedAnnotation, stamp.ImportedFromAnnotation, stamp.ImportedUIDAnnotation,
-		desired.TargetingAnnotation, desired.HashAnnotation, desired.ClassAnnotation,
+		desired.TargetingAnnotation, desired.HashAnnotation, desired.ClassAnnotation, desired.RetargetAnnotation,
 	},
 }
 

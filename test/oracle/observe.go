@@ -61,7 +61,9 @@ func View(s State) Documents {
 	viewHelm(s, views)
 	add := func(kind string, object client.Object, view map[string]any) {
 		annotations := maps.Clone(object.GetAnnotations())
-		maps.DeleteFunc(annotations, func(key, _ string) bool { return key == domain+"/applied-hash" || key == domain+"/targeting" })
+		maps.DeleteFunc(annotations, func(key, _ string) bool {
+			return key == domain+"/applied-hash" || key == domain+"/targeting" || key == domain+"/retarget"
+		})
 		view["labels"], view["annotations"] = object.GetLabels(), annotations
 		view["owners"], view["finalizers"] = object.GetOwnerReferences(), object.GetFinalizers()
 		views[kind+" "+client.ObjectKeyFromObject(object).String()] = view
