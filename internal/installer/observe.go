@@ -342,11 +342,11 @@ func (r *reconciler) offers(ctx context.Context, in *install) ([]Offer, error) {
 	if err != nil {
 		return nil, err
 	}
-	fleet, err := repository.Offers(ctx, FleetChart)
+	fleet, err := repository.Offers(ctx, FleetChart, in.exact)
 	if err != nil {
 		return nil, err
 	}
-	crds, err := repository.Offers(ctx, CRDChart)
+	crds, err := repository.Offers(ctx, CRDChart, in.exact)
 	if err != nil {
 		return nil, err
 	}

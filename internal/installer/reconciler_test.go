@@ -37,7 +37,7 @@ type fixture struct {
 	forbidden string
 }
 
-func (p *fixture) Offers(context.Context, string) ([]Offer, error) {
+func (p *fixture) Offers(context.Context, string, *semver.Version) ([]Offer, error) {
 	return offers("0.16.0", "0.17.0").offers, nil
 }
 

@@ -39,10 +39,19 @@ func Open(address string, credentials Credentials) (Repository, error) {
 	return &charts{client, parsed.String(), access}, nil
 }
 
-// Offers returns the versions of a chart.
-func (c *charts) Offers(ctx context.Context, chart string) ([]Offer, error) {
-	versions, err := c.Versions(ctx, c.request(chart))
-	var offers []Offer
+// Offers returns the versions of a chart. An exact version is not looked for among all others, which may be too many; these
+// are the answer if it is missing.
+func (c *charts) Offers(ctx context.Context, chart string, exact *semver.Version) (offers []Offer, err error) {
+	request, versions := c.request(chart), make([]string, 1)
+	if exact != nil {
+		request.Version = exact.Original()
+		versions[0], err = c.Version(ctx, request)
+	}
+	if missing := err; exact == nil || repository.ReasonOf(err) == repository.NoVersion {
+		if versions, err = c.Versions(ctx, request); missing != nil && err != nil {
+			err = missing
+		}
+	}
 	for _, text := range versions {
 		// An unparsable version can be neither named nor compared.
 		if version, err := semver.NewVersion(text); err == nil {

@@ -44,7 +44,7 @@ func TestReasons(t *testing.T) {
 			}
 			repository, err := Open(address, credentials)
 			if err == nil {
-				_, err = repository.Offers(t.Context(), test.chart)
+				_, err = repository.Offers(t.Context(), test.chart, nil)
 			}
 			problem := &Problem{}
 			if isProblem := errors.As(err, &problem); err == nil || isProblem != (test.want != "") || problem.Reason != test.want {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,7 +48,7 @@ func TestIndexed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	offers, err := repository.Offers(t.Context(), "fleet")
+	offers, err := repository.Offers(t.Context(), "fleet", nil)
 	if err != nil || len(offers) != 2 || offers[0].Version.String() != "0.16.0" {
 		t.Errorf("%v, %v", offers, err)
 	}
@@ -61,8 +62,50 @@ func TestIndexed(t *testing.T) {
 			t.Errorf("%s: %v, want %s", version, err, want)
 		}
 	}
-	if _, err := repository.Offers(t.Context(), "other"); !strings.Contains(fmt.Sprint(err), `has no chart "other"`) {
+	if _, err := repository.Offers(t.Context(), "other", nil); !strings.Contains(fmt.Sprint(err), `has no chart "other"`) {
 		t.Errorf("%v", err)
+	}
+}
+
+// An exact version is not looked for among all tags of a registry, which may be too many. If it is missing, the answer names
+// others.
+func TestExactOffer(t *testing.T) {
+	for name, test := range map[string]struct {
+		chart, tags string
+		want        []string
+		err         string
+	}{
+		"it is there":                {chart: "fleet", want: []string{"0.16.0"}},
+		"it is missing":              {chart: "other", tags: `["0.15.0","latest"]`, want: []string{"0.15.0"}},
+		"it is missing among others": {chart: "other", tags: `[` + strings.Repeat(`"0.15.0",`, 100_001) + `"0.15.0"]`, err: `has no version "0.16.0"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, credentials := served(t, func(w http.ResponseWriter, r *http.Request) bool {
+				switch r.URL.Path {
+				case "/v2/charts/fleet/manifests/0.16.0":
+					w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+					w.Header().Set("Docker-Content-Digest", fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("{}"))))
+					_, _ = w.Write([]byte("{}"))
+				case "/v2/charts/other/tags/list":
+					_, _ = w.Write([]byte(`{"tags":` + test.tags + `}`))
+				default:
+					http.NotFound(w, r)
+				}
+				return true
+			})
+			repository, err := Open(strings.Replace(address, "https://", "oci://", 1), credentials)
+			if err != nil {
+				t.Fatal(err)
+			}
+			offers, err := repository.Offers(t.Context(), test.chart, semver.MustParse("0.16.0"))
+			var got []string
+			for _, offer := range offers {
+				got = append(got, offer.Version.String())
+			}
+			if !slices.Equal(got, test.want) || (test.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), test.err) {
+				t.Errorf("%v, %v, want %v, %q", got, err, test.want, test.err)
+			}
+		})
 	}
 }
 

@@ -101,7 +101,8 @@ func (p *Problem) Error() string { return p.Message }
 
 // Repository offers charts. Its errors are *Problem, unless the repository is merely out of reach.
 type Repository interface {
-	Offers(ctx context.Context, chart string) ([]Offer, error)
+	// Offers returns the versions of a chart, or only an exact one if that is wanted and there.
+	Offers(ctx context.Context, chart string, exact *semver.Version) ([]Offer, error)
 	Fetch(ctx context.Context, chart string, version *semver.Version) ([]byte, error)
 }
 

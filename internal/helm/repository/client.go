@@ -13,7 +13,6 @@ import (
 	"io"
 	"math"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
@@ -34,7 +33,7 @@ const (
 	// embeddable limits the archives to unpack: the files of a larger one fit into no Bundle.
 	embeddable = 8 << 20
 	// keptAnswers limits the bytes of the answers that the Client remembers.
-	keptAnswers = 80 << 20
+	keptAnswers = 48 << 20
 	forever     = math.MaxInt64
 	defaultMax  = 50 << 20
 )
@@ -118,17 +117,21 @@ func IsExact(version string) bool {
 
 // Version returns the exact version that a range currently resolves to.
 func (c *Client) Version(ctx context.Context, request Request) (string, error) {
-	found, err := c.find(ctx, request, request.Version)
+	source, err := c.source(request)
+	if err != nil {
+		return "", err
+	}
+	found, err := source.find(ctx, request.Version)
 	return found.Version, err
 }
 
-// Versions returns all versions of a chart.
-func (c *Client) Versions(ctx context.Context, request Request) (versions []string, err error) {
-	entries, err := c.entries(ctx, request, c.Interval)
-	for _, entry := range entries {
-		versions = append(versions, entry.Version)
+// Versions returns all versions of a chart. It reads the list in this process, so the repository has to be trusted.
+func (c *Client) Versions(ctx context.Context, request Request) ([]string, error) {
+	source, err := c.source(request)
+	if err != nil {
+		return nil, err
 	}
-	return versions, err
+	return source.list().versions(ctx)
 }
 
 // Chart returns a chart in an exact version. The error is a *worker.TooLargeError if it fits into no Bundle.
@@ -178,8 +181,10 @@ func (c *Client) Has(ctx context.Context, request Request, version string) error
 
 // source is a repository of one kind.
 type source interface {
-	// list returns all versions that it can: see worker.EntriesOf.
-	list(ctx context.Context) ([]byte, error)
+	// list returns the list of the chart's versions.
+	list() *list
+	// find returns the entry with this version, or the newest in a range.
+	find(ctx context.Context, wanted string) (worker.Entry, error)
 	// open begins to download the chart in an exact version.
 	open(ctx context.Context, version string) (*download, error)
 }
@@ -211,58 +216,6 @@ func (c *Client) download(ctx context.Context, request Request, version string, 
 		return err
 	}
 	return use(archive.parts)
-}
-
-// entries returns the versions of a chart from a list of at most this age.
-func (c *Client) entries(ctx context.Context, request Request, maxAge time.Duration) ([]worker.Entry, error) {
-	source, err := c.source(request)
-	if err != nil {
-		return nil, err
-	}
-	key := request.key("list")
-	if _, isRegistry := source.(*registry); isRegistry {
-		key = request.key("list", request.Chart)
-	}
-	list, err := once(ctx, c, request.Namespace, key, maxAge, func(ctx context.Context) ([]byte, int, error) {
-		list, err := source.list(ctx)
-		return list, len(list) + 1, err
-	})
-	entries := worker.EntriesOf(list, request.Chart)
-	if err == nil && len(entries) == 0 {
-		err = failf(NoChart, "repository %s has no chart %q", bare(request.RepoURL), request.Chart)
-	}
-	return entries, err
-}
-
-// find returns an exact version, or the newest in a range. If the list has none, find reads the list
-// again: the version may be new.
-func (c *Client) find(ctx context.Context, request Request, wanted string) (worker.Entry, error) {
-	entries, err := c.entries(ctx, request, c.Interval)
-	found, isFound := choose(entries, wanted)
-	if !isFound && (err == nil || ReasonOf(err) == NoChart) {
-		entries, err = c.entries(ctx, request, min(c.Interval, failureTTL))
-		found, isFound = choose(entries, wanted)
-	}
-	if err == nil && !isFound {
-		err = failf(NoVersion, "repository %s has no version %q of chart %q", bare(request.RepoURL), wanted, request.Chart)
-	}
-	return found, err
-}
-
-// choose returns the entry with this version, or else the newest in the range.
-func choose(entries []worker.Entry, wanted string) (best worker.Entry, isFound bool) {
-	if i := slices.IndexFunc(entries, func(entry worker.Entry) bool { return entry.Version == wanted }); i >= 0 {
-		return entries[i], true
-	}
-	var newest *semver.Version
-	constraint, err := semver.NewConstraint(cmp.Or(wanted, "*"))
-	for _, entry := range entries {
-		version, invalid := semver.NewVersion(entry.Version)
-		if err == nil && invalid == nil && constraint.Check(version) && (newest == nil || version.GreaterThan(newest)) {
-			best, newest = entry, version
-		}
-	}
-	return best, newest != nil
 }
 
 // once returns an answer of less than maxAge, or asks: it calls a function once for all callers that need its answer at

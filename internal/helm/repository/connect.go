@@ -14,8 +14,12 @@ import (
 	"time"
 )
 
-// slow is how long a repository may take to begin its answer.
-const slow = 30 * time.Second
+const (
+	// slow is how long a repository may take to begin its answer.
+	slow = 30 * time.Second
+	// maxHeaders limits the bytes of the headers of an answer.
+	maxHeaders = 64 << 10
+)
 
 // DeniedNetworks returns the networks without repositories: loopback, the addresses where clouds hand
 // out credentials, and addresses of no host.
@@ -59,6 +63,8 @@ func (c *Client) connect(namespace string, access Access) (*http.Client, error) 
 	transport.DialContext = (&net.Dialer{Timeout: slow, Control: c.refuse}).DialContext
 	transport.ResponseHeaderTimeout = slow
 	transport.DisableKeepAlives = true
+	// HTTP/2 would hold up to 4 MiB of each answer before it is read, and headers take many times their bytes.
+	transport.ForceAttemptHTTP2, transport.MaxResponseHeaderBytes = false, maxHeaders
 	transport.TLSClientConfig = &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		InsecureSkipVerify: access.Insecure, //nolint:gosec // The author of the HelmChartProxy asks for it.

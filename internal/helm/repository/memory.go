@@ -58,12 +58,17 @@ const others = 16 << 20
 type spool struct {
 	room      *fair.Shares
 	namespace string
-	parts     [][]byte
-	size      int64
+	// most limits the size in bytes; 0 for no limit.
+	most  int64
+	parts [][]byte
+	size  int64
 }
 
 // Write adds a part.
 func (s *spool) Write(data []byte) (int, error) {
+	if s.most > 0 && s.size+int64(len(data)) > s.most {
+		return 0, failf(TooLarge, "its list of versions is larger than %d MiB, compressed", s.most>>20)
+	}
 	if !s.room.Try(s.namespace, int64(len(data))) {
 		return 0, failf("", "too many other downloads are in progress")
 	}

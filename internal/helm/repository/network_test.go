@@ -178,7 +178,7 @@ func TestRegistry(t *testing.T) {
 		{manifest: layer(len(archive) + 1), want: "cannot be read", content: archive},
 		{manifest: layer(len(archive)), want: "its digest differs", content: append([]byte("x"), archive[1:]...)},
 		{manifest: `{"schemaVersion":2,"layers":[]}`, want: "is not a Helm chart"},
-		{manifest: strings.Repeat(" ", 2<<20), want: "is larger than 1 MiB"},
+		{manifest: strings.Repeat(" ", 2<<20), want: "is larger than 256 KiB"},
 		{manifest: layer(len(archive)), want: "answered 401 Unauthorized", change: func(r *Request) { r.Access.Username = "nobody" }},
 		{manifest: layer(len(archive)), want: "answered 401 Unauthorized", change: func(r *Request) { r.Access.Username, r.Access.Password = "", "" }},
 	} {
@@ -246,11 +246,15 @@ func TestSizes(t *testing.T) {
 		"an archive":           {want: "the chart takes 8192 KiB in a Bundle, which can hold 900", fits: true, answer: archiveOf(9<<20, false)},
 		"a large archive":      {want: "web.tgz is larger than 50 MiB", answer: archiveOf(60<<20, true)},
 		"no archive":           {want: "the chart is not an archive", answer: archiveOf(0, false)},
-		"tags":                 {oci: true, want: "lists more versions than fit into 16 MiB", answer: paged(full, 6)},
-		"empty tags":           {oci: true, want: "has no version", answer: paged(empty, 2)},
-		"pages":                {oci: true, want: "has more than 64 pages of tags", answer: paged(`{"tags":["1.0.0"]}`, 1000)},
-		"a page":               {oci: true, want: "cannot be read", answer: paged(`{"tags":["`+strings.Repeat("x", 5<<20)+`"]}`, 1)},
-		"no tags":              {oci: true, want: "does not exist", answer: func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) }},
+		"tags":                 {oci: true, want: "lists more than 100000 versions of the chart: name an exact version", answer: paged(full, 6)},
+		"empty tags":           {oci: true, want: "lists more than 100000 versions", answer: paged(empty, 2)},
+		"pages":                {oci: true, want: "has more than 64 pages of tags: name an exact version", answer: paged(`{"tags":["1.0.0"]}`, 1000)},
+		"a page":               {oci: true, want: "a page of tags is larger than 4 MiB", answer: paged(`{"tags":["`+strings.Repeat("x", 5<<20)+`"]}`, 1)},
+		"a page elsewhere": {oci: true, want: "leads to a page of tags that is not its own", answer: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Link", `<https://169.254.169.254/v2/web/tags/list>; rel="next"`)
+			_, _ = w.Write([]byte(`{"tags":["1.0.0"]}`))
+		}},
+		"no tags": {oci: true, want: "does not exist", answer: func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			its, authority := serve(t, test.answer)

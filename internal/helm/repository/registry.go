@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -9,22 +10,29 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
-	"github.com/Masterminds/semver/v3"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/content"
 	"oras.land/oras-go/v2/errdef"
 	"oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/credentials"
-	"oras.land/oras-go/v2/registry/remote/errcode"
 
 	"github.com/muster-fleet/muster/internal/helm/worker"
 )
 
-// Limits of a chart's manifest, and of the pages with its tags.
-const maxManifest, maxPages = 1 << 20, 64
+const (
+	// maxManifest limits the bytes of a chart's manifest, and maxLayers its layers.
+	maxManifest, maxLayers = 256 << 10, 16
+	// maxPage limits the bytes of a page of tags, and maxPages the pages.
+	maxPage, maxPages = 4 << 20, 64
+)
+
+// errNoChart is the end of a sentence.
+var errNoChart = errors.New("is not a Helm chart")
 
 // layers are the media types of a chart.
 var layers = []string{"application/vnd.cncf.helm.chart.content.v1.tar+gzip", "application/tar+gzip"}
@@ -33,9 +41,9 @@ var layers = []string{"application/vnd.cncf.helm.chart.content.v1.tar+gzip", "ap
 // send its credentials to every host that asks.
 type registry struct {
 	*remote.Repository
-	request    Request
-	at         string
-	maxArchive int64
+	client  *Client
+	request Request
+	at      string
 }
 
 var _ source = (*registry)(nil)
@@ -50,36 +58,73 @@ func (c *Client) newRegistry(client *http.Client, request Request, at string) (s
 	if request.Access.Credential != auth.EmptyCredential {
 		login.Credential = auth.StaticCredential(repository.Reference.Host(), request.Access.Credential)
 	}
-	repository.Client, repository.TagListMaxPages = login, maxPages
-	return &registry{repository, request, "oci://" + at, c.MaxArchive}, nil
+	repository.Client = login
+	return &registry{repository, c, request, "oci://" + at}, nil
 }
 
-// list returns the tags that are versions.
-func (r *registry) list(ctx context.Context) ([]byte, error) {
-	var list []byte
-	err := r.Tags(ctx, "", func(tags []string) (err error) {
-		for _, tag := range tags {
-			version := strings.ReplaceAll(tag, "_", "+") // A tag cannot contain a plus.
-			if _, err := semver.StrictNewVersion(version); err != nil {
-				continue
-			}
-			if list, err = worker.AppendEntry(list, r.request.Chart, worker.Entry{Version: version}); err != nil {
-				return failf(Invalid, "%s", err)
-			}
+// list returns the list of the tags.
+func (r *registry) list() *list {
+	key := r.request.key("list", r.request.Chart)
+	return &list{Client: r.client, request: r.request, key: key, at: r.at, inTags: true, write: r.pages}
+}
+
+// pages downloads the tags. Oras would parse each page in this process.
+func (r *registry) pages(ctx context.Context, into io.Writer) (err error) {
+	ctx = auth.AppendRepositoryScope(ctx, r.Reference, auth.ActionPull)
+	at := &url.URL{Scheme: "https", Host: r.Reference.Host(), Path: "/v2/" + r.Reference.Repository + "/tags/list"}
+	for range maxPages {
+		if at, err = r.page(ctx, at, into); err != nil || at == nil {
+			return err
 		}
-		return nil
-	})
-	var answer *errcode.ErrorResponse
-	switch {
-	case errors.Is(err, errdef.ErrTooManyPages):
-		return nil, failf(Invalid, "%s has more than %d pages of tags", r.at, maxPages)
-	case errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound:
-		return nil, failf(NoChart, "%s does not exist", r.at)
-	case err != nil:
+	}
+	return failf(Invalid, "%s has more than %d pages of tags: name an exact version", r.at, maxPages)
+}
+
+// page downloads a page of tags, and returns the URL of the next one; nil if there is none.
+func (r *registry) page(ctx context.Context, at *url.URL, into io.Writer) (next *url.URL, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
 		return nil, shown(r.at, err)
 	}
-	return list, nil
+	response, err := r.Client.Do(request)
+	if err != nil {
+		return nil, shown(r.at, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	switch response.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return nil, failf(NoChart, "%s does not exist", r.at)
+	default:
+		return nil, answered(r.at, response.StatusCode)
+	}
+	size, err := io.Copy(into, io.LimitReader(response.Body, maxPage+1))
+	switch link := response.Header.Get("Link"); {
+	case err != nil:
+		return nil, shown(r.at, err)
+	case size > maxPage:
+		return nil, failf(TooLarge, "%s: a page of tags is larger than %d MiB: name an exact version", r.at, maxPage>>20)
+	case link != "":
+		_, link, _ = strings.Cut(link, "<")
+		link, _, _ = strings.Cut(link, ">")
+		if next, err = response.Request.URL.Parse(link); err != nil || !isSameOrigin(next, response.Request.URL) {
+			return nil, failf(Invalid, "%s leads to a page of tags that is not its own", r.at)
+		}
+	}
+	return next, nil
 }
+
+// find asks for an exact version, and looks for any other in the list.
+func (r *registry) find(ctx context.Context, wanted string) (worker.Entry, error) {
+	if !IsExact(wanted) {
+		return r.list().find(ctx, wanted)
+	}
+	_, err := r.Resolve(ctx, tagOf(wanted))
+	return worker.Entry{Version: wanted}, r.shown(wanted, err)
+}
+
+// tagOf returns the tag of a version: a tag cannot contain a plus.
+func tagOf(version string) string { return strings.ReplaceAll(version, "+", "_") }
 
 func (r *registry) shown(version string, err error) error {
 	switch {
@@ -93,28 +138,54 @@ func (r *registry) shown(version string, err error) error {
 }
 
 func (r *registry) open(ctx context.Context, version string) (*download, error) {
-	manifest, err := r.Resolve(ctx, strings.ReplaceAll(version, "+", "_"))
+	manifest, err := r.Resolve(ctx, tagOf(version))
 	if err == nil && manifest.Size > maxManifest {
-		return nil, failf(Invalid, "the manifest of %s is larger than %d MiB", r.at, maxManifest>>20)
+		return nil, failf(Invalid, "the manifest of %s is larger than %d KiB", r.at, maxManifest>>10)
 	}
 	if err != nil {
 		return nil, r.shown(version, err)
 	}
-	parts, err := content.Successors(ctx, r.Repository, manifest)
+	text, err := content.FetchAll(ctx, r.Manifests(), manifest)
 	if err != nil {
 		return nil, r.shown(version, err)
 	}
-	for _, part := range parts {
-		if !slices.Contains(layers, part.MediaType) {
-			continue
-		}
-		body := io.NopCloser(strings.NewReader(""))
-		if part.Size <= r.maxArchive && !r.request.byAgents {
-			body, err = r.Fetch(ctx, part)
-		}
-		return &download{body, r.at + ":" + version, part.Size, part.Digest.String()}, r.shown(version, err)
+	part, err := chartIn(text)
+	if err != nil {
+		return nil, failf(Invalid, "%s:%s %s", r.at, version, err)
 	}
-	return nil, failf(Invalid, "%s:%s is not a Helm chart", r.at, version)
+	body := io.NopCloser(strings.NewReader(""))
+	if part.Size <= r.client.MaxArchive && !r.request.byAgents {
+		body, err = r.Fetch(ctx, part)
+	}
+	return &download{body, r.at + ":" + version, part.Size, part.Digest.String()}, r.shown(version, err)
+}
+
+// chartIn returns the layer of a manifest that has the chart. It counts the layers before it decodes the next one: small
+// ones take much more memory than in the text.
+func chartIn(manifest []byte) (chart ocispec.Descriptor, err error) {
+	var its struct{ Layers json.RawMessage }
+	if json.Unmarshal(manifest, &its) != nil {
+		return chart, errNoChart
+	}
+	decoder := json.NewDecoder(bytes.NewReader(its.Layers))
+	if begin, err := decoder.Token(); err != nil || begin != json.Delim('[') {
+		return chart, errNoChart
+	}
+	for count := 0; decoder.More(); count++ {
+		var layer ocispec.Descriptor
+		switch {
+		case count == maxLayers:
+			return chart, fmt.Errorf("has more than %d layers", maxLayers)
+		case decoder.Decode(&layer) != nil:
+			return chart, errNoChart
+		case chart.MediaType == "" && slices.Contains(layers, layer.MediaType):
+			chart = layer
+		}
+	}
+	if chart.MediaType == "" {
+		return chart, errNoChart
+	}
+	return chart, nil
 }
 
 // Login returns the login for a host from a Docker configuration, by Helm's rules: Docker Hub's login has a

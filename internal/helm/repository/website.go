@@ -1,11 +1,8 @@
 package repository
 
 import (
-	"bufio"
-	"compress/gzip"
 	"context"
-	"errors"
-	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 
@@ -24,44 +21,31 @@ type website struct {
 
 var _ source = (*website)(nil)
 
-// list downloads the index, compresses it, and reduces it to a list.
-func (w *website) list(ctx context.Context) ([]byte, error) {
-	its, err := w.get(ctx, w.base.JoinPath("index.yaml"))
-	if err != nil {
-		return nil, err
+// list returns the list for all charts of the repository.
+func (w *website) list() *list {
+	at := w.base.JoinPath("index.yaml")
+	download := func(ctx context.Context, into io.Writer) error {
+		its, err := w.get(ctx, at)
+		if err != nil {
+			return err
+		}
+		return its.save(into, w.MaxIndex)
 	}
-	body := &spool{room: w.room, namespace: w.request.Namespace}
-	defer body.end()
-	buffer := bufio.NewWriterSize(body, 32<<10)
-	packed, err := gzip.NewWriterLevel(buffer, gzip.BestSpeed)
-	if err == nil {
-		err = its.save(packed, w.MaxIndex)
-	}
-	if err == nil {
-		err = errors.Join(packed.Close(), buffer.Flush())
-	}
-	if err != nil {
-		return nil, err
-	}
-	list, err := w.Pool.Index(ctx, w.request.Namespace, body.parts)
-	var wrong worker.Problem
-	switch {
-	case errors.As(err, &wrong):
-		return nil, failf(Invalid, "%s %s", its.at, wrong)
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w", its.at, err)
-	}
-	return list, nil
+	return &list{Client: w.Client, request: w.request, key: w.request.key("list"), at: bare(at.String()), write: download}
+}
+
+func (w *website) find(ctx context.Context, wanted string) (worker.Entry, error) {
+	return w.list().find(ctx, wanted)
 }
 
 func (w *website) open(ctx context.Context, version string) (*download, error) {
-	entry, err := w.find(ctx, w.request, version)
+	entry, err := w.find(ctx, version)
 	if err != nil {
 		return nil, err
 	}
 	index := bare(w.base.String())
-	reference, err := url.Parse(entry.URLs[0])
-	if err != nil || entry.URLs[0] == "" {
+	reference, err := url.Parse(entry.URL)
+	if err != nil || entry.URL == "" {
 		return nil, failf(Invalid, "the index of %s names no usable URL for %s %s", index, w.request.Chart, version)
 	}
 	at := w.base.JoinPath("/").ResolveReference(reference)

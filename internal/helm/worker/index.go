@@ -3,6 +3,7 @@ package worker
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
@@ -12,76 +13,174 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/Masterminds/semver/v3"
 	"go.yaml.in/yaml/v3"
 )
 
-// maxList limits the bytes of a list.
-const maxList = 16 << 20
+const (
+	// maxVersions limits the versions of a chart from which a range or the newest is chosen.
+	maxVersions = 100_000
+	// maxEntry limits the bytes of an entry that leaves the child. A longer one is left out.
+	maxEntry = 16 << 10
+)
 
 // Entry is one version of a chart in a repository.
 type Entry struct {
+	Version string
+	// URL is empty in a registry.
+	URL    string
+	Digest string
+}
+
+// Size returns the number of bytes of the entry.
+func (e *Entry) Size() int { return len(e.Version) + len(e.URL) + len(e.Digest) }
+
+// Found is what a search has found.
+type Found struct {
+	// Entry has no Version if there is none.
+	Entry
+	// Versions counts the versions of the chart up to the Entry, or all of them.
+	Versions int
+}
+
+// indexed is an entry of an index.
+type indexed struct {
 	Version string
 	URLs    []string
 	Digest  string
 }
 
-// EntriesOf returns the versions of a chart in a list. A list has a line for each version: chart,
-// version, URL, digest. As a text, it takes no more memory than its bytes.
-func EntriesOf(list []byte, name string) (entries []Entry) {
-	for line := range bytes.SplitSeq(list, []byte("\n")) {
-		if version, isOf := bytes.CutPrefix(line, []byte(name+"\t")); isOf {
-			if fields := strings.Split(string(version), "\t"); len(fields) == 3 {
-				entries = append(entries, Entry{fields[0], fields[1:2], fields[2]})
+// walk goes through a list, and keeps nothing of it.
+type walk struct {
+	Search
+	// text is part of each wanted entry if the version is exact. Other entries need not be parsed.
+	text string
+	// versions counts the versions of the chart.
+	versions int
+	// take is called with each of them.
+	take func(Entry) error
+}
+
+// through walks through a compressed list.
+func (w *walk) through(compressed io.Reader) error {
+	text, err := gzip.NewReader(compressed)
+	switch {
+	case err != nil:
+		return errNoIndex
+	case w.InTags:
+		return w.tags(text)
+	default:
+		return w.index(bufio.NewReader(text))
+	}
+}
+
+// see counts an entry of the chart, and hands it over if it can be used.
+func (w *walk) see(entry Entry) error {
+	if w.versions++; w.text == "" && w.versions > maxVersions {
+		return errMany
+	}
+	if entry.Version == "" || entry.Size() > maxEntry {
+		return nil
+	}
+	return w.take(entry)
+}
+
+// errFound ends a walk.
+var errFound = errors.New("found")
+
+// find returns the entry with the wanted version, or else the newest in the range.
+func find(its Search, compressed io.Reader) (found Found, err error) {
+	within, invalid := semver.NewConstraint(cmp.Or(its.Wanted, "*")) // The name of a version may be no range.
+	var newest *semver.Version
+	w := &walk{Search: its, take: func(entry Entry) error {
+		if entry.Version == its.Wanted {
+			found.Entry = entry
+			return errFound
+		}
+		version, err := semver.NewVersion(entry.Version)
+		if err == nil && invalid == nil && within.Check(version) && (newest == nil || version.GreaterThan(newest)) {
+			found.Entry, newest = entry, version
+		}
+		return nil
+	}}
+	if exact, err := semver.StrictNewVersion(strings.TrimPrefix(its.Wanted, "v")); err == nil {
+		w.text, _, _ = strings.Cut(exact.Original(), "+")
+	}
+	err = w.through(compressed)
+	if found.Versions = w.versions; errors.Is(err, errFound) {
+		err = nil
+	}
+	return found, err
+}
+
+// Versions returns all versions of a chart in a compressed list. It works in this process, without a limit of memory or
+// time. The error is a Problem.
+func Versions(its Search, compressed io.Reader) (versions []string, _ error) {
+	w := &walk{Search: its, take: func(entry Entry) error {
+		versions = append(versions, entry.Version)
+		return nil
+	}}
+	if err := w.through(compressed); err != nil {
+		return nil, Problem(err.Error())
+	}
+	return versions, nil
+}
+
+// tags walks through the pages of a registry's tags.
+func (w *walk) tags(text io.Reader) error {
+	for pages := json.NewDecoder(text); ; {
+		var page struct{ Tags []string }
+		if err := pages.Decode(&page); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return errors.New("sent tags that cannot be read")
+		}
+		for _, tag := range page.Tags {
+			version := strings.ReplaceAll(tag, "_", "+") // A tag cannot contain a plus.
+			if _, err := semver.StrictNewVersion(version); err != nil {
+				version = ""
+			}
+			if err := w.see(Entry{Version: version}); err != nil {
+				return err
 			}
 		}
 	}
-	return entries
 }
 
-// AppendEntry adds a version of a chart to a list, unless a line cannot hold it.
-func AppendEntry(list []byte, name string, entry Entry) ([]byte, error) {
-	url := strings.Join(entry.URLs[:min(1, len(entry.URLs))], "") // Helm uses only the first URL.
-	line := strings.Join([]string{name, entry.Version, url, entry.Digest}, "\t")
-	switch {
-	case entry.Version == "" || strings.Count(line, "\t") != 3 || strings.Contains(line, "\n"):
-		return list, nil
-	case len(list)+len(line) > maxList:
-		return nil, fmt.Errorf("lists more versions than fit into %d MiB", maxList>>20)
-	default:
-		return append(append(list, '\n'), line...), nil
-	}
-}
+// These are the ends of sentences.
+var (
+	errNoIndex = errors.New("is not an index of a Helm repository")
+	errMany    = fmt.Errorf("lists more than %d versions of the chart: name an exact version", maxVersions)
+)
 
-// errNoIndex is the end of a sentence.
-var errNoIndex = errors.New("is not an index of a Helm repository")
-
-// reduce makes a list of an index. It reads one version after the other if Helm wrote the index, so
-// that 50 MiB take little memory; any other YAML is read as a whole.
-func reduce(compressed io.Reader) (list []byte, err error) {
-	text, err := gzip.NewReader(compressed)
-	if err != nil {
-		return nil, errNoIndex
-	}
-	list = make([]byte, 0, maxList) // Growing the buffer would take more than twice as much memory.
-	err = split(bufio.NewReader(text), func(part []byte) error {
-		var read struct{ Entries map[string][]*Entry }
+// index walks through an index. If Helm wrote it, index reads one version after the other, so that 50 MiB take little
+// memory, and skips versions that are not wanted. It reads any other YAML as a whole.
+func (w *walk) index(text *bufio.Reader) error {
+	return split(text, func(chart, item []byte) error {
+		isOther := len(chart) > 0 && !bytes.Contains(chart, []byte(w.Chart))
+		if isOther || w.versions > 0 && !bytes.Contains(chart, []byte(w.text)) && !bytes.Contains(item, []byte(w.text)) {
+			return nil
+		}
+		part := item
+		if len(chart) > 0 {
+			part = slices.Concat([]byte("entries:\n"), chart, item)
+		}
+		var read struct{ Entries map[string][]*indexed }
 		// JSON takes less memory than YAML.
 		if json.Unmarshal(part, &read) != nil && yaml.Unmarshal(part, &read) != nil || read.Entries == nil {
 			return errNoIndex
 		}
-		for name, entries := range read.Entries {
-			for _, entry := range entries {
-				if entry == nil {
-					continue
-				}
-				if list, err = AppendEntry(list, name, *entry); err != nil {
-					return err
-				}
+		for _, entry := range read.Entries[w.Chart] {
+			if entry == nil {
+				continue
+			}
+			url := append(entry.URLs, "")[0] // Helm uses only the first URL.
+			if err := w.see(Entry{entry.Version, url, entry.Digest}); err != nil {
+				return err
 			}
 		}
 		return nil
 	})
-	return list, err
 }
 
 var (
@@ -89,9 +188,9 @@ var (
 	webPage     = regexp.MustCompile(`(?i)^\s*<(!doctype\s+)?html`)
 )
 
-// split cuts an index into small ones of one version each. It hands over the whole text if that
-// does not have the lines of an index by Helm.
-func split(text *bufio.Reader, part func([]byte) error) error {
+// split cuts an index into small ones of one version each, of which it hands over the line of the chart and the lines of
+// the version. It hands over the whole text if that does not have the lines of an index by Helm.
+func split(text *bufio.Reader, part func(chart, item []byte) error) error {
 	var before []byte
 	for {
 		line, err := text.ReadBytes('\n')
@@ -103,7 +202,7 @@ func split(text *bufio.Reader, part func([]byte) error) error {
 		case errors.Is(err, io.EOF) && webPage.Match(before):
 			return fmt.Errorf("%w but a web page", errNoIndex)
 		case errors.Is(err, io.EOF):
-			return part(before)
+			return part(nil, before)
 		case err != nil:
 			return errNoIndex
 		}
@@ -111,15 +210,15 @@ func split(text *bufio.Reader, part func([]byte) error) error {
 }
 
 // splitEntries hands over each version with the line of its chart, by the indentation of its lines.
-func splitEntries(text *bufio.Reader, part func([]byte) error) error {
+func splitEntries(text *bufio.Reader, part func(chart, item []byte) error) error {
 	var chart, item []byte
 	chartAt, itemAt := 0, 0
 	flush := func() error {
-		version := slices.Concat([]byte("entries:\n"), chart, item)
+		version := item
 		if item = item[:0]; chartAt == 0 {
 			return nil
 		}
-		return part(version)
+		return part(chart, version)
 	}
 	for {
 		line, err := text.ReadBytes('\n')

@@ -15,16 +15,18 @@ const (
 	render kind = "rendering the values"
 	check  kind = "checking the values"
 	index  kind = "reading the index"
+	tags   kind = "reading the tags"
 	unpack kind = "unpacking the chart"
 )
 
 // limits are how long jobs may take.
-var limits = map[kind]time.Duration{render: 5 * time.Second, check: 5 * time.Second, index: 45 * time.Second, unpack: 15 * time.Second}
+var limits = map[kind]time.Duration{render: 5 * time.Second, check: 5 * time.Second, index: 45 * time.Second, tags: 45 * time.Second, unpack: 15 * time.Second}
 
 // job is a message to a child; Size bytes of data follow.
 type job struct {
 	Kind     kind
 	Template string
+	Search   Search
 	Size     int64
 	Limit    time.Duration
 }
@@ -32,6 +34,7 @@ type job struct {
 // result is the answer. The error is a Problem or a *TooLargeError.
 type result struct {
 	Data  []byte
+	Found Found
 	Chart *Chart
 	Err   error
 }
@@ -60,8 +63,8 @@ func (h *hand) do(its job, payload io.Reader) (done result) {
 
 func (h *hand) work(its job, payload io.Reader, done *result) (err error) {
 	switch its.Kind {
-	case index:
-		done.Data, err = reduce(payload)
+	case index, tags:
+		done.Found, err = find(its.Search, payload)
 		return err
 	case unpack:
 		done.Chart, err = unpacked(payload)

@@ -26,7 +26,7 @@ func TestLimits(t *testing.T) {
 	}
 	indexed := func(text string) func(context.Context) error {
 		return func(ctx context.Context) error {
-			_, err := pool.Index(ctx, "team", zipped(t, text))
+			_, err := pool.Find(ctx, "team", Search{Chart: "web"}, given(zipped(t, text)))
 			return err
 		}
 	}
@@ -58,7 +58,7 @@ func TestLimits(t *testing.T) {
 		"index, whole":   {indexed("entries: {web: [" + strings.Repeat("{},", 7_900_000/3) + "]}\n"), "reading the index took more than 96 MiB"},
 		"index, line":    {indexed(strings.Repeat("x", 50<<20)), "reading the index took more than 96 MiB"},
 		"index, bomb":    {indexed(bomb), "is not an index of a Helm repository"},
-		"index, list":    {indexed("entries:\n  web:\n" + strings.Repeat("  - {version: 1.0.0, urls: [\""+strings.Repeat("x", 400)+"\"]}\n", 45_000)), "lists more versions than fit into 16 MiB"},
+		"index, many":    {indexed("entries:\n  web:\n" + strings.Repeat("  - {version: 1.0.0}\n", maxVersions+1)), "lists more than 100000 versions of the chart: name an exact version"},
 		"chart":          {unpackedBy(t, pool, map[string]string{"Chart.yaml": chartYAML, "values.yaml": "a: [" + strings.Repeat("{},", 5_200_000/3) + "]"}), "unpacking the chart took more than 96 MiB"},
 		"chart, opened":  {unpackedBy(t, pool, opened), "unpacking the chart took more than 96 MiB"},
 		"chart, a file":  {unpackedBy(t, pool, map[string]string{"Chart.yaml": chartYAML, "a": strings.Repeat("x", 6<<20)}), `reading the chart: decompressed chart file "web/a" is larger`},

@@ -57,34 +57,54 @@ func (p *Pool) Render(ctx context.Context, namespace, template string, data map[
 	if err != nil {
 		return nil, errors.New("the data cannot be used")
 	}
-	done, err := p.run(ctx, namespace, job{Kind: render, Template: template}, [][]byte{encoded})
+	done, err := p.run(ctx, namespace, job{Kind: render, Template: template}, given([][]byte{encoded}))
 	return done.Data, err
 }
 
 // Check returns an error unless Helm can read values.
 func (p *Pool) Check(ctx context.Context, namespace string, values []byte) error {
-	_, err := p.run(ctx, namespace, job{Kind: check}, [][]byte{values})
+	_, err := p.run(ctx, namespace, job{Kind: check}, given([][]byte{values}))
 	return err
 }
 
-// Index reduces an index.yaml, compressed by gzip and in parts, to a list for EntriesOf.
-func (p *Pool) Index(ctx context.Context, namespace string, compressed [][]byte) ([]byte, error) {
-	done, err := p.run(ctx, namespace, job{Kind: index}, compressed)
-	return done.Data, err
+// Search says which version of a chart to find, and where.
+type Search struct {
+	Chart string
+	// Wanted is a version, or a range; the newest if it is empty.
+	Wanted string
+	// InTags says that the list consists of the pages of a registry's tags. Otherwise, it is an index.yaml.
+	InTags bool
+}
+
+// Find walks a list of versions, compressed by gzip and in parts, and returns the entry with the wanted version, or else the
+// newest in the range. It gets the list when a child is free, so that no more lists are in use than there are children.
+func (p *Pool) Find(ctx context.Context, namespace string, its Search, list func() ([][]byte, error)) (Found, error) {
+	work := job{Kind: index, Search: its}
+	if its.InTags {
+		work.Kind = tags
+	}
+	done, err := p.run(ctx, namespace, work, list)
+	return done.Found, err
 }
 
 // Unpack turns the archive of a chart, in parts, into a Chart without Version.
 func (p *Pool) Unpack(ctx context.Context, namespace string, archive [][]byte) (*Chart, error) {
-	done, err := p.run(ctx, namespace, job{Kind: unpack}, archive)
+	done, err := p.run(ctx, namespace, job{Kind: unpack}, given(archive))
 	return done.Chart, err
 }
 
-// run runs a job when it is the namespace's turn.
-func (p *Pool) run(ctx context.Context, namespace string, its job, parts [][]byte) (result, error) {
-	for _, part := range parts {
-		its.Size += int64(len(part))
-	}
+// given returns a function that returns these parts.
+func given(parts [][]byte) func() ([][]byte, error) {
+	return func() ([][]byte, error) { return parts, nil }
+}
+
+// run runs a job when it is the namespace's turn, with the data that it gets then.
+func (p *Pool) run(ctx context.Context, namespace string, its job, get func() ([][]byte, error)) (result, error) {
 	if p == nil {
+		parts, err := get()
+		if err != nil {
+			return result{}, err
+		}
 		payload := net.Buffers(slices.Clone(parts))
 		done := new(hand).do(its, &payload)
 		return done, done.Err
@@ -98,6 +118,13 @@ func (p *Pool) run(ctx context.Context, namespace string, its job, parts [][]byt
 		return result{}, err
 	}
 	defer p.places.Release(namespace, 1)
+	parts, err := get()
+	if err != nil {
+		return result{}, err
+	}
+	for _, part := range parts {
+		its.Size += int64(len(part))
+	}
 	for {
 		worker, isNew, err := p.take()
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 func newPool(t *testing.T, size int64) *Pool {
 	t.Helper()
 	pool := New(size)
-	pool.limits = map[kind]time.Duration{render: time.Minute, check: time.Minute, index: time.Minute, unpack: time.Minute}
+	pool.limits = map[kind]time.Duration{render: time.Minute, check: time.Minute, index: time.Minute, tags: time.Minute, unpack: time.Minute}
 	t.Cleanup(func() {
 		pool.mu.Lock()
 		defer pool.mu.Unlock()
@@ -189,33 +190,60 @@ func TestBusy(t *testing.T) {
 	}
 }
 
+// found searches an index without a Pool.
+func found(t *testing.T, text, chart, wanted string) (Found, error) {
+	t.Helper()
+	return (*Pool)(nil).Find(t.Context(), "", Search{Chart: chart, Wanted: wanted}, given(zipped(t, text)))
+}
+
 func TestIndex(t *testing.T) {
-	const two = "\nweb\t1.0.0\ta.tgz\tff\nweb\t2.0.0\t\t\nother\t3.0.0\t\t"
-	for name, test := range map[string]struct{ text, want, err string }{
-		"as Helm writes it":                 {"apiVersion: v1\nentries:\n  web:\n  - apiVersion: v2\n    description: |-\n      # entries\n\n      - x\n    digest: ff\n    urls:\n    - a.tgz\n    - b.tgz\n    version: 1.0.0\n  - version: 2.0.0\n  other:\n  - version: 3.0.0\ngenerated: \"2026\"\nentries:\n  late:\n  - version: 1.0.0\n", two, ""},
-		"indented more":                     {"entries: # all\n    web:\n        - version: 1.0.0\n          digest: ff\n          urls: [a.tgz]\n        # another\n        - version: 2.0.0\n    \"other\":\n        -\n          version: 3.0.0\n", two, ""},
-		"lines of Windows":                  {"entries:\r\n  web:\r\n  - version: 1.0.0\r\n    urls: [a.tgz]\r\n    digest: ff\r\n  - version: 2.0.0\r\n  other: [{version: 3.0.0}]", two, ""},
-		"in a few lines":                    {"entries: {web: [{version: 1.0.0, urls: [a.tgz], digest: ff}, {version: 2.0.0}]}\n", "\nweb\t1.0.0\ta.tgz\tff\nweb\t2.0.0\t\t", ""},
-		"JSON":                              {`{"apiVersion":"v1","entries":{"web":[{"version":"1.0.0","urls":["a.tgz"],"digest":"ff"},null]}}`, "\nweb\t1.0.0\ta.tgz\tff", ""},
-		"numbers":                           {"entries:\n  web:\n  - version: 1.0\n", "\nweb\t1.0\t\t", ""},
-		"an entry that does not fit a line": {"entries:\n  web:\n  - {version: \"1\\t0\"}\n  - {version: \"1\\n0\"}\n  - {urls: [a.tgz]}\n  - null\n", "", ""},
-		"no charts":                         {"entries:\n", "", ""},
-		"no charts, still":                  {"apiVersion: v1\nentries: {}\n", "", ""},
-		"no entries":                        {"apiVersion: v1\n", "", "is not an index of a Helm repository"},
-		"nothing":                           {"", "", "is not an index of a Helm repository"},
-		"no YAML":                           {"entries: [", "", "is not an index of a Helm repository"},
-		"not YAML further down":             {"entries:\n  web:\n  - [\n", "", "is not an index of a Helm repository"},
-		"a web page":                        {"<!DOCTYPE html><html></html>", "", "is not an index of a Helm repository but a web page"},
+	two := []Found{{Entry{"1.0.0", "a.tgz", "ff"}, 1}, {Entry{"2.0.0", "", ""}, 2}}
+	none := []Found{{}, {}}
+	for name, test := range map[string]struct {
+		text string
+		// want is what is found for 1.0.0, and for the newest.
+		want []Found
+		err  string
+	}{
+		"as Helm writes it":         {"apiVersion: v1\nentries:\n  web:\n  - apiVersion: v2\n    description: |-\n      # entries\n\n      - x\n    digest: ff\n    urls:\n    - a.tgz\n    - b.tgz\n    version: 1.0.0\n  - version: 2.0.0\n  webs:\n  - version: 3.0.0\ngenerated: \"2026\"\nentries:\n  web:\n  - version: 4.0.0\n", two, ""},
+		"indented more":             {"entries: # all\n    web:\n        - version: 1.0.0\n          digest: ff\n          urls: [a.tgz]\n        # another\n        - version: 2.0.0\n    \"other\":\n        -\n          version: 3.0.0\n", two, ""},
+		"lines of Windows":          {"entries:\r\n  web:\r\n  - version: 1.0.0\r\n    urls: [a.tgz]\r\n    digest: ff\r\n  - version: 2.0.0\r\n  other: [{version: 3.0.0}]", two, ""},
+		"in a few lines":            {"entries: {web: [{version: 1.0.0, urls: [a.tgz], digest: ff}, {version: 2.0.0}], other: [{version: 3.0.0}]}\n", two, ""},
+		"in a line for each chart":  {"entries:\n  other: [{version: 3.0.0}]\n  web: [{version: 1.0.0, urls: [a.tgz], digest: ff}, {version: 2.0.0}]\n", two, ""},
+		"another chart is no YAML":  {"entries:\n  other:\n  - [\n  web:\n  - {version: 1.0.0, urls: [a.tgz], digest: ff}\n  - version: 2.0.0\n", two, ""},
+		"JSON":                      {`{"apiVersion":"v1","entries":{"web":[{"version":"1.0.0","urls":["a.tgz"],"digest":"ff"},null,{"version":"2.0.0"}]}}`, two, ""},
+		"an entry that is too long": {"entries:\n  web:\n  - {version: 1.0.0, urls: [" + strings.Repeat("x", maxEntry) + "]}\n  - {urls: [a.tgz]}\n  - null\n", []Found{{Versions: 1}, {Versions: 2}}, ""},
+		"no charts":                 {"entries:\n", none, ""},
+		"no charts, still":          {"apiVersion: v1\nentries: {}\n", none, ""},
+		"no entries":                {"apiVersion: v1\n", none, "is not an index of a Helm repository"},
+		"nothing":                   {"", none, "is not an index of a Helm repository"},
+		"no YAML":                   {"entries: [", none, "is not an index of a Helm repository"},
+		"not YAML further down":     {"entries:\n  web:\n  - [\n", none, "is not an index of a Helm repository"},
+		"a web page":                {"<!DOCTYPE html><html></html>", none, "is not an index of a Helm repository but a web page"},
 	} {
-		got, err := (*Pool)(nil).Index(t.Context(), "", zipped(t, test.text))
-		if said := fmt.Sprint(err); test.err != "" && said != test.err || test.err == "" && (err != nil || string(got) != test.want) {
-			t.Errorf("%s: %q, %v, want %q, %q", name, got, err, test.want, test.err)
+		for i, wanted := range []string{"1.0.0", ""} {
+			got, err := found(t, test.text, "web", wanted)
+			if said := fmt.Sprint(err); got != test.want[i] || test.err != "" && said != test.err || test.err == "" && err != nil {
+				t.Errorf("%s: %q is %+v, %v, want %+v, %q", name, wanted, got, err, test.want[i], test.err)
+			}
 		}
 	}
-	for name, want := range map[string]int{"web": 2, "other": 1, "eb": 0, "": 0, "1.0.0": 0} {
-		if got := EntriesOf([]byte(two), name); len(got) != want {
-			t.Errorf("%s: %v", name, got)
+}
+
+// The wanted version itself comes before another that means the same, and this before none.
+func TestFind(t *testing.T) {
+	const text = "entries:\n  web:\n  - version: v1.0.0\n  - version: 1.0.0+b\n  - version: 1.0.0\n  - version: 2.0.0-rc.1\n  - version: latest\n  - version: 1.2\n"
+	for wanted, want := range map[string]string{
+		"1.0.0": "1.0.0", "1.0.0+b": "1.0.0+b", "1.0.0+c": "v1.0.0", "v1.0.0": "v1.0.0", "": "1.2", "1.2": "1.2", "1.2.0": "", "latest": "latest", "1.0.x": "v1.0.0",
+		">=1.0.0-0": "2.0.0-rc.1", "2.0.0-rc.1": "2.0.0-rc.1", "2.0.0": "", "none": "",
+	} {
+		if got, err := found(t, text, "web", wanted); err != nil || got.Version != want || got.Versions == 0 {
+			t.Errorf("%q is %+v, %v, want %q", wanted, got, err, want)
 		}
+	}
+	all, err := Versions(Search{Chart: "web"}, bytes.NewReader(zipped(t, text)[0]))
+	if want := []string{"v1.0.0", "1.0.0+b", "1.0.0", "2.0.0-rc.1", "latest", "1.2"}; err != nil || !slices.Equal(all, want) {
+		t.Errorf("%v, %v", all, err)
 	}
 }
 
@@ -230,11 +258,11 @@ func TestLargeIndex(t *testing.T) {
 		fmt.Fprintf(&text, "  - apiVersion: v2\n    appVersion: 1.2.3\n    created: \"2026-01-01T00:00:00Z\"\n    description: %s\n    digest: %064x\n    name: chart-%d\n    urls:\n    - https://charts.example.com/charts/chart-%[3]d-1.0.%[2]d.tgz\n    version: 1.0.%[2]d\n", strings.Repeat("some words ", 80), i, i/500)
 	}
 	pool, parts, began := newPool(t, 1), zipped(t, text.String()), time.Now()
-	list, err := pool.Index(t.Context(), "team", parts)
-	if err != nil || len(EntriesOf(list, "chart-7")) != 500 {
-		t.Errorf("%d of chart-7, %v", len(EntriesOf(list, "chart-7")), err)
+	got, err := pool.Find(t.Context(), "team", Search{Chart: "chart-7", Wanted: "1.x"}, given(parts))
+	if want := (Found{Entry{"1.0.3999", "https://charts.example.com/charts/chart-7-1.0.3999.tgz", fmt.Sprintf("%064x", 3999)}, 500}); got != want || err != nil {
+		t.Errorf("%+v, %v", got, err)
 	}
-	t.Logf("a list of %d KiB after %s", len(list)>>10, time.Since(began).Round(time.Millisecond))
+	t.Logf("after %s", time.Since(began).Round(time.Millisecond))
 }
 
 func TestUnpack(t *testing.T) {
