@@ -138,26 +138,26 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 	if err := cmp.Or(r.forgetGone(ctx, s), r.renew(ctx, s)); err != nil {
 		return err
 	}
-	failed := r.writeValues(ctx, s)
+	return r.conclude(ctx, s, before, r.writeValues(ctx, s))
+}
+
+// conclude writes down what a reconcile has seen, and returns its errors. The one of writing the values is failed.
+func (r *Reconciler) conclude(ctx context.Context, s *scope, before plan.Record, failed error) error {
 	if failed != nil && !store.IsBehind(failed) {
 		s.fail(addonsv1.HelmReleaseProxyCreationFailedReason, failed.Error())
 	}
 	observed := r.observe(s)
-	if err := r.removeStale(ctx, s, observed); err != nil {
-		return err
-	}
+	stale := r.removeStale(ctx, s, observed) // Others would wait for the record and the status.
 	if !equality.Semantic.DeepEqual(before, s.record) {
 		s.record.Fleet = cmp.Or(s.record.Fleet, s.fleet)
-		if err := r.setRecord(ctx, s); err != nil {
-			return err
-		}
-		return failed // The write triggers the next reconcile, which reports the recorded state.
+		// The write triggers the next reconcile, which reports the recorded state.
+		return cmp.Or(r.setRecord(ctx, s), failed, stale)
 	}
 	isReported, err := r.report(ctx, s, observed)
 	if isReported && failed == nil && !s.isUnfinished {
 		r.Inputs.Saw(s.release, s.inputs)
 	}
-	return cmp.Or(err, failed)
+	return cmp.Or(err, failed, stale)
 }
 
 // findBundle finds the Bundle of the release, if it belongs to the HelmChartProxy, and its BundleDeployment.

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/rollout"
 	"github.com/muster-fleet/muster/internal/helm/store"
@@ -476,6 +477,39 @@ func TestRefusedValues(t *testing.T) {
 				t.Errorf("the record was %s, and is %s: %v", held.record, s.record, s.trouble)
 			}
 		})
+	}
+}
+
+// A Secret that a tenant has made immutable cannot be emptied. That keeps nothing from being recorded and reported: a
+// rollout would wait for this release, and so would the chart of its Bundle.
+func TestStaleSecretIsRefused(t *testing.T) {
+	w := newWorld(t, &renderer{gives: "a: b"})
+	s := w.write(t, plan.Record{FleetCluster: "one", Stale: true}, "a: b", staged(""))
+	s.release.UID, s.inputs.Digest = "web-one", "1"
+	s.release.Annotations[plan.RecordAnnotation] = s.record.String()
+	if err := w.Create(t.Context(), s.release); err != nil {
+		t.Fatal(err)
+	}
+	s.deployment = w.deploymentOf(s, fleetv1.DownstreamResource{Kind: "ConfigMap", Name: s.key(s.record).Name})
+	s.deployment.Status.Ready, s.deployment.Status.NonModified = true, true
+	immutable := interceptor.NewClient(w.Client.(client.WithWatch), interceptor.Funcs{
+		Update: func(_ context.Context, _ client.WithWatch, object client.Object, _ ...client.UpdateOption) error {
+			return apierrors.NewInvalid(schema.GroupKind{Kind: "Secret"}, object.GetName(), nil)
+		},
+	})
+	w.Reconciler.Store, w.Inputs = store.New(immutable, immutable, "muster", w.clock), &inputs.Reader{Now: w.clock.Now}
+	for range 3 {
+		before := plan.RecordOf(s.release)
+		s.record = before
+		if err := w.conclude(t.Context(), s, before, nil); !apierrors.IsInvalid(err) {
+			t.Errorf("the error is %v", err)
+		}
+		if err := w.Get(t.Context(), client.ObjectKeyFromObject(s.release), s.release); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if its := plan.RecordOf(s.release); !its.Installed || its.Rollout == nil || !its.Stale || !w.Inputs.HasReported(s.release, s.inputs) {
+		t.Errorf("its record is %s; reported: %t", its, w.Inputs.HasReported(s.release, s.inputs))
 	}
 }
 

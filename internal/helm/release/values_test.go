@@ -74,7 +74,7 @@ func newWorld(t *testing.T, renders Renderer) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), clock: testclock.NewFakeClock(time.Now())}
+	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&addonsv1.HelmReleaseProxy{}).Build(), clock: testclock.NewFakeClock(time.Now())}
 	w.Reconciler = &Reconciler{
 		Store: store.New(w.Client, w.Client, "muster", w.clock), Settings: settings.NewReader(w.Client), Sources: noSources{}, Renderer: renders,
 		Now: w.clock.Now,
