@@ -1,41 +1,41 @@
 package admission
 
 import (
-	"bytes"
+	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
+	"regexp"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-	admissionv1 "k8s.io/api/admission/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/muster-fleet/muster/internal/helm/fair"
+	"github.com/muster-fleet/muster/internal/metrics"
 )
 
 const (
 	// smallRequest is the size in bytes up to which a request never waits. Nearly all requests about Clusters are
 	// smaller, even updates, which hold the old object and the new one.
 	smallRequest = 16 << 10
-	// mediumRequest is the size in bytes up to which requests share mediumRequests bytes. Larger requests share
-	// largeRequests bytes. A request of N bytes takes up to 9 N bytes of memory while the webhook processes it.
-	mediumRequest  = 256 << 10
-	mediumRequests = 8 << 20
-	largeRequests  = 8 << 20
+	// mostRequested is how many bytes larger requests have together, and largeRequested how many of them those above
+	// largeRequest have. A request of N bytes takes up to 9 N bytes of memory while the webhook processes it.
+	mostRequested  = 10 << 20
+	largeRequested = 7 << 20
+	largeRequest   = 256 << 10
+	// perNamespace is how many bytes the requests about a namespace have, unless it is a single request.
+	perNamespace = mostRequested / 2
 	// largestRequest is the maximum number of bytes that controller-runtime reads of a request.
 	largestRequest = 7 << 20
-	// headOfReview is the maximum number of bytes that we read of an AdmissionReview to find the fields before its
-	// objects.
+	// headOfReview is how many bytes we read of an AdmissionReview before it waits, to find the namespace.
 	headOfReview = 16 << 10
+	// patience is how long a request waits for its share. The API server then tries again, because answer says so.
+	patience = time.Second
 
 	// defaultTimeout applies to requests that name no timeout. longestTimeout is the largest timeoutSeconds that
 	// the API server accepts.
 	defaultTimeout, longestTimeout = 10 * time.Second, 30 * time.Second
-	// answerTime is the part of the timeout that is reserved for the answer to a request that waited in vain. If a
-	// fail-closed webhook answers too late, the API server refuses the request without showing our reason.
-	answerTime = 500 * time.Millisecond
 )
 
 // errBusy is the answer to a request that waited in vain.
@@ -44,57 +44,87 @@ var errBusy = errors.New("too many large objects are being checked at once; try 
 // budget limits the bytes of all requests that the webhook reads and decides at once. A user who may create objects
 // in a single namespace chooses their size and number. Enough large ones at once would stop the webhook, and the
 // API server would then refuse every request that needs a fail-closed webhook. So small requests always pass, and
-// others wait for a share. Medium requests have a budget of their own, so that a few of the largest do not delay
-// them.
-type budget struct{ medium, large *semaphore.Weighted }
+// others wait for a share. No namespace can have all shares, and the largest requests cannot either.
+type budget struct{ all, large *fair.Shares }
 
 func newBudget() *budget {
-	return &budget{medium: semaphore.NewWeighted(mediumRequests), large: semaphore.NewWeighted(largeRequests)}
-}
-
-// shareFor returns the semaphore that a request of this size in bytes must acquire a share of, or nil if it need
-// not wait.
-func (b *budget) shareFor(size int64) *semaphore.Weighted {
-	switch {
-	case size <= smallRequest:
-		return nil
-	case size <= mediumRequest:
-		return b.medium
-	default:
-		return b.large
-	}
+	return &budget{all: fair.New(mostRequested, perNamespace), large: fair.New(largeRequested, perNamespace)}
 }
 
 // limit returns a webhook whose larger requests wait for their share before it reads their body. A request ends
 // when the API server stops waiting for it.
 func (b *budget) limit(path string, handler admission.Handler) http.Handler {
-	webhook := &admission.Webhook{Handler: answering(path, handler)}
-	busy := &admission.Webhook{Handler: answering(path, admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
-		return admission.Errored(http.StatusTooManyRequests, errBusy)
-	}))}
+	metrics.Admits(path)
+	webhook := &admission.Webhook{Handler: handler}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deadline := time.Now().Add(timeoutOf(r))
 		ctx, cancel := context.WithDeadline(r.Context(), deadline)
 		defer cancel()
-		r = r.WithContext(ctx)
 		// The deadline also ends a client that sends its body slowly, which would otherwise hold a share for
 		// longer.
 		_ = http.NewResponseController(w).SetReadDeadline(deadline) // Every server we use supports it.
-		size := r.ContentLength
-		if size < 0 || size > largestRequest {
-			size = largestRequest
+		its := &answer{w, path}
+		give, err := b.take(ctx, r)
+		if err != nil {
+			its.fail(http.StatusTooManyRequests, errBusy.Error())
+			return
 		}
-		if share := b.shareFor(size); share != nil {
-			waiting, cancel := context.WithDeadline(ctx, deadline.Add(-answerTime))
-			defer cancel()
-			if share.Acquire(waiting, size) != nil {
-				busy.ServeHTTP(w, withoutObjects(r))
-				return
-			}
-			defer share.Release(size)
-		}
-		webhook.ServeHTTP(w, r)
+		defer give()
+		webhook.ServeHTTP(its, r.WithContext(ctx))
 	})
+}
+
+// take waits for the share of a request. The caller has to call give afterwards.
+func (b *budget) take(ctx context.Context, r *http.Request) (give func(), err error) {
+	size := r.ContentLength
+	if size < 0 || size > largestRequest {
+		size = largestRequest
+	}
+	var shares []*fair.Shares
+	if size > largeRequest { // This share comes first, so that a request that waits for it keeps nothing from smaller ones.
+		shares = append(shares, b.large)
+	}
+	if size > smallRequest {
+		shares = append(shares, b.all)
+	}
+	taken, namespace := 0, ""
+	give = func() {
+		for _, share := range shares[:taken] {
+			share.Release(namespace, size)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if len(shares) > 0 {
+		namespace = namespaceOf(r)
+	}
+	for _, share := range shares {
+		if err := share.Take(ctx, namespace, size); err != nil {
+			give()
+			return nil, err
+		}
+		taken++
+	}
+	return give, nil
+}
+
+// namespaceKey matches the namespace of an AdmissionReview. The API server writes it before everything that contains
+// a map; within a text, quotation marks are escaped.
+var namespaceKey = regexp.MustCompile(`"namespace":"([^"\\]*)"`)
+
+// namespaceOf returns the namespace that a request is about, and leaves the request as it is. Requests without one at
+// their head, such as those with a name of 16 KiB, count as one namespace.
+func namespaceOf(r *http.Request) string {
+	body := bufio.NewReaderSize(r.Body, headOfReview)
+	head, _ := body.Peek(headOfReview) // Whoever reads the body next sees the error.
+	r.Body = struct {
+		io.Reader
+		io.Closer
+	}{body, r.Body}
+	if found := namespaceKey.FindSubmatch(head); found != nil {
+		return string(found[1])
+	}
+	return ""
 }
 
 // timeoutOf returns how long the API server waits for the answer to a request.
@@ -104,40 +134,4 @@ func timeoutOf(r *http.Request) time.Duration {
 		return defaultTimeout
 	}
 	return min(timeout, longestTimeout)
-}
-
-// withoutObjects returns a request with only the fields of its AdmissionReview that an answer needs. The API server
-// writes these fields before the objects.
-func withoutObjects(r *http.Request) *http.Request {
-	review := &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{}}
-	review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
-	decoder, depth, field := json.NewDecoder(io.LimitReader(r.Body, headOfReview)), 0, ""
-	for review.Request.Operation == "" {
-		token, err := decoder.Token()
-		if err != nil {
-			break // The API server treats an answer without a UID as an error.
-		}
-		text, isText := token.(string)
-		switch delim, _ := token.(json.Delim); {
-		case delim == '{' || delim == '[':
-			depth, field = depth+1, ""
-		case delim == '}' || delim == ']':
-			depth, field = depth-1, ""
-		case depth != 2: // This is not a field of the request itself.
-		case field == "" && isText:
-			field = text
-		default:
-			switch field {
-			case "uid":
-				review.Request.UID = types.UID(text)
-			case "operation":
-				review.Request.Operation = admissionv1.Operation(text)
-			}
-			field = ""
-		}
-	}
-	short := r.Clone(r.Context())
-	content, _ := json.Marshal(review) // Strings can always be encoded.
-	short.Body = io.NopCloser(bytes.NewReader(content))
-	return short
 }

@@ -1,28 +1,28 @@
 package admission
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/semaphore"
 	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
-// reviewOf returns the review of the creation of an object; the review has size bytes in all.
-func reviewOf(t *testing.T, size int) string {
+// reviewOf returns the review of the creation of an object in a namespace; the review has size bytes in all.
+func reviewOf(t *testing.T, namespace string, size int) string {
 	t.Helper()
-	review := &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{UID: "some-uid", Name: "one", Operation: admissionv1.Create}}
+	review := &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{UID: "some-uid", Name: "one", Namespace: namespace, Operation: admissionv1.Create}}
 	review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
 	filled := func(fill int) string {
 		review.Request.Object = runtime.RawExtension{Raw: fmt.Appendf(nil, `{"metadata":{"name":"one","annotations":{"a":%q}}}`, strings.Repeat("x", fill))}
@@ -39,12 +39,12 @@ func reviewOf(t *testing.T, size int) string {
 func exhausted(t *testing.T) (b *budget, give func()) {
 	t.Helper()
 	b = newBudget()
-	for share, size := range map[*semaphore.Weighted]int64{b.medium: mediumRequests, b.large: largeRequests} {
-		if err := share.Acquire(t.Context(), size); err != nil {
+	for _, namespace := range []string{"a", "b"} {
+		if err := b.all.Take(t.Context(), namespace, perNamespace); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return b, func() { b.medium.Release(mediumRequests); b.large.Release(largeRequests) }
+	return b, func() { b.all.Release("a", perNamespace); b.all.Release("b", perNamespace) }
 }
 
 var allowing = admission.HandlerFunc(func(context.Context, admission.Request) admission.Response { return admission.Allowed("") })
@@ -59,7 +59,7 @@ func TestSmallRequestsPassLargeOnes(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	call := func(ctx context.Context, size int) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/?timeout=30s", strings.NewReader(reviewOf(t, size)))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/?timeout=30s", strings.NewReader(reviewOf(t, "team", size)))
 		if err != nil {
 			return err
 		}
@@ -69,6 +69,9 @@ func TestSmallRequestsPassLargeOnes(t *testing.T) {
 			return err
 		}
 		defer response.Body.Close() //nolint:errcheck // It is read.
+		if response.StatusCode == http.StatusTooManyRequests && size > smallRequest {
+			return nil
+		}
 		if response.ProtoMajor != 2 {
 			return fmt.Errorf("the protocol is %s", response.Proto)
 		}
@@ -87,7 +90,7 @@ func TestSmallRequestsPassLargeOnes(t *testing.T) {
 	var large errgroup.Group
 	for range 10 {
 		large.Go(func() error { return call(t.Context(), 2_900_000) })
-		large.Go(func() error { return call(t.Context(), mediumRequest) })
+		large.Go(func() error { return call(t.Context(), largeRequest) })
 	}
 	for range 10 {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -102,29 +105,85 @@ func TestSmallRequestsPassLargeOnes(t *testing.T) {
 	}
 }
 
-// A request that waits in vain gets the answer for a failure of the webhook: a fail-open webhook lets it through,
-// and a fail-closed one asks the client to try again.
+// asked sends a request of this many bytes about a namespace to a webhook, and returns the answer.
+func asked(t *testing.T, webhook http.Handler, namespace string, size int) *httptest.ResponseRecorder {
+	t.Helper()
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/?timeout=5s", strings.NewReader(reviewOf(t, namespace, size)))
+	req.Header.Set("Content-Type", "application/json")
+	recorder := httptest.NewRecorder()
+	webhook.ServeHTTP(recorder, req)
+	return recorder
+}
+
+// A request waits at most a second for its share. The answer then makes the API server try again, and let the request
+// pass if the entry fails open.
 func TestLargeRequestsThatWaitInVain(t *testing.T) {
-	b, _ := exhausted(t)
+	b, give := exhausted(t)
 	called := admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
 		t.Error("the webhook was called")
 		return admission.Allowed("")
 	})
-	sizes := map[string]int{StampPath: mediumRequest, ClassAccessPath: smallRequest + 1}
-	for path, opens := range map[string]bool{StampPath: true, ClusterPath: true, DefaultChartPath: true, ClassAccessPath: false, ValidateConfigPath: false, ValidateChartPath: false} {
-		size := cmp.Or(sizes[path], mediumRequest+1)
-		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/?timeout=400ms", strings.NewReader(reviewOf(t, size)))
-		req.Header.Set("Content-Type", "application/json")
-		answer := answerTo(t, b.limit(path, called), req).Response
-		if answer.UID != "some-uid" || answer.Allowed != opens {
-			t.Errorf("%s: %+v", path, answer)
+	webhook := b.limit("/busy", called)
+	before := admissionCounts(t, "/busy")
+	for _, size := range []int{smallRequest + 1, largeRequest, largeRequest + 1, largestRequest + 1} {
+		begin := time.Now()
+		answer := asked(t, webhook, "team", size)
+		if answer.Code != http.StatusTooManyRequests || answer.Header().Get("Retry-After") != "1" || !strings.Contains(answer.Body.String(), "try again later") {
+			t.Errorf("%d bytes: %d %v %s", size, answer.Code, answer.Header(), answer.Body)
 		}
-		if opens && len(answer.Warnings) != 1 {
-			t.Errorf("%s: warnings %q", path, answer.Warnings)
+		if waited := time.Since(begin); waited < patience {
+			t.Errorf("%d bytes: refused after %s", size, waited)
 		}
-		if !opens && (answer.Result.Code != http.StatusTooManyRequests || !strings.Contains(answer.Result.Message, "try again later")) {
-			t.Errorf("%s: %+v", path, answer.Result)
-		}
+	}
+	before["error"] += 4
+	if diff := cmp.Diff(before, admissionCounts(t, "/busy")); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+	give()
+	if err := b.all.Take(t.Context(), "team", mostRequested); err != nil {
+		t.Error("a share was not given back")
+	}
+}
+
+// No namespace keeps others waiting, whatever it sends and however often, and neither do the largest requests.
+func TestNamespacesShareTheBudget(t *testing.T) {
+	for name, sizes := range map[string][]int{
+		"the largest": {largestRequest - 1}, "large": {2 << 20}, "medium": {largeRequest - 1}, "no length": {0},
+		"all": {largestRequest - 1, 2 << 20, largeRequest - 1, smallRequest + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, reached, end := newBudget(), make(chan struct{}, 1000), make(chan struct{})
+			holding := b.limit(StampPath, admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
+				reached <- struct{}{}
+				<-end
+				return admission.Allowed("")
+			}))
+			var attack errgroup.Group
+			bodies := map[int]string{}
+			for _, size := range sizes {
+				bodies[size] = reviewOf(t, "greedy", max(1000, size))
+			}
+			for i := range 80 {
+				size := sizes[i%len(sizes)]
+				attack.Go(func() error {
+					req := httptest.NewRequest(http.MethodPost, "/?timeout=10s", strings.NewReader(bodies[size]))
+					req.Header.Set("Content-Type", "application/json")
+					if size == 0 {
+						req.ContentLength = -1
+					}
+					holding.ServeHTTP(httptest.NewRecorder(), req)
+					return nil
+				})
+			}
+			<-reached // One of them has its share.
+			for range 10 {
+				if answer := asked(t, b.limit(StampPath, allowing), "other", 60<<10); answer.Code != http.StatusOK {
+					t.Errorf("another namespace: %d %s", answer.Code, answer.Body)
+				}
+			}
+			close(end)
+			_ = attack.Wait()
+		})
 	}
 }
 
@@ -138,33 +197,61 @@ func TestRequestsEnd(t *testing.T) {
 			}
 			return admission.Allowed("")
 		})
-		for _, size := range []int{mediumRequest, 1 << 20} {
-			req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/?timeout="+timeout, strings.NewReader(reviewOf(t, size)))
+		for _, size := range []int{largeRequest, 1 << 20, largestRequest} {
+			req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/?timeout="+timeout, strings.NewReader(reviewOf(t, "team", size-1)))
 			req.Header.Set("Content-Type", "application/json")
 			if answer := answerTo(t, b.limit(StampPath, handler), req).Response; !answer.Allowed {
 				t.Errorf("%+v", answer)
 			}
 		}
 	}
-	if !b.medium.TryAcquire(mediumRequests) || !b.large.TryAcquire(largeRequests) {
+	if b.all.Take(t.Context(), "", mostRequested) != nil || b.large.Take(t.Context(), "", largeRequested) != nil {
 		t.Error("a share was not given back")
 	}
 }
 
-// The answer contains nothing that the head of the review lacks.
-func TestWithoutObjects(t *testing.T) {
-	for body, want := range map[string]string{
-		reviewOf(t, 1<<20): `{"uid":"some-uid","kind":{"group":"","version":"","kind":""},"resource":{"group":"","version":"","resource":""},"operation":"CREATE","userInfo":{},"object":null,"oldObject":null,"options":null}`,
-		`{"request":{"object":{"uid":"forged","operation":"DELETE"},"uid":"u","operation":"UPDATE"}}`: `{"uid":"u","kind":{"group":"","version":"","kind":""},"resource":{"group":"","version":"","resource":""},"operation":"UPDATE","userInfo":{},"object":null,"oldObject":null,"options":null}`,
-		`nonsense`: `{"uid":"","kind":{"group":"","version":"","kind":""},"resource":{"group":"","version":"","resource":""},"operation":"","userInfo":{},"object":null,"oldObject":null,"options":null}`,
+// The namespace is the one that the API server writes, whatever the object and its name contain.
+func TestNamespaceOf(t *testing.T) {
+	const forged = `"},"namespace":"victim","x":"`
+	long := &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{Name: strings.Repeat("n", headOfReview), Namespace: "team"}}
+	for want, bodies := range map[string][]string{
+		"team": {reviewOf(t, "team", 1<<20), marshaled(t, &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{
+			Name: forged, Namespace: "team", UserInfo: authenticationv1.UserInfo{Username: forged}, Object: runtime.RawExtension{Raw: []byte(`{"namespace":"victim"}`)},
+		}})},
+		"": {marshaled(t, long), "nonsense", ""},
 	} {
-		var review struct{ Request json.RawMessage }
-		short := withoutObjects(httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body)))
-		if err := json.NewDecoder(short.Body).Decode(&review); err != nil {
-			t.Fatal(err)
+		for _, body := range bodies {
+			req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body))
+			if got := namespaceOf(req); got != want {
+				t.Errorf("%.100s: %q, want %q", body, got, want)
+			}
+			if read, err := io.ReadAll(req.Body); err != nil || string(read) != body {
+				t.Errorf("%.100s: the body is not whole: %v", body, err)
+			}
 		}
-		if !bytes.Equal(review.Request, []byte(want)) {
-			t.Errorf("%.60s: %s", body, review.Request)
+	}
+}
+
+func marshaled(t *testing.T, value any) string { return string(marshal(t, value)) }
+
+// A client that does not send its body in time loses its share.
+func TestBodiesEnd(t *testing.T) {
+	b := newBudget()
+	server := httptest.NewServer(b.limit(StampPath, allowing))
+	defer server.Close()
+	body, _ := io.Pipe() // Nothing is ever written.
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/?timeout=300ms", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.ContentLength = largestRequest
+	if response, err := server.Client().Do(req); err == nil {
+		_ = response.Body.Close()
+		if response.StatusCode == http.StatusOK {
+			t.Error("answered")
 		}
+	}
+	if b.all.Take(t.Context(), "", mostRequested) != nil {
+		t.Error("a share was not given back")
 	}
 }

@@ -3,8 +3,10 @@ package admission
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,7 +23,9 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/crd"
+	"github.com/muster-fleet/muster/internal/helm/values"
 	"github.com/muster-fleet/muster/internal/manifests"
+	"github.com/muster-fleet/muster/internal/program"
 )
 
 // The defaults are the same as in cluster-api-addon-provider-helm; fields that we do not know stay.
@@ -133,5 +137,70 @@ func TestChartImmutable(t *testing.T) {
 	_, err := ChartValidator{}.ValidateUpdate(context.Background(), old, changed)
 	if err == nil || !strings.Contains(err.Error(), `spec.reconcileStrategy: Invalid value: "Continuous": field is immutable`) {
 		t.Errorf("not refused: %v", err)
+	}
+}
+
+// A template that is nested too deep is refused, unless an update leaves it as it is: a controller adds a label.
+func TestDeepTemplates(t *testing.T) {
+	deep := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
+	deep.Spec.RepoURL, deep.Spec.ChartName = "https://charts.example.com", "web"
+	deep.Spec.ValuesTemplate = "a: b\n{{" + strings.Repeat("(", 101) + "1" + strings.Repeat(")", 101) + "}}"
+	const want = "cannot be parsed: valuesTemplate:2: blocks and parentheses are nested more than 100 deep; move the inner ones"
+	changed := deep.DeepCopy()
+	changed.Spec.ValuesTemplate += "\n"
+	_, ofCreate := ChartValidator{}.ValidateCreate(t.Context(), deep)
+	_, ofUpdate := ChartValidator{}.ValidateUpdate(t.Context(), deep, changed)
+	for _, err := range []error{ofCreate, ofUpdate} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("not refused: %v", err)
+		}
+	}
+	labelled := deep.DeepCopy()
+	labelled.Labels, labelled.Spec.Version = map[string]string{"a": "b"}, "1.0.0"
+	if _, err := (ChartValidator{}).ValidateUpdate(t.Context(), deep, labelled); err != nil {
+		t.Error(err)
+	}
+}
+
+// Templates that are parsed at once are bounded whatever the size of their requests, fairly: a namespace that keeps the
+// webhook busy is told to try again, and another one does not notice.
+func TestTemplatesWaitForMemory(t *testing.T) {
+	chart := func(namespace string) *addonsv1.HelmChartProxy {
+		its := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
+		its.Spec.RepoURL, its.Spec.ChartName, its.Spec.ValuesTemplate = "https://charts.example.com", "web", "a: {{ 1 }}"+strings.Repeat(" ", 128<<10)
+		return its
+	}
+	busy := make(chan struct{})
+	var holding, held sync.WaitGroup
+	defer held.Wait()
+	defer close(busy)
+	holding.Add(1)
+	held.Go(func() {
+		if err := values.Use(t.Context(), "greedy", strings.Repeat(" ", 256<<10), func(*values.Template) { holding.Done(); <-busy }); err != nil {
+			t.Error(err)
+		}
+	})
+	holding.Wait()
+	answer := func(its *addonsv1.HelmChartProxy) int {
+		scheme, err := program.Scheme()
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := create(string(marshal(t, its)))
+		recorder, _ := ask(t, newBudget().limit(ValidateChartPath, admission.WithValidator(scheme, ChartValidator{}).Handler), req)
+		if after := recorder.Header().Get("Retry-After"); (after == "1") != (recorder.Code == http.StatusTooManyRequests) {
+			t.Errorf("%d: Retry-After %q", recorder.Code, after)
+		}
+		return recorder.Code
+	}
+	if code := answer(chart("greedy")); code != http.StatusTooManyRequests {
+		t.Errorf("the namespace that has its share: %d", code)
+	}
+	if code := answer(chart("other")); code != http.StatusOK {
+		t.Errorf("another namespace: %d", code)
+	}
+	unchanged := chart("greedy")
+	if _, err := (ChartValidator{}).ValidateUpdate(t.Context(), unchanged, unchanged.DeepCopy()); err != nil {
+		t.Errorf("an unchanged template: %v", err)
 	}
 }

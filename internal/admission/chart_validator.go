@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -18,7 +19,6 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/helm/plan"
-	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/manifests"
 )
 
@@ -68,20 +68,20 @@ func (v ChartValidator) validate(ctx context.Context, old, proxy *addonsv1.HelmC
 		}
 		errs = append(errs, refused...)
 	}
-	warnings := chartWarnings(proxy)
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	template, ofTemplate, err := plan.Examine(waiting, proxy)
+	if proxy.Spec.ValuesTemplate != old.Spec.ValuesTemplate {
+		if err != nil {
+			return nil, apierrors.NewTooManyRequests(errBusy.Error(), retrySeconds)
+		}
+		errs = append(errs, ofTemplate...)
+	}
+	warnings := slices.Concat(plan.Warnings(proxy), template.Warnings)
 	if len(errs) == 0 {
 		return warnings, nil
 	}
 	return warnings, apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("HelmChartProxy").GroupKind(), proxy.Name, bounds.Errors(errs))
-}
-
-// chartWarnings returns the warnings about a HelmChartProxy, those about upgrades that wait for it included.
-func chartWarnings(proxy *addonsv1.HelmChartProxy) []string {
-	warnings := plan.Warnings(proxy)
-	if stuck := hold.Stuck(proxy.Spec.ValuesTemplate); stuck != "" {
-		warnings = append(warnings, "spec.valuesTemplate: "+stuck)
-	}
-	return warnings
 }
 
 // mayName checks that the author may read the Secrets and ConfigMaps that the HelmChartProxy delivers, and may
@@ -203,10 +203,12 @@ func (c *checker) checkChart(ctx context.Context, about Finding, from *manifests
 	if !ok {
 		return err
 	}
-	warnings := chartWarnings(proxy)
-	plan.Default(proxy)
-	c.findBroken(about, plan.Validate(proxy), broken)
-	for _, warning := range warnings {
+	template, errs, err := plan.Examine(ctx, proxy)
+	if err != nil {
+		return err
+	}
+	c.findBroken(about, append(plan.Validate(proxy), errs...), broken)
+	for _, warning := range slices.Concat(plan.Warnings(proxy), template.Warnings) {
 		c.find(about, SeverityWarning, "", warning)
 	}
 	return nil

@@ -83,8 +83,9 @@ func TestChartThatWaitsForTheControlPlane(t *testing.T) {
 	} {
 		proxy := &addonsv1.HelmChartProxy{}
 		proxy.Spec.ValuesTemplate = template
-		if got := strings.Contains(strings.Join(chartWarnings(proxy), ""), "control plane's version"); got != warned {
-			t.Errorf("%s: %v", template, chartWarnings(proxy))
+		warnings, err := ChartValidator{}.ValidateUpdate(t.Context(), proxy, proxy)
+		if got := strings.Contains(strings.Join(warnings, ""), "control plane's version"); got != warned || err != nil {
+			t.Errorf("%s: %v, %v", template, warnings, err)
 		}
 	}
 }

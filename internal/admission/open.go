@@ -1,104 +1,73 @@
 package admission
 
 import (
-	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
-	"runtime/debug"
+	"strconv"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/muster-fleet/muster/internal/metrics"
 )
 
-// leftUndone returns what does not happen if we fail to answer a request that must not fail because of us; empty if
-// the webhook configuration says failurePolicy Fail. The API server's Ignore covers failed calls only: it treats an
-// error in our answer as a refusal.
-func leftUndone(path string, operation admissionv1.Operation) string {
-	switch {
-	case path == StampPath:
-		return "this Cluster was not stamped; the syncer does it"
-	case path == ClusterPath:
-		return "this Cluster was not checked for warnings, nor for a name that is taken in Fleet; the syncer finds such a name"
-	case path == ValidateConfigPath && operation == admissionv1.Delete:
-		return "the effect of this deletion on the Clusters in Fleet was not checked"
-	case path == DefaultChartPath:
-		return "no defaults were filled into this HelmChartProxy; the program that deploys it applies them"
-	default:
-		return ""
-	}
-}
+// retrySeconds is when the API server tries again after a 429, as long as the timeout of the entry allows.
+const retrySeconds = 1
 
-// answering returns a webhook as the server runs it: it counts the answers, and if the webhook fails open, it lets
-// requests pass when the webhook itself fails.
-func answering(path string, handler admission.Handler) admission.Handler {
-	return &open{count(path, handler), path}
-}
-
-// open is a webhook that fails open for the requests that leftUndone names.
-type open struct {
-	admission.Handler
+// answer sends the answer to an admission request, and counts it. It sends an error of ours, such as after a panic, as
+// an HTTP status. The API server then applies the failurePolicy of the entry; an error within an answer counts as a
+// refusal whatever the policy says.
+type answer struct {
+	http.ResponseWriter
 	path string
 }
 
-// Handle answers one admission request.
-func (o *open) Handle(ctx context.Context, req admission.Request) (response admission.Response) {
-	undone := leftUndone(o.path, req.Operation)
-	if undone == "" {
-		return o.Handler.Handle(ctx, req)
+// Write sends the AdmissionReview that controller-runtime writes.
+func (a *answer) Write(content []byte) (int, error) {
+	var review struct {
+		Response struct {
+			Allowed bool           `json:"allowed"`
+			Status  *metav1.Status `json:"status"`
+		} `json:"response"`
 	}
-	defer func() {
-		if cause := recover(); cause != nil {
-			ctrl.LoggerFrom(ctx).Error(fmt.Errorf("panic: %v", cause), "Let a request pass unchecked", "stack", string(debug.Stack()))
-			response = letThrough(undone)
-		}
-	}()
-	response = o.Handler.Handle(ctx, req)
-	if resultOf(response) == metrics.Error {
-		ctrl.LoggerFrom(ctx).Error(errors.New(response.Result.Message), "Let a request pass unchecked")
-		return letThrough(undone)
+	if err := json.Unmarshal(content, &review); err != nil {
+		return 0, err
 	}
-	return response
+	response := admissionv1.AdmissionResponse{Allowed: review.Response.Allowed, Result: review.Response.Status}
+	if result := resultOf(response); result != metrics.Error {
+		metrics.Admitted(a.path, result)
+		return a.ResponseWriter.Write(content)
+	}
+	a.fail(int(response.Result.Code), response.Result.Message)
+	return len(content), nil
 }
 
-func letThrough(undone string) admission.Response {
-	return admission.Allowed("").WithWarnings("Muster failed (its log says why): " + undone)
-}
-
-// counted is a webhook that counts its answers. The count of HTTP requests cannot tell them apart: a refusal, or a
-// failure to decide, has the status 200 as well.
-type counted struct {
-	admission.Handler
-	path string
-}
-
-// count returns a webhook that counts its answers under its path.
-func count(path string, handler admission.Handler) admission.Handler {
-	metrics.Admits(path)
-	return &counted{handler, path}
-}
-
-// Handle answers one admission request.
-func (c *counted) Handle(ctx context.Context, req admission.Request) admission.Response {
-	result := metrics.Error // This value remains if the handler panics.
-	defer func() { metrics.Admitted(c.path, result) }()
-	response := c.Handler.Handle(ctx, req)
-	result = resultOf(response)
-	return response
+// fail sends an error of ours. The API server shows the message of a status 500 only, and tries again only after a
+// 429.
+func (a *answer) fail(code int, message string) {
+	metrics.Admitted(a.path, metrics.Error)
+	ctrl.Log.Error(errors.New(message), "Failed to answer an admission request", "path", a.path)
+	if code == http.StatusTooManyRequests {
+		a.Header().Set("Retry-After", strconv.Itoa(retrySeconds))
+	} else {
+		code = http.StatusInternalServerError
+	}
+	http.Error(a.ResponseWriter, message, code)
 }
 
 // resultOf distinguishes a refusal from a failure: the webhook could not read or decide the request, or the request
 // waited for too long.
-func resultOf(response admission.Response) string {
+func resultOf(response admissionv1.AdmissionResponse) string {
 	switch {
 	case response.Allowed:
 		return metrics.Allowed
 	case response.Result == nil:
 		return metrics.Denied
-	case response.Result.Code == http.StatusBadRequest, response.Result.Code == http.StatusTooManyRequests, response.Result.Code >= http.StatusInternalServerError:
+	}
+	switch code := response.Result.Code; {
+	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusTooManyRequests, code >= http.StatusInternalServerError:
 		return metrics.Error
 	default:
 		return metrics.Denied

@@ -1,22 +1,23 @@
 package admission
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
-	"os"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
-	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -47,95 +48,72 @@ func (panicking) hasClass(context.Context, types.NamespacedName) (found, known b
 
 func (panicking) clusters(context.Context) (all []object, known bool, err error) { panic("clusters") }
 
-// The webhooks fail open exactly where the shipped configurations say Ignore, entry by entry.
-func TestOpenIsWhatTheManifestsSay(t *testing.T) {
-	var mutating admissionregistrationv1.MutatingWebhookConfiguration
-	var validating admissionregistrationv1.ValidatingWebhookConfiguration
-	for file, into := range map[string]any{"mutating.yaml": &mutating, "validating.yaml": &validating} {
-		content, err := os.ReadFile("../../manifests/webhook/" + file)
-		if err != nil {
-			t.Fatal(err)
+// ask sends a request to a webhook as the API server does, and returns the HTTP status and the answer.
+func ask(t *testing.T, webhook http.Handler, req admission.Request) (*httptest.ResponseRecorder, *admissionv1.AdmissionResponse) {
+	t.Helper()
+	raw := func(object runtime.RawExtension) json.RawMessage {
+		if len(object.Raw) == 0 {
+			return nil
 		}
-		if err := yaml.UnmarshalStrict(content, into); err != nil {
-			t.Fatal(err)
-		}
+		return object.Raw // It may be nonsense.
 	}
-	entries := 0
-	check := func(name string, config admissionregistrationv1.WebhookClientConfig, rules []admissionregistrationv1.RuleWithOperations, policy *admissionregistrationv1.FailurePolicyType) {
-		entries++
-		for _, rule := range rules {
-			for _, operation := range rule.Operations {
-				isOpen := leftUndone(*config.Service.Path, admissionv1.Operation(operation)) != ""
-				if want := *policy == admissionregistrationv1.Ignore; isOpen != want {
-					t.Errorf("%s, %s: fails open: %t, want %t", name, operation, isOpen, want)
-				}
-			}
+	posted := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", bytes.NewReader(marshal(t, map[string]any{
+		"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": map[string]any{
+			"uid": req.UID, "operation": req.Operation, "namespace": req.Namespace, "object": raw(req.Object), "oldObject": raw(req.OldObject),
+		},
+	})))
+	posted.Header.Set("Content-Type", "application/json")
+	recorder := httptest.NewRecorder()
+	webhook.ServeHTTP(recorder, posted)
+	var answer admissionv1.AdmissionReview
+	if recorder.Code == http.StatusOK {
+		if err := json.Unmarshal(recorder.Body.Bytes(), &answer); err != nil || answer.Response == nil {
+			t.Fatalf("%s: %v", recorder.Body, err)
 		}
 	}
-	for _, entry := range mutating.Webhooks {
-		check(entry.Name, entry.ClientConfig, entry.Rules, entry.FailurePolicy)
-	}
-	for _, entry := range validating.Webhooks {
-		check(entry.Name, entry.ClientConfig, entry.Rules, entry.FailurePolicy)
-	}
-	if entries != 5 {
-		t.Errorf("%d entries", entries)
-	}
+	return recorder, answer.Response
 }
 
+// An error of ours is an HTTP status, so that the API server applies the failurePolicy. The message says what happened.
 func TestOpenMeansOpen(t *testing.T) {
-	failures := map[string]admission.HandlerFunc{
-		"an error": func(context.Context, admission.Request) admission.Response {
+	for name, test := range map[string]struct {
+		failure admission.HandlerFunc
+		message string
+	}{
+		"an error": {func(context.Context, admission.Request) admission.Response {
 			return admission.Errored(500, errors.New("broken"))
-		},
-		"unreadable": func(context.Context, admission.Request) admission.Response {
+		}, "broken"},
+		"unreadable": {func(context.Context, admission.Request) admission.Response {
 			return admission.Errored(400, errors.New("no JSON"))
-		},
-		"a panic": func(context.Context, admission.Request) admission.Response { panic("broken") },
-		"a nil": func(_ context.Context, req admission.Request) admission.Response {
+		}, "no JSON"},
+		"a panic": {func(context.Context, admission.Request) admission.Response { panic("broken") }, "panic: broken"},
+		"a nil": {func(_ context.Context, req admission.Request) admission.Response {
 			_ = *req.DryRun
 			return admission.Allowed("")
-		},
-	}
-	for _, test := range []struct {
-		path      string
-		operation admissionv1.Operation
-		warning   string // empty if it fails closed
-	}{
-		{StampPath, admissionv1.Create, "was not stamped; the syncer does it"},
-		{StampPath, admissionv1.Update, "was not stamped; the syncer does it"},
-		{ClusterPath, admissionv1.Create, "this Cluster was not checked for warnings, nor for a name that is taken"},
-		{ClusterPath, admissionv1.Update, "this Cluster was not checked for warnings, nor for a name that is taken"},
-		{ValidateConfigPath, admissionv1.Delete, "the effect of this deletion"},
-		{ValidateConfigPath, admissionv1.Create, ""},
-		{ValidateConfigPath, admissionv1.Update, ""},
-		{ClassAccessPath, admissionv1.Create, ""},
-		{ClassAccessPath, admissionv1.Update, ""},
+		}, "panic: "},
 	} {
-		for name, failure := range failures {
-			t.Run(test.path+" "+string(test.operation)+" "+name, func(t *testing.T) {
-				webhook := &admission.Webhook{Handler: answering(test.path, failure)}
-				req := admission.Request{}
-				req.UID, req.Operation = "1", test.operation
-				before := admissionCounts(t, test.path)
-				response := webhook.Handle(t.Context(), req)
-				if response.Allowed != (test.warning != "") || response.UID != "1" {
-					t.Errorf("the answer is %+v", response.AdmissionResponse)
-				}
-				if test.warning != "" && (len(response.Warnings) != 1 || !strings.Contains(response.Warnings[0], test.warning)) {
-					t.Errorf("warnings: %q", response.Warnings)
-				}
-				before["error"]++
-				if diff := cmp.Diff(before, admissionCounts(t, test.path)); diff != "" {
-					t.Errorf("counts (-want +got):\n%s", diff)
-				}
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			webhook := newBudget().limit("/failing", test.failure)
+			before := admissionCounts(t, "/failing")
+			answer, _ := ask(t, webhook, create("{}"))
+			if answer.Code != http.StatusInternalServerError || !strings.Contains(answer.Body.String(), test.message) {
+				t.Errorf("%d: %s", answer.Code, answer.Body)
+			}
+			before["error"]++
+			if diff := cmp.Diff(before, admissionCounts(t, "/failing")); diff != "" {
+				t.Errorf("counts (-want +got):\n%s", diff)
+			}
+		})
+	}
+	unreadable := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("nonsense"))
+	recorder := httptest.NewRecorder()
+	newBudget().limit("/failing", allowing).ServeHTTP(recorder, unreadable)
+	if recorder.Code != http.StatusInternalServerError {
+		t.Errorf("an unreadable review: %d %s", recorder.Code, recorder.Body)
 	}
 }
 
-// If everything that the webhooks read is broken, the fail-open ones let requests through, and the others refuse
-// them.
+// If everything that the webhooks read is broken, they refuse nothing: the API server decides.
 func TestOpenWithEverythingBroken(t *testing.T) {
 	const (
 		cluster = `{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"standard","namespace":"classes"}}}}`
@@ -151,9 +129,8 @@ func TestOpenWithEverythingBroken(t *testing.T) {
 	}
 	for path, webhook := range servedWith(t, panicking{}, panicking{}) {
 		for _, req := range requests[path] {
-			response := webhook.Handle(t.Context(), req)
-			if want := leftUndone(path, req.Operation) != ""; response.Allowed != want || want && len(response.Warnings) == 0 {
-				t.Errorf("%s: %s %s: %+v", path, req.Operation, req.Object.Raw, response.AdmissionResponse)
+			if answer, _ := ask(t, webhook, req); answer.Code != http.StatusInternalServerError {
+				t.Errorf("%s: %s %s: %d %s", path, req.Operation, req.Object.Raw, answer.Code, answer.Body)
 			}
 		}
 	}
@@ -163,22 +140,22 @@ func TestOpenWithEverythingBroken(t *testing.T) {
 func TestOpenStillRefuses(t *testing.T) {
 	taken := &others{fleetClusters: []object{made("prod", nil)}}
 	webhooks := servedWith(t, &cached{}, taken)
-	response := webhooks[ClusterPath].Handle(t.Context(), create(`{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"none"}}}}`))
+	_, response := ask(t, webhooks[ClusterPath], create(`{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"none"}}}}`))
 	if response.Allowed || response.Result.Code != http.StatusForbidden || !strings.Contains(response.Result.Message, "someone else") || len(response.Warnings) != 1 {
-		t.Errorf("the answer is %+v", response.AdmissionResponse)
+		t.Errorf("the answer is %+v", response)
 	}
-	response = webhooks[StampPath].Handle(t.Context(), create(`{"metadata":{"name":"prod"}}`))
+	_, response = ask(t, webhooks[StampPath], create(`{"metadata":{"name":"prod"}}`))
 	if !response.Allowed || len(response.Warnings) > 0 || ptr.Deref(response.PatchType, "") != admissionv1.PatchTypeJSONPatch {
-		t.Errorf("the answer is %+v", response.AdmissionResponse)
+		t.Errorf("the answer is %+v", response)
 	}
 }
 
 func TestCounted(t *testing.T) {
 	const path = "/counted"
 	var response *admission.Response // nil to panic
-	webhook := &admission.Webhook{Handler: count(path, admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
+	webhook := newBudget().limit(path, admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
 		return *response
-	}))}
+	}))
 	counts := func() map[string]float64 { return admissionCounts(t, path) }
 	if diff := cmp.Diff(map[string]float64{"allowed": 0, "denied": 0, "error": 0}, counts()); diff != "" {
 		t.Errorf("before the first request (-want +got):\n%s", diff)
@@ -200,7 +177,7 @@ func TestCounted(t *testing.T) {
 			before := counts()
 			before[test.result]++
 			response = test.response
-			webhook.Handle(t.Context(), admission.Request{})
+			ask(t, webhook, create("{}"))
 			if diff := cmp.Diff(before, counts()); diff != "" {
 				t.Errorf("counts (-want +got):\n%s", diff)
 			}

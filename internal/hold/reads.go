@@ -14,20 +14,20 @@ var (
 	controlPlaneVersion = []string{"ControlPlane", "spec", "version"}
 )
 
-// Reads reports whether a values template can read the value at a path, for example because it prints an
-// object that contains it. In doubt, it returns true.
+// Reads reports whether a parsed values template can read the value at a path, for example because it prints an
+// object that contains it.
 //
 // Only reads at the root count: within a range or a with, the dot is a value that a node at the root has
 // given, and a template that is defined sees what its caller gives.
-func Reads(template string, path []string) bool {
-	its, err := readingOf(template, path)
-	return err != nil || its.within || its.exactly
+func Reads(template *parse.ListNode, path []string) bool {
+	its := readingOf(template, path)
+	return its.within || its.exactly
 }
 
-// Stuck returns a warning about a values template that names the control plane's version; empty if it does
+// Stuck returns a warning about a parsed values template that names the control plane's version; empty if it does
 // not.
-func Stuck(template string) string {
-	if its, err := readingOf(template, controlPlaneVersion); err != nil || !its.exactly {
+func Stuck(template *parse.ListNode) string {
+	if !readingOf(template, controlPlaneVersion).exactly {
 		return ""
 	}
 	return "the template reads the control plane's version, which changes only when Cluster API upgrades it: while an upgrade is held for add-ons, these values stay as they are; read .Cluster.spec.topology.version, which changes first"
@@ -39,15 +39,10 @@ type reading struct {
 	exactly, within bool
 }
 
-func readingOf(template string, path []string) (*reading, error) {
-	tree := parse.New("valuesTemplate")
-	tree.Mode = parse.SkipFuncCheck
-	if _, err := tree.Parse(template, "", "", map[string]*parse.Tree{}); err != nil {
-		return nil, err
-	}
+func readingOf(template *parse.ListNode, path []string) *reading {
 	its := &reading{path: path}
-	its.walk(tree.Root, true)
-	return its, nil
+	its.walk(template, true)
+	return its
 }
 
 // chain notes the read of a field of the root, by the names that lead to it.

@@ -37,7 +37,7 @@ func (r *renderer) chart(proxy *addonsv1.HelmChartProxy) error {
 	}
 	template, err := values.Parse(proxy.Spec.ValuesTemplate)
 	if err != nil {
-		return wrap(err)
+		return wrap(fmt.Errorf("spec.valuesTemplate: %w", err))
 	}
 	shared, isSecret := r.layers(proxy)
 	selected, err := r.selectedBy(proxy)

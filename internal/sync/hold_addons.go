@@ -150,7 +150,7 @@ func (r *releaseRound) list(ctx context.Context, namespace string) error {
 			its := &proxies.Items[i]
 			isOfOthers := len(its.Finalizers) > 0 && !controllerutil.ContainsFinalizer(its, plan.Finalizer)
 			if its.DeletionTimestamp.IsZero() && !isOfOthers && r.selects(ctx, its, r.cluster) {
-				r.proxies[client.ObjectKeyFromObject(its)] = newChartProxy(its, r.now())
+				r.proxies[client.ObjectKeyFromObject(its)] = newChartProxy(ctx, its, r.now())
 			}
 		}
 		proxies.Items = nil
@@ -228,7 +228,7 @@ type chartProxy struct {
 	isUpToDate, readsVersion, isPolled, isAwaited bool
 }
 
-func newChartProxy(of *addonsv1.HelmChartProxy, now time.Time) *chartProxy {
+func newChartProxy(ctx context.Context, of *addonsv1.HelmChartProxy, now time.Time) *chartProxy {
 	its := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name, UID: of.UID}}
 	if plan.IsInstallOnce(of) {
 		its.Spec.ReconcileStrategy = addonsv1.ReconcileStrategyInstallOnce
@@ -236,9 +236,10 @@ func newChartProxy(of *addonsv1.HelmChartProxy, now time.Time) *chartProxy {
 	if plan.HasValues(of) {
 		its.Spec.ValuesTemplate = "any"
 	}
+	template, _, _ := plan.Examine(ctx, of) // In doubt, it reads the version.
 	return &chartProxy{
 		HelmChartProxy: its, isUpToDate: plan.IsUpToDate(of), isPolled: len(of.Spec.ValuesFrom) > 0, isAwaited: isAwaited(of, now),
-		readsVersion: hold.Reads(of.Spec.ValuesTemplate, hold.TopologyVersion),
+		readsVersion: template.ReadsVersion,
 	}
 }
 

@@ -27,7 +27,7 @@ func TestChartProxyIsSmall(t *testing.T) {
 	of.Spec.ReleaseName = strings.Repeat("x", 1000)
 	of.Status.MatchingClusters = make([]corev1.ObjectReference, 1000)
 	of.Status.Conditions = []metav1.Condition{{Type: addonsv1.HelmReleaseProxySpecsUpToDateCondition, Status: metav1.ConditionTrue}}
-	got := newChartProxy(of, time.Now())
+	got := newChartProxy(t.Context(), of, time.Now())
 	if size := len(plan.JSON(got)); size > 1000 {
 		t.Errorf("it keeps %d bytes", size)
 	}

@@ -48,16 +48,19 @@ func (s *Shares) want(namespace string, units int64) *share {
 }
 
 // Wait takes a unit as soon as one is free.
-func (s *Shares) Wait(ctx context.Context, namespace string) error {
-	own := s.want(namespace, 1)
-	err := own.Acquire(ctx, 1)
+func (s *Shares) Wait(ctx context.Context, namespace string) error { return s.Take(ctx, namespace, 1) }
+
+// Take takes units as soon as they are free. A namespace that has nothing else may take more at once than each.
+func (s *Shares) Take(ctx context.Context, namespace string, units int64) error {
+	own := s.want(namespace, units)
+	err := own.Acquire(ctx, min(units, s.each))
 	if err == nil {
-		if err = s.all.Acquire(ctx, 1); err == nil {
+		if err = s.all.Acquire(ctx, units); err == nil {
 			return nil
 		}
-		own.Release(1)
+		own.Release(min(units, s.each))
 	}
-	s.want(namespace, -1)
+	s.want(namespace, -units)
 	return err
 }
 
@@ -127,5 +130,5 @@ func (s *Shares) Try(namespace string, units int64) bool {
 // Release gives units back.
 func (s *Shares) Release(namespace string, units int64) {
 	s.all.Release(units)
-	s.want(namespace, -units).Release(units)
+	s.want(namespace, -units).Release(min(units, s.each))
 }

@@ -66,6 +66,29 @@ func TestNoNamespaceHasAllPlaces(t *testing.T) {
 	}
 }
 
+// A namespace may take more than its share at once if it has nothing else, and then has to wait.
+func TestOneLargePiece(t *testing.T) {
+	places := New(10, 5)
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 {
+		if err := places.Take(t.Context(), "large", 7); err != nil {
+			t.Fatal(err)
+		}
+		if places.Take(late, "large", 1) == nil || places.Take(late, "other", 4) == nil {
+			t.Error("there is too much at once")
+		}
+		if err := places.Take(t.Context(), "other", 3); err != nil {
+			t.Error(err)
+		}
+		places.Release("large", 7)
+		places.Release("other", 3)
+	}
+	if !places.all.TryAcquire(10) || len(places.own) > 0 {
+		t.Error("some units are still taken")
+	}
+}
+
 // Namespaces are forgotten once they have no units and wait for none: they come and go.
 func TestNamespacesAreForgotten(t *testing.T) {
 	places := New(3, 2)

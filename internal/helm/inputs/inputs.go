@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,7 +28,6 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/repository"
 	"github.com/muster-fleet/muster/internal/helm/values"
-	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/kube"
 )
 
@@ -54,9 +54,7 @@ type Inputs struct {
 	// Notice is a message for the author.
 	Notice   string
 	Selector *plan.Selector
-	Template *values.Template
-	// ReadsVersion says that the template can read the version of a Cluster's topology.
-	ReadsVersion bool
+	Template plan.Template
 	// Layers are the values from ConfigMaps and Secrets, in the order in which Helm merges them.
 	Layers []plan.Layer
 	// Secret says that a layer comes from a Secret.
@@ -261,14 +259,16 @@ func (r *Reader) read(ctx context.Context, proxy *addonsv1.HelmChartProxy) (in *
 	if in.Selector, trouble = plan.NewSelector(proxy); trouble != nil {
 		return fail(trouble.Reason, errors.New(trouble.Message))
 	}
-	if problems := plan.Validate(proxy); len(problems) > 0 {
-		return fail(reasonOf(problems[0].Field), bounds.Errors(problems).ToAggregate())
-	}
+	problems := plan.Validate(proxy)
+	var errs field.ErrorList
 	var err error
-	if in.Template, err = values.Parse(proxy.Spec.ValuesTemplate); err != nil { // Validate has parsed it.
+	if in.Template, errs, err = plan.Examine(ctx, proxy); err != nil {
+		in.again = PollInterval
 		return fail(addonsv1.ValueParsingFailedReason, err)
 	}
-	in.ReadsVersion = hold.Reads(proxy.Spec.ValuesTemplate, hold.TopologyVersion)
+	if problems = append(problems, errs...); len(problems) > 0 {
+		return fail(reasonOf(problems[0].Field), bounds.Errors(problems).ToAggregate())
+	}
 	if err := r.readLayers(ctx, proxy, in); err != nil {
 		in.again = PollInterval
 		return fail(addonsv1.ValueParsingFailedReason, err)

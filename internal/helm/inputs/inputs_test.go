@@ -123,3 +123,20 @@ func TestReports(t *testing.T) {
 		t.Error("what was restored never reports")
 	}
 }
+
+// A template that an earlier version accepted, and that is nested too deep, keeps what is deployed: the inputs are
+// incomplete, and the HelmChartProxy says what to do.
+func TestDeepTemplate(t *testing.T) {
+	woken := make(chan bool)
+	r := &Reader{Now: time.Now, Wake: func(plan.Key, bool) { woken <- true }, Live: broken{}}
+	proxy := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web", UID: "web"}}
+	proxy.Spec.RepoURL, proxy.Spec.ChartName = "https://charts.example.com", "web"
+	proxy.Spec.ValuesTemplate = strings.Repeat("{{ if 1 }}\n", 101) + strings.Repeat("{{ end }}", 101)
+	_, _, _ = r.Get(proxy)
+	<-woken
+	in, again, err := r.Get(proxy)
+	if err != nil || !in.Incomplete || again != 0 || in.Trouble.Reason != addonsv1.ValueParsingFailedReason ||
+		!strings.Contains(in.Trouble.Message, "valuesTemplate:101: blocks and parentheses are nested more than 100 deep; move the inner ones") {
+		t.Errorf("%+v, again in %s, %v", in, again, err)
+	}
+}

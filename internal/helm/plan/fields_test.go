@@ -40,7 +40,11 @@ func checkField(t *testing.T, row table.Row) {
 	}
 	its := written(t, spec)
 	said := row.Quoted()
-	warnings, refused := strings.Join(Warnings(its), "\n"), Validate(its)
+	template, errs, err := Examine(t.Context(), its)
+	if err != nil {
+		t.Fatal(err)
+	}
+	warnings, refused := strings.Join(append(Warnings(its), template.Warnings...), "\n"), append(Validate(its), errs...)
 	Default(its)
 	switch row.Verdict {
 	case table.Refused:

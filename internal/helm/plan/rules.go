@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -17,6 +18,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/helm/values"
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/message"
 )
 
@@ -59,7 +61,7 @@ func StoredOptions(options addonsv1.HelmOptions) addonsv1.HelmOptions {
 	return options
 }
 
-// Validate returns all errors in a HelmChartProxy.
+// Validate returns all errors in a HelmChartProxy but that of its values template, which Examine returns.
 func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 	spec, path := &proxy.Spec, field.NewPath("spec")
 	var errs field.ErrorList
@@ -78,9 +80,6 @@ func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 		if _, err := semver.NewConstraint(spec.Version); err != nil {
 			errs = append(errs, field.Invalid(path.Child("version"), spec.Version, "must be a version such as 1.2.3, or a range such as 1.2.x"))
 		}
-	}
-	if _, err := values.Parse(spec.ValuesTemplate); err != nil {
-		errs = append(errs, field.Invalid(path.Child("valuesTemplate"), message.Short(spec.ValuesTemplate, 80), "cannot be parsed: "+err.Error()))
 	}
 	if spec.Download == addonsv1.DownloadAgent {
 		if err := CheckAgent(spec.RepoURL, spec.ChartName, spec.Version); err != nil {
@@ -149,7 +148,7 @@ func validateOptions(path *field.Path, options *addonsv1.HelmOptions) field.Erro
 	return errs
 }
 
-// Warnings returns warnings, such as for fields without effect.
+// Warnings returns warnings, such as for fields without effect, but not those about the values template.
 func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 	options := &proxy.Spec.Options
 	var warnings []string
@@ -179,24 +178,45 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 	if proxy.Spec.Download == addonsv1.DownloadAgent && proxy.Spec.Credentials != nil {
 		warnings = append(warnings, "spec.credentials: with spec.download Agent, the credentials are copied to the namespaces of the selected Clusters, and the Clusters' agents get them")
 	}
-	warnings = append(warnings, templateWarnings(proxy.Spec.ValuesTemplate)...)
 	return warnings
 }
 
 // ofStatus finds a status that a template reads.
 var ofStatus = regexp.MustCompile(`{{[^}]*(\.(?:Cluster|ControlPlane|InfraCluster)\.status)\b`)
 
-func templateWarnings(template string) []string {
-	var warnings []string
-	if found := ofStatus.FindStringSubmatch(template); found != nil {
-		warnings = append(warnings, fmt.Sprintf("spec.valuesTemplate: %s is not available: values do not follow a status", found[1]))
+// Template is what the text of a values template shows.
+type Template struct {
+	// IsStatic says that the values are the same for all Clusters.
+	IsStatic bool
+	// ReadsVersion says that the template can read the version of a Cluster's topology, or cannot be parsed.
+	ReadsVersion bool
+	Warnings     []string
+}
+
+// Examine parses the values template of a HelmChartProxy when it is the namespace's turn, and returns its errors. Its last
+// result is not nil if the context ended before.
+func Examine(ctx context.Context, proxy *addonsv1.HelmChartProxy) (its Template, errs field.ErrorList, err error) {
+	text, path := proxy.Spec.ValuesTemplate, field.NewPath("spec", "valuesTemplate")
+	its.ReadsVersion = true
+	warn := func(format string, args ...any) {
+		its.Warnings = append(its.Warnings, path.String()+": "+fmt.Sprintf(format, args...))
 	}
-	if parsed, err := values.Parse(template); err == nil {
-		for _, name := range parsed.Unsteady() {
-			warnings = append(warnings, fmt.Sprintf("spec.valuesTemplate: %s returns a different result whenever the values are rendered again, and each time the release is upgraded", name))
+	if found := ofStatus.FindStringSubmatch(text); found != nil {
+		warn("%s is not available: values do not follow a status", found[1])
+	}
+	err = values.Use(ctx, proxy.Namespace, text, func(template *values.Template) {
+		its.IsStatic, its.ReadsVersion = template.IsStatic(), hold.Reads(template.Root(), hold.TopologyVersion)
+		for _, name := range template.Unsteady() {
+			warn("%s returns a different result whenever the values are rendered again, and each time the release is upgraded", name)
 		}
+		if stuck := hold.Stuck(template.Root()); stuck != "" {
+			warn("%s", stuck)
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		return its, field.ErrorList{field.Invalid(path, message.Short(text, 80), "cannot be parsed: "+err.Error())}, nil
 	}
-	return warnings
+	return its, nil, err
 }
 
 // CheckURL returns an error unless a URL of a repository is absolute and https or oci. It uses the messages of

@@ -88,8 +88,12 @@ func TestRules(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			its := proxy(test.change)
+			template, errs, err := Examine(t.Context(), its)
+			if err != nil {
+				t.Fatal(err)
+			}
 			var refused []string
-			for _, err := range Validate(its) {
+			for _, err := range append(Validate(its), errs...) {
 				refused = append(refused, err.Error())
 			}
 			check := func(what string, got []string, want string) {
@@ -98,7 +102,7 @@ func TestRules(t *testing.T) {
 				}
 			}
 			check("refused", refused, test.refused)
-			check("warned", Warnings(its), test.warned)
+			check("warned", append(Warnings(its), template.Warnings...), test.warned)
 			if (test.refused == "" && test.warned == "") != test.accepted {
 				t.Error("the case says nothing")
 			}

@@ -186,7 +186,7 @@ func (s *scope) key(record plan.Record) plan.Key {
 
 // version returns the version for which values are rendered now; empty if the template cannot read it.
 func (s *scope) version() string {
-	if !s.inputs.ReadsVersion {
+	if !s.inputs.Template.ReadsVersion {
 		return ""
 	}
 	return s.cluster.Spec.Topology.Version
@@ -221,7 +221,7 @@ func (r *Reconciler) digestOfSources(ctx context.Context, s *scope) uint64 {
 	}
 	digest := fnv.New64a()
 	fmt.Fprintf(digest, "%s %s %s ", s.inputs.Values, s.cluster.UID, in.Effect)
-	if !s.inputs.Template.IsStatic() && (plan.WriteRead(s.cluster, in.Cluster.Exclude, digest) != nil || !r.Sources.Digest(ctx, s.cluster, digest)) {
+	if !s.inputs.Template.IsStatic && (plan.WriteRead(s.cluster, in.Cluster.Exclude, digest) != nil || !r.Sources.Digest(ctx, s.cluster, digest)) {
 		return 0
 	}
 	return digest.Sum64()
@@ -251,7 +251,7 @@ func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error)
 
 func (r *Reconciler) renderTemplate(ctx context.Context, s *scope) ([]byte, error) {
 	var data map[string]any
-	if !s.inputs.Template.IsStatic() {
+	if !s.inputs.Template.IsStatic {
 		in, err := r.Settings.Current(ctx)
 		if err != nil {
 			return nil, err

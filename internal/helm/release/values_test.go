@@ -29,7 +29,6 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/store"
-	"github.com/muster-fleet/muster/internal/helm/values"
 	"github.com/muster-fleet/muster/internal/helm/worker"
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/program"
@@ -85,12 +84,12 @@ func newWorld(t *testing.T, renders Renderer) *world {
 // scopeOf returns the scope of a release whose Bundle exists.
 func scopeOf(t *testing.T, template string) *scope {
 	t.Helper()
-	parsed, err := values.Parse(template)
-	if err != nil {
-		t.Fatal(err)
-	}
 	of := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web", UID: "web"}}
 	of.Spec.ValuesTemplate = template
+	parsed, errs, err := plan.Examine(t.Context(), of)
+	if err != nil || len(errs) > 0 {
+		t.Fatal(errs, err)
+	}
 	release := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web-one"}}
 	release.Spec.ClusterRef.Namespace, release.Spec.ClusterRef.Name = "team", "one"
 	release.Spec.ReleaseName, release.Spec.ReleaseNamespace = "web", "default"
@@ -525,7 +524,7 @@ func TestEmptiedLate(t *testing.T) {
 // upgrade waits for that. It is written once for each version, and for no template that does not read it.
 func TestRecordNamesTheVersion(t *testing.T) {
 	of := func(version string, reads bool) func(*scope) {
-		return func(s *scope) { s.cluster.Spec.Topology.Version, s.inputs.ReadsVersion = version, reads }
+		return func(s *scope) { s.cluster.Spec.Topology.Version, s.inputs.Template.ReadsVersion = version, reads }
 	}
 	renders := &renderer{gives: "a: b"}
 	w := newWorld(t, renders)

@@ -4,6 +4,7 @@ package values
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,8 @@ import (
 	"github.com/Masterminds/sprig/v3"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/helm/fair"
 )
 
 const (
@@ -39,8 +42,34 @@ var functions = func() template.FuncMap {
 	return all
 }()
 
-// Parse parses a values template, whose length the CRD limits. The error says where it is wrong.
+// mostParsed is how many bytes of templates Use has parsed at once. A parsed template takes up to 75 times as much
+// memory as its text.
+const mostParsed = 512 << 10
+
+var parsing = fair.New(mostParsed, mostParsed/2)
+
+// Use parses a values template of a namespace and calls use with it. It waits until there is memory for it; all
+// callers share mostParsed bytes of text, and each namespace has at most half of them. The error is that of Parse, or
+// that of the context, which ended before.
+func Use(ctx context.Context, namespace, text string, use func(*Template)) error {
+	size := min(int64(len(text)), mostParsed)
+	if err := parsing.Take(ctx, namespace, size); err != nil {
+		return err
+	}
+	defer parsing.Release(namespace, size)
+	parsed, err := Parse(text)
+	if err == nil {
+		use(parsed)
+	}
+	return err
+}
+
+// Parse parses a values template, whose length the CRD limits. The error says where it is wrong. Programs that
+// parse the templates of several namespaces in their own process call Use instead.
 func Parse(text string) (*Template, error) {
+	if err := checkDepth(text); err != nil {
+		return nil, err
+	}
 	parsed, err := template.New(templateName).Funcs(functions).Parse(text)
 	if err != nil {
 		return nil, errors.New(strings.TrimPrefix(err.Error(), "template: "))
@@ -48,9 +77,18 @@ func Parse(text string) (*Template, error) {
 	return &Template{parsed}, nil
 }
 
+// Root returns what the parser made of the template; nil for nothing.
+func (t *Template) Root() *parse.ListNode {
+	if t.parsed.Tree == nil {
+		return nil
+	}
+	return t.parsed.Root
+}
+
 // IsStatic reports whether the values are the same for all Clusters.
 func (t *Template) IsStatic() bool {
-	return t.parsed.Tree == nil || t.parsed.Root == nil || !slices.ContainsFunc(t.parsed.Root.Nodes, func(node parse.Node) bool {
+	root := t.Root()
+	return root == nil || !slices.ContainsFunc(root.Nodes, func(node parse.Node) bool {
 		return node.Type() != parse.NodeText && node.Type() != parse.NodeComment
 	})
 }

@@ -69,16 +69,13 @@ const maxTemplate = 131072
 
 func TestParse(t *testing.T) {
 	for template, want := range map[string]string{
-		"{{ .Cluster":                             "valuesTemplate:1: unclosed action",
-		"{{ nosuch 1 }}":                          `valuesTemplate:1: function "nosuch" not defined`,
-		`{{ env "HOME" }}`:                        `valuesTemplate:1: function "env" not defined`,
-		`{{ expandenv "$HOME" }}`:                 `valuesTemplate:1: function "expandenv" not defined`,
-		`{{ getHostByName "a" }}`:                 `valuesTemplate:1: function "getHostByName" not defined`,
-		"{{ if }}{{ end }}":                       "valuesTemplate:1: missing value for if",
-		strings.Repeat("ä", maxTemplate):          "",
-		"{{" + strings.Repeat("(", maxTemplate-2): "valuesTemplate:1: max expression depth exceeded",
-		strings.Repeat("{{if 1}}", maxTemplate/8): "valuesTemplate:1: unexpected EOF",
-		strings.Repeat("{{if 1}}", 1<<13) + strings.Repeat("{{end}}", 1<<13): "",
+		"{{ .Cluster":                    "valuesTemplate:1: unclosed action",
+		"{{ nosuch 1 }}":                 `valuesTemplate:1: function "nosuch" not defined`,
+		`{{ env "HOME" }}`:               `valuesTemplate:1: function "env" not defined`,
+		`{{ expandenv "$HOME" }}`:        `valuesTemplate:1: function "expandenv" not defined`,
+		`{{ getHostByName "a" }}`:        `valuesTemplate:1: function "getHostByName" not defined`,
+		"{{ if }}{{ end }}":              "valuesTemplate:1: missing value for if",
+		strings.Repeat("ä", maxTemplate): "",
 	} {
 		if _, err := Parse(template); message(err) != want {
 			t.Errorf("%.30s: %q, want %q", template, message(err), want)
