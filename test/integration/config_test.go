@@ -411,15 +411,14 @@ func TestNamedAuthorities(t *testing.T) {
 	g.Expect(changed("true")).To(ContainSubstring("no such ConfigMap"), "but it is said")
 }
 
-// The webhooks that fail open let through an object that they cannot read, and say so; the schema refuses it.
+// The webhooks that fail open let through an object that they cannot read; the schema refuses it.
 func TestOpenMeansOpen(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	namespace := newNamespace(t, g, "team", nil)
 	_, err := apply(t, fmt.Sprintf("{apiVersion: %s, kind: Cluster, metadata: {namespace: %s, name: unreadable}, spec: {topology: {classRef: standard, version: v1.36.3}}}",
 		capiVersion, namespace), "--validate=false")
-	g.Expect(err).To(MatchError(And(ContainSubstring("spec.topology.classRef: Invalid value"), Not(ContainSubstring("admission webhook")),
-		ContainSubstring("Warning: Muster failed (its log says why): this Cluster was not stamped; the syncer does it"))))
+	g.Expect(err).To(MatchError(And(ContainSubstring("spec.topology.classRef: Invalid value"), Not(ContainSubstring("webhook")))))
 }
 
 // The documented emergency command works: with the webhook down, it lets through the changes that failed closed.
