@@ -2,6 +2,7 @@ package rancher
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -86,14 +87,7 @@ func TestBundleMappings(t *testing.T) {
 	d, neighbour := attachedCluster(g, namespace, workspace, "one"), attachedCluster(g, other, workspace, "two")
 	g.Expect(env.Apply(ctx, fixture.DataBundle(namespace, "of-class", "[{clusterGroup: std."+namespace+"}]", "{from: here}"))).To(Succeed())
 	deployed := func(d *downstream) func(Gomega) []string {
-		return func(g Gomega) (names []string) {
-			var list fleetv1.BundleDeploymentList
-			g.Expect(admin.List(ctx, &list, client.InNamespace(d.fleet(g).Status.Namespace), client.MatchingLabels{fleetv1.BundleNamespaceLabel: namespace})).To(Succeed())
-			for _, deployment := range list.Items {
-				names = append(names, deployment.Labels[fleetv1.BundleLabel])
-			}
-			return names
-		}
+		return func(g Gomega) []string { return deployedTo(g, namespace, d.fleet(g)) }
 	}
 	mapping := &fleetv1.BundleNamespaceMapping{}
 	read := func() error {
@@ -110,9 +104,7 @@ func TestBundleMappings(t *testing.T) {
 	g.Eventually(read).Should(Succeed())
 	g.Expect(mapping.BundleSelector).NotTo(BeNil())
 	g.Expect(mapping.NamespaceSelector.MatchLabels).To(HaveKeyWithValue("kubernetes.io/metadata.name", workspace))
-	// Fleet does not watch mappings: it sees this one when the Bundle changes.
-	patch(g, &fleetv1.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "of-class"}}, `{"metadata":{"annotations":{"seen":"again"}}}`)
-	g.Eventually(deployed(d)).Should(ConsistOf("of-class"))
+	g.Eventually(deployed(d)).WithTimeout(inTime).Should(ConsistOf("of-class"))
 	g.Expect(deployed(neighbour)(g)).To(BeEmpty())
 	g.Eventually(func(g Gomega) {
 		config := fixture.Config()
@@ -120,7 +112,23 @@ func TestBundleMappings(t *testing.T) {
 		g.Expect(config.Status.BundleMappings).To(ConsistOf(addonsv1.BundleMappingStatus{Namespace: namespace, Workspace: workspace, Clusters: 2}))
 	}).Should(Succeed())
 	g.Expect(admin.Delete(ctx, mapping)).To(Succeed())
-	g.Eventually(read).Should(Succeed(), "it is made again")
+	old := mapping.UID
+	g.Eventually(func(g Gomega) {
+		g.Expect(read()).To(Succeed(), "it is made again")
+		g.Expect(mapping.UID).NotTo(Equal(old))
+	}).Should(Succeed())
+	// The Bundles of the mapping change twice, 15 s apart, and Rancher's Fleet Clusters do not. Nothing is left to do.
+	bundle, values := &fleetv1.Bundle{}, []string(nil)
+	g.Eventually(func(g Gomega) {
+		g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: namespace, Name: "of-class"}, bundle)).To(Succeed())
+		if value := bundle.Annotations[domain+"/retarget"]; !slices.Contains(values, value) {
+			values = append(values, value)
+		}
+		g.Expect(values[max(0, len(values)-2):]).To(Equal([]string{fmt.Sprintf("%s.1", mapping.UID), fmt.Sprintf("%s.1.again", mapping.UID)}))
+		g.Expect(read()).To(Succeed())
+		g.Expect(mapping.Annotations).NotTo(HaveKey(domain + "/retarget"))
+	}).Should(Succeed())
+	g.Expect(d.fleet(g).Annotations).NotTo(HaveKey(domain + "/retarget"))
 
 	configure("")
 	g.Eventually(read).Should(Satisfy(apierrors.IsNotFound))

@@ -1,0 +1,81 @@
+package rancher
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/fixture"
+)
+
+// inTime is how long Fleet may take to deploy through a mapping that begins to map.
+const inTime = 20 * time.Second
+
+// deployedTo returns the Bundles of a namespace that Fleet deploys to a Cluster.
+func deployedTo(g Gomega, from string, fleet *fleetv1.Cluster) (names []string) {
+	g.Expect(fleet.Status.Namespace).NotTo(BeEmpty())
+	var list fleetv1.BundleDeploymentList
+	g.Expect(admin.List(ctx, &list, client.InNamespace(fleet.Status.Namespace), client.MatchingLabels{fleetv1.BundleNamespaceLabel: from})).To(Succeed())
+	for i := range list.Items {
+		names = append(names, list.Items[i].Labels[fleetv1.BundleLabel])
+	}
+	return names
+}
+
+// Fleet's own controller uninstalls the Bundles of a class's namespace when somebody deletes the mapping. When the
+// syncer has made it again, they come back, also where the Cluster is deselected or of no class.
+func TestBundlesComeBackWithTheirMapping(t *testing.T) {
+	g := NewWithT(t)
+	classes, team := newNamespace(g, "classes", nil), newNamespace(g, "team", nil)
+	g.Expect(admin.Create(ctx, fixture.Class(classes, "std", nil))).To(Succeed())
+	t.Cleanup(func() { g.Expect(client.IgnoreNotFound(admin.Delete(ctx, fixture.Config()))).To(Succeed()) })
+	g.Expect(env.Apply(ctx, `{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config}, spec: {cluster: {selector: {matchExpressions: [{key: leave, operator: DoesNotExist}]}}}}`)).To(Succeed())
+	one, left, plain := newCluster(g, team, "one", "std", classes, nil), newCluster(g, team, "left", "std", classes, nil), newCluster(g, team, "plain", "", "", nil)
+	all := []*clusterv1.Cluster{one, left, plain}
+	for _, cluster := range all {
+		willReport(g, cluster, "True Imported")
+	}
+	patch(g, left, `{"metadata":{"labels":{"leave":"yes"}}}`)
+	willReport(g, left, "True Deselected")
+	g.Expect(env.Apply(ctx, fixture.DataBundle(classes, "app", "[{clusterSelector: {}}]", "{from: here}"))).To(Succeed())
+	areDeployed := func(matcher OmegaMatcher) func(g Gomega) {
+		return func(g Gomega) {
+			for _, cluster := range all {
+				g.Expect(deployedTo(g, classes, ownFleetCluster(g, cluster))).To(matcher, "to %s", cluster.Name)
+			}
+		}
+	}
+	g.Eventually(areDeployed(ConsistOf("app"))).Should(Succeed())
+
+	g.Expect(env.Stop(ctx, syncerProcess)).To(Succeed())
+	t.Cleanup(func() { g.Expect(env.Start(ctx, syncerProcess)).To(Succeed()) })
+	_, err := env.Kubectl(ctx, "delete", "bundlenamespacemapping", team, "--namespace="+classes)
+	g.Expect(err).NotTo(HaveOccurred())
+	patch(g, &fleetv1.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: classes, Name: "app"}}, `{"metadata":{"annotations":{"seen":"again"}}}`)
+	g.Eventually(areDeployed(BeEmpty())).Should(Succeed())
+	g.Expect(env.Start(ctx, syncerProcess)).To(Succeed())
+	mapping := &fleetv1.BundleNamespaceMapping{}
+	g.Eventually(func() error {
+		return admin.Get(ctx, types.NamespacedName{Namespace: classes, Name: team}, mapping)
+	}).Should(Succeed())
+	g.Eventually(areDeployed(ConsistOf("app"))).WithTimeout(inTime).Should(Succeed())
+
+	// Fleet deploys no agent again: the changed annotation is not an input of it.
+	fleet := ownFleetCluster(g, left)
+	g.Expect(fleet.Annotations).To(HaveKeyWithValue(domain+"/retarget", HavePrefix(fmt.Sprintf("%s.1", mapping.UID))))
+	g.Eventually(func(g Gomega) {
+		g.Expect(ownFleetCluster(g, left).Annotations).To(HaveKeyWithValue(domain+"/retarget", fmt.Sprintf("%s.1.again", mapping.UID)))
+	}).Should(Succeed())
+	g.Consistently(areDeployed(ConsistOf("app"))).Should(Succeed())
+	now := ownFleetCluster(g, left)
+	g.Expect(now.Spec).To(Equal(fleet.Spec))
+	g.Expect(now.Status.AgentConfigChanged).To(Equal(fleet.Status.AgentConfigChanged))
+	g.Expect(now.Status.AgentDeployedGeneration).To(Equal(fleet.Status.AgentDeployedGeneration))
+}
