@@ -89,10 +89,17 @@ func (r *mappingReconciler) retargetBundles(ctx context.Context, mapping *fleetv
 	}, client.InNamespace(mapping.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
 		return false, fmt.Errorf("listing Bundles: %w", err)
 	}
-	for _, name := range names[:min(bundlesAtOnce, len(names))] {
-		err = errors.Join(err, r.retarget(ctx, types.NamespacedName{Namespace: mapping.Namespace, Name: name}, desired.Begun(mapping)))
+	names = names[:min(bundlesAtOnce, len(names))]
+	var refused []error
+	for _, name := range names {
+		if err := r.retarget(ctx, types.NamespacedName{Namespace: mapping.Namespace, Name: name}, desired.Begun(mapping)); err != nil {
+			refused = append(refused, err)
+		}
 	}
-	return len(names) > 0, err
+	if len(refused) < len(names) {
+		return true, nil // The next round tries the refused ones again, and brings others.
+	}
+	return false, errors.Join(refused...)
 }
 
 // retarget makes Fleet work out the targets of a Bundle again.

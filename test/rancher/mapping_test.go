@@ -44,28 +44,33 @@ func TestBundlesComeBackWithTheirMapping(t *testing.T) {
 	}
 	patch(g, left, `{"metadata":{"labels":{"leave":"yes"}}}`)
 	willReport(g, left, "True Deselected")
-	g.Expect(env.Apply(ctx, fixture.DataBundle(classes, "app", "[{clusterSelector: {}}]", "{from: here}"))).To(Succeed())
-	areDeployed := func(matcher OmegaMatcher) func(g Gomega) {
-		return func(g Gomega) {
-			for _, cluster := range all {
-				g.Expect(deployedTo(g, classes, ownFleetCluster(g, cluster))).To(matcher, "to %s", cluster.Name)
-			}
-		}
+	// Each has a Bundle of its own: to Fleet, one look at a Bundle is for all its clusters.
+	for _, cluster := range all {
+		g.Expect(env.Apply(ctx, fixture.DataBundle(classes, "for-"+cluster.Name, "[{clusterName: "+cluster.Name+"}]", "{from: here}"))).To(Succeed())
 	}
-	g.Eventually(areDeployed(ConsistOf("app"))).Should(Succeed())
+	deployed := func(g Gomega) (names []string) {
+		for _, cluster := range all {
+			names = append(names, deployedTo(g, classes, ownFleetCluster(g, cluster))...)
+		}
+		return names
+	}
+	areDeployed := ConsistOf("for-one", "for-left", "for-plain")
+	g.Eventually(deployed).Should(areDeployed)
 
 	g.Expect(env.Stop(ctx, syncerProcess)).To(Succeed())
 	t.Cleanup(func() { g.Expect(env.Start(ctx, syncerProcess)).To(Succeed()) })
 	_, err := env.Kubectl(ctx, "delete", "bundlenamespacemapping", team, "--namespace="+classes)
 	g.Expect(err).NotTo(HaveOccurred())
-	patch(g, &fleetv1.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: classes, Name: "app"}}, `{"metadata":{"annotations":{"seen":"again"}}}`)
-	g.Eventually(areDeployed(BeEmpty())).Should(Succeed())
+	for _, cluster := range all {
+		patch(g, &fleetv1.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: classes, Name: "for-" + cluster.Name}}, `{"metadata":{"annotations":{"seen":"again"}}}`)
+	}
+	g.Eventually(deployed).Should(BeEmpty())
 	g.Expect(env.Start(ctx, syncerProcess)).To(Succeed())
 	mapping := &fleetv1.BundleNamespaceMapping{}
 	g.Eventually(func() error {
 		return admin.Get(ctx, types.NamespacedName{Namespace: classes, Name: team}, mapping)
 	}).Should(Succeed())
-	g.Eventually(areDeployed(ConsistOf("app"))).WithTimeout(inTime).Should(Succeed())
+	g.Eventually(deployed).WithTimeout(inTime).Should(areDeployed)
 
 	// Fleet deploys no agent again: the changed annotation is not an input of it.
 	fleet := ownFleetCluster(g, left)
@@ -73,7 +78,7 @@ func TestBundlesComeBackWithTheirMapping(t *testing.T) {
 	g.Eventually(func(g Gomega) {
 		g.Expect(ownFleetCluster(g, left).Annotations).To(HaveKeyWithValue(domain+"/retarget", fmt.Sprintf("%s.1.again", mapping.UID)))
 	}).Should(Succeed())
-	g.Consistently(areDeployed(ConsistOf("app"))).Should(Succeed())
+	g.Consistently(deployed).Should(areDeployed)
 	now := ownFleetCluster(g, left)
 	g.Expect(now.Spec).To(Equal(fleet.Spec))
 	g.Expect(now.Status.AgentConfigChanged).To(Equal(fleet.Status.AgentConfigChanged))

@@ -144,3 +144,67 @@ func TestMapping(t *testing.T) {
 		t.Errorf("bundles are selected by %s", selector)
 	}
 }
+
+// A mapping maps if it maps at least what Muster's does: CAAPF's, which is to be narrowed, does not begin to map.
+func TestMaps(t *testing.T) {
+	all, other := &metav1.LabelSelector{}, &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+	for name, test := range map[string]struct {
+		change func(*fleetv1.BundleNamespaceMapping)
+		want   bool
+	}{
+		"as Muster's":          {func(*fleetv1.BundleNamespaceMapping) {}, true},
+		"CAAPF's":              {func(mapping *fleetv1.BundleNamespaceMapping) { mapping.BundleSelector = all }, true},
+		"to every namespace":   {func(mapping *fleetv1.BundleNamespaceMapping) { mapping.NamespaceSelector = all }, true},
+		"retired":              {func(mapping *fleetv1.BundleNamespaceMapping) { *mapping = *RetiredMapping("classes", "team") }, false},
+		"without Bundles":      {func(mapping *fleetv1.BundleNamespaceMapping) { mapping.BundleSelector = nil }, false},
+		"without namespaces":   {func(mapping *fleetv1.BundleNamespaceMapping) { mapping.NamespaceSelector = nil }, false},
+		"of other Bundles":     {func(mapping *fleetv1.BundleNamespaceMapping) { mapping.BundleSelector = other }, false},
+		"to another namespace": {func(mapping *fleetv1.BundleNamespaceMapping) { mapping.NamespaceSelector = other }, false},
+	} {
+		mapping := Mapping("classes", "team")
+		test.change(mapping)
+		if got := Maps(mapping); got != test.want {
+			t.Errorf("%s: it maps: %t", name, got)
+		}
+	}
+}
+
+// What makes Fleet look again is no part of the hash, so that a mapping that differs only by it is not applied again.
+func TestBegunMapping(t *testing.T) {
+	mapping := BegunMapping("classes", "team", "3")
+	mapping.UID = "uid"
+	if got := Begun(mapping); got != "uid.3" {
+		t.Errorf("begun: %q", got)
+	}
+	if mapping.Annotations[HashAnnotation] != Mapping("classes", "team").Annotations[HashAnnotation] {
+		t.Error("the hash is another")
+	}
+	if diff := cmp.Diff(Mapping("classes", "team"), BegunMapping("classes", "team", "")); diff != "" || Begun(Mapping("classes", "team")) != "" {
+		t.Errorf("a mapping that has not begun (-want +got):\n%s", diff)
+	}
+}
+
+// The annotation of a Fleet Cluster changes when a mapping begins to map or is to be looked at again, and never
+// because one is there no more.
+func TestRetargeted(t *testing.T) {
+	for _, test := range []struct {
+		have  string
+		begun []string
+		want  string
+	}{
+		{"", nil, ""},
+		{"", []string{"a.1"}, "a.1"},
+		{"a.1", []string{"a.1"}, "a.1"},
+		{"a.1", []string{"a.1.again"}, "a.1.again"},
+		{"a.1.again", nil, "a.1.again"},
+		{"a.1.again", []string{"a.1.again", "b.1"}, "a.1.again b.1"},
+		{"a.1.again b.1", []string{"b.1"}, "a.1.again b.1"},
+		{"a.1.again b.1", []string{"b.1.again"}, "b.1.again"},
+		{"a.1.again", []string{"a.1"}, "a.1"},
+		{"forged", []string{"a.1"}, "a.1"},
+	} {
+		if got := Retargeted(test.have, test.begun); got != test.want {
+			t.Errorf("%q with %q: %q, want %q", test.have, test.begun, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/keymutex"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
+)
+
+// following is a mapping into a workspace of Rancher that has begun to map, with some Bundles.
+type following struct {
+	*mappingReconciler
+	client.Client
+	key types.NamespacedName
+	now time.Time
+	// patched are the Bundles that were annotated, in their order; refused is one that may not be.
+	patched []string
+	refused string
+}
+
+func newFollowing(t *testing.T, bundles int) *following {
+	t.Helper()
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &following{key: types.NamespacedName{Namespace: "classes", Name: "workspace"}, now: time.Now()}
+	mapping := desired.BegunMapping(f.key.Namespace, f.key.Name, "1")
+	mapping.UID = "uid"
+	objects := []client.Object{mapping, &fleetv1.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "classes", Name: "agent", Labels: map[string]string{"objectset.rio.cattle.io/hash": "x"}}}}
+	for i := range bundles {
+		objects = append(objects, &fleetv1.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "classes", Name: fmt.Sprintf("b%03d", i)}})
+	}
+	f.Client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if _, isMetadata := object.(*metav1.PartialObjectMetadata); isMetadata {
+				if f.patched = append(f.patched, object.GetName()); object.GetName() == f.refused {
+					return errors.New("refused")
+				}
+			}
+			return c.Patch(ctx, object, patch, options...)
+		},
+	}).Build()
+	f.restart()
+	return f
+}
+
+func (f *following) restart() {
+	store := kube.NewStore(f.Client, f.Client.Scheme())
+	f.mappingReconciler = &mappingReconciler{
+		Reader: f.Client, Applier: &kube.Applier{Client: f.Client, Live: f.Client, Store: store}, live: f.Client, now: func() time.Time { return f.now },
+		busy: keymutex.NewHashed(1), retiring: map[types.NamespacedName]retirement{},
+	}
+}
+
+// run follows the mapping until nothing is left to do, and returns how many Bundles were annotated in each second.
+func (f *following) run(t *testing.T) (each []int) {
+	t.Helper()
+	for range 1000 {
+		before := len(f.patched)
+		result, err := f.follow(t.Context(), settings.Settings{Mappings: []types.NamespacedName{f.key}}, f.key)
+		each = append(each, len(f.patched)-before)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case f.note(t) == "":
+			return each
+		}
+		f.now = f.now.Add(result.RequeueAfter)
+	}
+	t.Fatal("it does not end")
+	return nil
+}
+
+// note returns the annotation of the mapping.
+func (f *following) note(t *testing.T) string {
+	t.Helper()
+	var mapping fleetv1.BundleNamespaceMapping
+	if err := f.Client.Get(t.Context(), f.key, &mapping); err != nil {
+		t.Fatal(err)
+	}
+	return mapping.Annotations[desired.RetargetAnnotation]
+}
+
+// In a workspace, the mapping's Bundles are annotated, twice each and at most ten a second. Those of Fleet's agents
+// are not.
+func TestBundlesAreRetargetedTenASecond(t *testing.T) {
+	f := newFollowing(t, 25)
+	begin := f.now
+	each := f.run(t)
+	if slices.Max(each) != 10 || len(f.patched) != 50 || slices.Contains(f.patched, "agent") {
+		t.Errorf("annotated %v, each second %v", f.patched, each)
+	}
+	if took := f.now.Sub(begin); took < secondLook || took > secondLook+10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+// A restart annotates no Bundle a third time.
+func TestRetargetingGoesOnAfterARestart(t *testing.T) {
+	f := newFollowing(t, 25)
+	for i := 0; f.note(t) != ""; i++ {
+		if i > 100 {
+			t.Fatal("it does not end")
+		}
+		f.restart()
+		result, err := f.follow(t.Context(), settings.Settings{Mappings: []types.NamespacedName{f.key}}, f.key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.now = f.now.Add(result.RequeueAfter)
+		if result.RequeueAfter == secondLook {
+			if _, err := f.follow(t.Context(), settings.Settings{Mappings: []types.NamespacedName{f.key}}, f.key); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(f.patched) != 50 {
+		t.Errorf("annotated %v", f.patched)
+	}
+}
+
+// A Bundle that may not be annotated stops none of the others.
+func TestRefusedBundleStopsNoOthers(t *testing.T) {
+	f := newFollowing(t, 25)
+	f.refused = "b003"
+	var reported error
+	for range 4 {
+		if reported != nil {
+			t.Fatal("it is reported while others are left")
+		}
+		_, reported = f.follow(t.Context(), settings.Settings{Mappings: []types.NamespacedName{f.key}}, f.key)
+	}
+	slices.Sort(f.patched)
+	if all := slices.Compact(f.patched); len(all) != 25 || reported == nil || f.note(t) != "1" {
+		t.Errorf("annotated %v, reported %v, the mapping says %q", all, reported, f.note(t))
+	}
+}
