@@ -82,21 +82,45 @@ func (c *Client) connect(namespace string, access Access) (*http.Client, error) 
 	return &http.Client{Transport: &guarded{transport, c, namespace}, CheckRedirect: checkRedirect}, nil
 }
 
-// refuse checks the address of each connection, after names are resolved. Behind an HTTP proxy of the
-// environment, it sees the address of the proxy only: the proxy itself must deny these networks to
-// its clients. A proxy in a denied network, such as one on localhost, cannot be reached.
+// refuse checks the address of each connection, after names are resolved, and the IPv4 address that it carries. Behind an
+// HTTP proxy of the environment, it sees the address of the proxy only: the proxy itself must deny these networks to its
+// clients. A proxy in a denied network, such as one on localhost, cannot be reached.
 func (c *Client) refuse(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return failf("", "an invalid address")
 	}
 	its := to.Addr().Unmap().WithZone("")
-	for _, denied := range c.DeniedNetworks {
-		if denied.Contains(its.AsSlice()) {
-			return failf("", "%s is in %s, to which --denied-networks allows no connection", its, denied.String())
+	for _, one := range append(carriedBy(its), its) {
+		for _, denied := range c.DeniedNetworks {
+			if denied.Contains(one.AsSlice()) {
+				return failf("", "%s is in %s, to which --denied-networks allows no connection", one, denied.String())
+			}
 		}
 	}
 	return nil
+}
+
+// carriers are the IPv6 networks whose addresses carry an IPv4 address, and the bytes where it may be: IPv4-compatible,
+// 6to4, and NAT64 (RFC 6052), which in 64:ff9b:1::/48 uses prefixes of 48, 56, 64 or 96 bits.
+var carriers = map[netip.Prefix][][4]int{
+	netip.MustParsePrefix("::/96"):          {{12, 13, 14, 15}},
+	netip.MustParsePrefix("2002::/16"):      {{2, 3, 4, 5}},
+	netip.MustParsePrefix("64:ff9b::/96"):   {{12, 13, 14, 15}},
+	netip.MustParsePrefix("64:ff9b:1::/48"): {{6, 7, 9, 10}, {7, 9, 10, 11}, {9, 10, 11, 12}, {12, 13, 14, 15}},
+}
+
+// carriedBy returns the IPv4 addresses that an IPv6 address may carry.
+func carriedBy(its netip.Addr) (all []netip.Addr) {
+	for network, places := range carriers {
+		for _, at := range places {
+			whole := its.As16()
+			if isUnused := whole[at[0]] == 0 && len(places) > 1; network.Contains(its) && !isUnused { // No host is in 0.0.0.0/8.
+				all = append(all, netip.AddrFrom4([4]byte{whole[at[0]], whole[at[1]], whole[at[2]], whole[at[3]]}))
+			}
+		}
+	}
+	return all
 }
 
 // guarded sends requests over TLS only: indexes and registries name further URLs. A namespace does not ask a host

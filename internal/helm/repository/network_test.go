@@ -102,6 +102,41 @@ func TestDenied(t *testing.T) {
 	}
 }
 
+// An address that carries an IPv4 address is judged by that address, too, wherever RFC 6052 puts it.
+func TestCarriedAddresses(t *testing.T) {
+	client, _ := newClient()
+	client.DeniedNetworks = DeniedNetworks()
+	for address, isDenied := range map[string]bool{
+		"169.254.169.254":                 true,
+		"192.0.2.1":                       false,
+		"::ffff:169.254.169.254":          true,
+		"::ffff:192.0.2.1":                false,
+		"64:ff9b::169.254.169.254":        true,
+		"64:ff9b::127.0.0.1":              true,
+		"64:ff9b::192.0.2.1":              false,
+		"64:ff9b:1::169.254.169.254":      true, // a prefix of 96 bits
+		"64:ff9b:1:2:3:4:169.254.169.254": true,
+		"64:ff9b:1:a9fe:a9:fe00::":        true, // of 48
+		"64:ff9b:1:2a9:fe:a9fe::":         true, // of 56
+		"64:ff9b:1:2:a9:fea9:fe00:0":      true, // of 64
+		"64:ff9b:1:2:3:4:192.0.2.1":       false,
+		"64:ff9b:1:c000:2:100::":          false,
+		"2002:a9fe:a9fe::1":               true,
+		"2002:c000:201::1":                false,
+		"::169.254.169.254":               true,
+		"::192.0.2.1":                     false,
+		"::1":                             true,
+		"::":                              true,
+		"fe80::1%eth0":                    true,
+		"2001:db8::169.254.169.254":       false,
+	} {
+		err := client.refuse("tcp", net.JoinHostPort(address, "443"), nil)
+		if (err != nil) != isDenied {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
 func digest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return "sha256:" + hex.EncodeToString(sum[:])

@@ -237,7 +237,7 @@ func (d *Decision) approve(stage Stage, members []Target, approval string, hash 
 	switch lacking := clusters(members, isLacking); {
 	case len(lacking) == 0:
 	case approval == its:
-		d.Approve = lacking
+		d.Approve, d.Message = lacking, "the change is approved for "+names(members, isLacking)
 		return true
 	case !slices.ContainsFunc(members, func(t Target) bool { return isLacking(t) && !t.Offline }): // The rollout waits for none of them.
 	case slices.ContainsFunc(members, func(t Target) bool { return t.Unknown && !t.Offline }): // The hash may change.
