@@ -94,8 +94,11 @@ func Bound(annotations map[string]string) (time.Duration, error) {
 const ImportedCondition = "FleetImported"
 
 // IsWrittenByMuster reports whether Muster gives Fleet the versions of a Cluster whose ImportedCondition is True for this
-// reason. The Fleet Cluster of an attached one is Rancher's, and that of a deselected one stays as it is.
-func IsWrittenByMuster(reason string) bool { return reason != "Attached" && reason != "Deselected" }
+// reason. The Fleet Cluster of an attached one is Rancher's, and that of a deselected one, or of one with too much to
+// copy, stays as it is.
+func IsWrittenByMuster(reason string) bool {
+	return reason != "Attached" && reason != "Deselected" && reason != "TooMuchMetadata"
+}
 
 // Cluster holds the fields of a Cluster that decide whether its upgrade is held.
 type Cluster struct {

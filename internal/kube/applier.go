@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -127,10 +128,18 @@ func (a *Applier) Patch(ctx context.Context, seen client.Object, change map[stri
 
 // Apply creates or updates the object and returns the result. have is the live object, or nil if
 // there is none. If patch is false, an existing object stays as it is. An unchanged object costs no
-// request. The error wraps the API server's.
+// request. If want is a part of the object (see desired.HashAnnotation), all that it does not name stays. The error
+// wraps the API server's.
 func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch bool) (client.Object, Result, error) {
 	result, write := Created, a.create
+	isPart := want.GetAnnotations()[desired.HashAnnotation] == ""
+	if isPart {
+		write = a.createPart
+	}
 	if have != nil {
+		if isPart {
+			want = withHashOf(have, want)
+		}
 		switch {
 		case !Differs(want, have):
 			if patch && hasLegacyManager(have) {
@@ -141,8 +150,17 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 			return have, Retained, nil
 		}
 		result, write = Updated, a.update
+		if isPart {
+			write = func(ctx context.Context, want client.Object) (client.Object, error) {
+				return a.updatePart(ctx, want, have)
+			}
+		}
 	}
-	written, err := write(ctx, want)
+	var written client.Object
+	err := a.Store.Try(want, func() (err error) {
+		written, err = write(ctx, want)
+		return err
+	})
 	metrics.Applied(kindOf(want), string(result), err)
 	if err != nil {
 		return nil, "", fmt.Errorf("applying %s %s: %w", kindOf(want), client.ObjectKeyFromObject(want), err)
@@ -189,10 +207,42 @@ func (a *Applier) update(ctx context.Context, want client.Object) (client.Object
 		return nil, err
 	}
 	if Differs(want, written) {
-		if err := a.dropAdded(ctx, want, whole); err != nil {
+		if err := a.settle(ctx, want, whole); err != nil {
 			return nil, err
 		}
 		written = whole
+	}
+	return written, a.Store.Wrote(written)
+}
+
+// withHashOf returns a part of an object with the hash of the object as last applied, which stays.
+func withHashOf(have, want client.Object) client.Object {
+	hash, found := have.GetAnnotations()[desired.HashAnnotation]
+	if !found {
+		return want
+	}
+	want = want.DeepCopyObject().(client.Object)
+	annotations := map[string]string{desired.HashAnnotation: hash}
+	maps.Copy(annotations, want.GetAnnotations())
+	want.SetAnnotations(annotations)
+	return want
+}
+
+// createPart creates an object, and fails if it exists: an apply would take off everything that the part does not name.
+func (a *Applier) createPart(ctx context.Context, want client.Object) (client.Object, error) {
+	written := want.DeepCopyObject().(client.Object)
+	if err := a.Client.Create(ctx, written, client.FieldOwner(desired.FieldManager)); err != nil {
+		return nil, err
+	}
+	return written, a.Store.Created(written)
+}
+
+// updatePart changes only the fields that differ, so that the rest is not even sent. It fails if the object has changed
+// since it was read.
+func (a *Applier) updatePart(ctx context.Context, want, have client.Object) (client.Object, error) {
+	written := have.DeepCopyObject().(client.Object)
+	if err := a.settle(ctx, want, written, client.MergeFromWithOptimisticLock{}); err != nil {
+		return nil, err
 	}
 	return written, a.Store.Wrote(written)
 }
@@ -211,14 +261,14 @@ func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
 		client.FieldOwner(desired.FieldManager), client.ForceOwnership)
 }
 
-// dropAdded removes additions by others to fields that belong to Muster alone: template values,
-// tolerations, environment, kubeconfig, selectors, the keys of Muster's domain, and owners of Cluster
+// settle gives an object the wanted fields, and removes additions by others to fields that belong to Muster alone:
+// template values, tolerations, environment, kubeconfig, selectors, the keys of Muster's domain, and owners of Cluster
 // API's kinds. An apply leaves whatever it does not mention.
-func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) error {
+func (a *Applier) settle(ctx context.Context, want, written client.Object, options ...client.MergeFromOption) error {
 	before := written.DeepCopyObject().(client.Object)
-	written.SetLabels(withoutStrays(written.GetLabels(), want.GetLabels()))
-	written.SetAnnotations(withoutStrays(written.GetAnnotations(), want.GetAnnotations()))
-	written.SetOwnerReferences(ownersWithoutStrays(written, want))
+	written.SetLabels(settled(written.GetLabels(), want.GetLabels()))
+	written.SetAnnotations(settled(written.GetAnnotations(), want.GetAnnotations()))
+	written.SetOwnerReferences(settledOwners(written, want))
 	switch want := want.(type) {
 	case *fleetv1.Cluster:
 		written := written.(*fleetv1.Cluster)
@@ -228,6 +278,8 @@ func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) er
 		// A copy, because the client decodes the answer into these fields, and want is shared.
 		spec := want.Spec.DeepCopy()
 		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = spec.AgentTolerations, spec.AgentEnvVars
+		written.Spec.AgentNamespace, written.Spec.HostNetwork = spec.AgentNamespace, spec.HostNetwork
+		written.Spec.ClientID = cmp.Or(spec.ClientID, written.Spec.ClientID)
 		// It must be empty if the agent registers itself: with another client's kubeconfig, Fleet would import the
 		// cluster.
 		written.Spec.KubeConfigSecret = spec.KubeConfigSecret
@@ -238,7 +290,7 @@ func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) er
 		written := written.(*fleetv1.BundleNamespaceMapping)
 		written.BundleSelector, written.NamespaceSelector = want.BundleSelector, want.NamespaceSelector
 	}
-	return a.Client.Patch(ctx, written, client.MergeFrom(before), client.FieldOwner(desired.FieldManager))
+	return a.Client.Patch(ctx, written, client.MergeFromWithOptions(before, options...), client.FieldOwner(desired.FieldManager))
 }
 
 // Delete deletes the object that was read; one that replaced it stays.

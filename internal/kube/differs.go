@@ -83,14 +83,19 @@ func wantedOwner(owner metav1.OwnerReference, want client.Object) *metav1.OwnerR
 	return nil
 }
 
-// ownersWithoutStrays returns the owners of an object without strays, with the desired ones in their
-// desired form: one may have been edited to block deletions.
-func ownersWithoutStrays(have, want client.Object) []metav1.OwnerReference {
+// settledOwners returns the owners of an object without strays, and the desired ones in their desired form: one
+// may have been edited to block deletions.
+func settledOwners(have, want client.Object) []metav1.OwnerReference {
 	var owners []metav1.OwnerReference
 	for _, owner := range have.GetOwnerReferences() {
 		if wanted := wantedOwner(owner, want); wanted != nil {
 			owners = append(owners, *wanted)
 		} else if !isStrayOwner(owner, want) {
+			owners = append(owners, owner)
+		}
+	}
+	for _, owner := range want.GetOwnerReferences() {
+		if wantedOwner(owner, have) == nil {
 			owners = append(owners, owner)
 		}
 	}
@@ -114,10 +119,13 @@ func isStray(key string, want map[string]string) bool {
 	return !wanted
 }
 
-func withoutStrays(have, want map[string]string) map[string]string {
-	rest := maps.Clone(have)
-	maps.DeleteFunc(rest, func(key, _ string) bool { return isStray(key, want) })
-	return rest
+// settled returns labels or annotations without strays, and with the desired ones.
+func settled(have, want map[string]string) map[string]string {
+	all := map[string]string{}
+	maps.Copy(all, have)
+	maps.DeleteFunc(all, func(key, _ string) bool { return isStray(key, want) })
+	maps.Copy(all, want)
+	return all
 }
 
 // Contains reports whether one map has all entries of another.

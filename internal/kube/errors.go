@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // IsAbsent reports whether the object or its namespace does not exist, or is being deleted. An event shows when it
@@ -33,9 +34,22 @@ func IsUnserved(err error) bool {
 // API server is busy.
 func IsPassing(err error) bool {
 	var status apierrors.APIStatus
-	return !errors.As(err, &status) && isConnection(err) ||
+	return !IsTooLarge(err) && (!errors.As(err, &status) && isConnection(err) ||
 		apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
-		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
+		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err))
+}
+
+// IsTooLarge reports whether the API server or etcd refuses an object because of its size.
+func IsTooLarge(err error) bool {
+	if err == nil {
+		return false
+	}
+	// The API server has no reason for what etcd, or its client, refuses.
+	if text := err.Error(); strings.Contains(text, "etcdserver: request is too large") || strings.Contains(text, "trying to send message larger than max") {
+		return true
+	}
+	cause, isLong := apierrors.StatusCause(err, metav1.CauseType(field.ErrorTypeTooLong))
+	return isLong && cause.Field == "metadata.annotations" || apierrors.IsRequestEntityTooLargeError(err)
 }
 
 // isConnection reports whether an error comes from the network or from waiting for it.

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"maps"
 	"reflect"
 	"sync"
 	"time"
@@ -19,6 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // Lag is how long a write is remembered that the cache has not shown. A cache that lags longer has lost its
@@ -37,6 +40,19 @@ type Store struct {
 	// gone has objects that were deleted while the Store remembered their last write. In between, the Store
 	// returned them as existing.
 	gone []client.Object
+	// refused are the last writes that were too large. A restart costs one more try of each.
+	refused map[storeKey]refusal
+}
+
+// TooLargeInterval is how often a write that is refused as too large is tried with the same content: each try costs the
+// API server seconds.
+const TooLargeInterval = time.Hour
+
+// refusal is a write that was refused as too large.
+type refusal struct {
+	content string // its hash
+	err     error
+	expires time.Time
 }
 
 type storeKey struct {
@@ -53,7 +69,7 @@ type write struct {
 
 // NewStore returns a Store over a cached reader.
 func NewStore(reader client.Reader, scheme *runtime.Scheme) *Store {
-	return &Store{reader: reader, scheme: scheme, now: time.Now, writes: map[storeKey]write{}}
+	return &Store{reader: reader, scheme: scheme, now: time.Now, writes: map[storeKey]write{}, refused: map[storeKey]refusal{}}
 }
 
 // Get reads an object, read-only, and reports whether it exists. The result may be older than the API
@@ -123,6 +139,30 @@ func (s *Store) Created(object client.Object) error {
 // Deleted remembers that the object is gone.
 func (s *Store) Deleted(object client.Object) error { return s.remember(object, write{deleted: true}) }
 
+// Try writes an object. If the API server has refused the same content as too large within the TooLargeInterval, by the
+// object's hash, Try returns that error instead.
+func (s *Store) Try(want client.Object, write func() error) error {
+	key, err := s.key(want, client.ObjectKeyFromObject(want))
+	if err != nil {
+		return err
+	}
+	content := want.GetAnnotations()[desired.HashAnnotation]
+	s.mu.Lock()
+	last, isKnown := s.refused[key]
+	s.mu.Unlock()
+	if isKnown && last.content == content && s.now().Before(last.expires) {
+		return last.err
+	}
+	err = write()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.refused, key)
+	if content != "" && IsTooLarge(err) {
+		s.refused[key] = refusal{content, err, s.now().Add(TooLargeInterval)}
+	}
+	return err
+}
+
 // Saw forgets a write with which the cache has caught up; gone means that the event is the object's
 // deletion. Callers call it for every event.
 func (s *Store) Saw(object client.Object, gone bool) {
@@ -160,6 +200,7 @@ func (s *Store) Missed() []client.Object {
 			delete(s.writes, key)
 		}
 	}
+	maps.DeleteFunc(s.refused, func(_ storeKey, last refusal) bool { return s.now().After(last.expires) })
 	return missed
 }
 

@@ -11,9 +11,12 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -33,10 +36,6 @@ func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
 	if s.unresolved != "" || stamp.IsAttachedTo(have, s.cluster) && !s.in.Cluster.PatchResource {
 		return nil // The attached fields stay as they are.
 	}
-	class, err := classMetadata(ctx, r.Client, s.subject.Class)
-	if err != nil {
-		return err
-	}
 	group, err := r.groups.ensureInWorkspace(ctx, s.in, s.beside.Fleet.Namespace, s.cluster.Namespace, s.subject.Class)
 	if taken := (*groupTakenError)(nil); errors.As(err, &taken) {
 		s.foreign, err = taken.Error(), nil
@@ -44,15 +43,24 @@ func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
 	if s.targets.Group, err = s.orForeign(group, err); err != nil {
 		return err
 	}
-	want := desired.Attachment(s.beside.Fleet, have.UID, s.cluster, class, s.values, s.targets)
+	want := desired.Attachment(s.beside.Fleet, have.UID, s.cluster, s.class, s.values, s.targets)
 	lacks, others := desired.Unattached(want, have)
 	if s.others = others; !lacks && want.Annotations[desired.HashAnnotation] == have.Annotations[desired.HashAnnotation] {
 		return nil
 	}
-	written, others, err := r.applyAttachment(ctx, want)
+	if s.tooMuch != "" {
+		if want, err = r.withCopies(ctx, want); err != nil {
+			return err
+		}
+	}
+	var written *fleetv1.Cluster
+	err = r.applier.Store.Try(want, func() (err error) {
+		written, others, err = r.applyAttachment(ctx, want)
+		return err
+	})
 	switch {
 	case err != nil:
-		return err
+		return s.explained(err)
 	case written == nil:
 		s.foreign = fmt.Sprintf("Fleet Cluster %q of Rancher is not attached: the annotations %s and %s are those of another writer there, and say %q; who wrote them must take them off",
 			s.beside.Fleet, stamp.AttachedAnnotation, stamp.AttachedUIDAnnotation, have.Annotations[stamp.AttachedAnnotation])
@@ -60,6 +68,21 @@ func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
 		s.rancher, s.others = written, others
 	}
 	return nil
+}
+
+// withCopies returns an attachment with the copies that were applied before: an apply that does not name them would take
+// them off. The cache does not hold whose fields they are.
+func (r *clusterReconciler) withCopies(ctx context.Context, want *fleetv1.Cluster) (*fleetv1.Cluster, error) {
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(want.GroupVersionKind())
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(want), live); err != nil {
+		return nil, fmt.Errorf("reading Rancher's Fleet Cluster: %w", err)
+	}
+	before := &fleetv1.Cluster{}
+	if err := managedfields.ExtractInto(live, typed.DeducedParseableType, stamp.AttachManager, before, ""); err != nil {
+		return nil, fmt.Errorf("reading the fields of Rancher's Fleet Cluster that are Muster's: %w", err)
+	}
+	return desired.WithCopies(want, before), nil
 }
 
 // applyAttachment applies an attachment. If other managers own some of its fields with other values,

@@ -27,6 +27,7 @@ import (
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 	"github.com/muster-fleet/muster/internal/steps"
 )
 
@@ -169,6 +170,8 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 		return ctrl.Result{}, ignoreUnserved(err)
 	case kube.IsUnserved(err):
 		result, err = unserved(err).again(unservedInterval), nil
+	case kube.IsTooLarge(err):
+		result, err = failed(err).again(kube.TooLargeInterval), nil
 	default:
 		result = failed(err)
 	}
@@ -350,8 +353,14 @@ func (s *scope) orForeign(uid types.UID, err error) (types.UID, error) {
 	return foreign.UID(), nil
 }
 
-// resolve reads the template values.
+// resolve reads the class and, unless there is too much to copy, the template values.
 func (r *clusterReconciler) resolve(ctx context.Context, s *scope) (err error) {
+	if s.class, err = classMetadata(ctx, r.Client, s.subject.Class); err != nil {
+		return err
+	}
+	if s.tooMuch = desired.TooMuch(s.cluster, s.class); s.tooMuch != "" {
+		return nil
+	}
 	s.values, err = r.references.Values(ctx, s.in, s.cluster)
 	if !errors.Is(err, references.ErrUnresolved) {
 		return err

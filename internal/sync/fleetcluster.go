@@ -22,13 +22,9 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// put applies the Fleet Cluster. If its template values cannot be resolved, the last good
-// ones stay.
+// put applies the Fleet Cluster. If its template values cannot be resolved, the last good ones stay; if there is too much
+// to copy, all copies stay.
 func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
-	class, err := classMetadata(ctx, r.Client, s.subject.Class)
-	if err != nil {
-		return err
-	}
 	var have client.Object
 	if s.fleet != nil {
 		have = s.fleet
@@ -44,18 +40,18 @@ func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
 	if s.begun, err = begunIn(ctx, r.Client, r.applier.Store, s.cluster.Namespace); err != nil {
 		return err
 	}
-	want := s.wants(class, values, clientID)
+	want := s.wants(values, clientID)
 	if s.unresolved != "" && s.in.Cluster.PatchResource && kube.Differs(want, have) {
 		// An apply without the values would remove them. The syncer reads them past the cache only if
 		// it has to write.
 		if values, err = r.lastGoodValues(ctx, client.ObjectKeyFromObject(s.fleet)); err != nil {
 			return err
 		}
-		want = s.wants(class, values, clientID)
+		want = s.wants(values, clientID)
 	}
 	written, result, err := r.applier.Apply(ctx, want, have, s.in.Cluster.PatchResource)
 	if err != nil {
-		return err
+		return s.explained(err)
 	}
 	s.fleet, s.relation = written.(*fleetv1.Cluster), stamp.Own
 	if result == kube.Created && !s.byAgent {
@@ -67,14 +63,26 @@ func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
 	return nil
 }
 
+// explained adds to a refusal of a Fleet Cluster as too large what makes it so.
+func (s *scope) explained(err error) error {
+	if !kube.IsTooLarge(err) {
+		return err
+	}
+	biggest := ""
+	if part, bytes := desired.BiggestPart(s.values); part != "" {
+		biggest = fmt.Sprintf(": the biggest part of its template values is %s, %d bytes; name that, or what is in it, in spec.cluster.templateValues.exclude of the FleetAddonConfig", part, bytes)
+	}
+	return fmt.Errorf("the Fleet Cluster is too large%s; the same content is tried again once an hour: %w", biggest, err)
+}
+
 // wants returns the desired Fleet Cluster. A clientID stays when the Cluster turns to the manager,
 // whether Muster or Fleet drew it. An apply without it would remove ours, Fleet would draw another,
 // and an agent that registers itself would lose its registration. Fleet revokes that registration
 // itself when its own agent registers under the same clientID.
-func (s *scope) wants(class *desired.Class, values map[string]any, clientID string) *fleetv1.Cluster {
+func (s *scope) wants(values map[string]any, clientID string) *fleetv1.Cluster {
 	in := s.in
 	in.Cluster.AgentNamespace = s.agentNamespace()
-	want := desired.FleetCluster(in, s.cluster, class, values, s.targets, clientID)
+	want := desired.FleetCluster(in, s.cluster, s.class, values, s.targets, clientID)
 	if !s.byAgent && s.fleet != nil {
 		want.Spec.ClientID = s.fleet.Spec.ClientID
 	}

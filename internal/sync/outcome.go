@@ -31,6 +31,7 @@ const (
 	reasonPaused     = "Paused"
 	reasonConflict   = "NameConflict"
 	reasonUnresolved = "TemplateValuesUnresolved"
+	reasonTooMuch    = "TooMuchMetadata"
 	reasonFailed     = "Failed"
 	reasonDeselected = "Deselected"
 	reasonWaiting    = "WaitingForControlPlane"
@@ -43,7 +44,7 @@ const (
 )
 
 var reasons = []string{
-	reasonImported, reasonPaused, reasonConflict, reasonUnresolved, reasonFailed, reasonDeselected, reasonWaiting, reasonDeleting,
+	reasonImported, reasonPaused, reasonConflict, reasonUnresolved, reasonTooMuch, reasonFailed, reasonDeselected, reasonWaiting, reasonDeleting,
 	reasonAgent, reasonRegistrar, reasonRancher, reasonAttached, reasonDouble,
 }
 
@@ -166,8 +167,8 @@ func waitingForRancher(what string) outcome {
 
 // attached is the outcome for a Cluster whose Fleet Cluster is Rancher's. Others are the fields of it
 // that another writer has set to other values; note ends the message.
-func attached(fleet types.NamespacedName, others []string, unresolved, note string) outcome {
-	result := imported(fleet.Name, unresolved, "")
+func attached(fleet types.NamespacedName, others []string, stays stale, note string) outcome {
+	result := imported(fleet.Name, stays, "")
 	condition := &result.conditions[0]
 	if condition.Reason == reasonImported {
 		condition.Reason, condition.Message = reasonAttached, fmt.Sprintf("in Fleet as Cluster %q of Rancher", fleet)
@@ -179,16 +180,19 @@ func attached(fleet types.NamespacedName, others []string, unresolved, note stri
 	return result
 }
 
-// imported is the outcome for a Cluster whose Fleet Cluster, of this name, has its desired state. If
-// unresolved is not empty, it says why the template values are old; note ends the message.
-func imported(name, unresolved, note string) outcome {
+// stale is a reason of ImportedCondition, with its message, for a Fleet Cluster of which a part stays as it is; zero
+// for one that is up to date.
+type stale struct{ reason, message string }
+
+// imported is the outcome for a Cluster whose Fleet Cluster, of this name, has its desired state, but for what is stale;
+// note ends the message.
+func imported(name string, stays stale, note string) outcome {
 	condition := metav1.Condition{
 		Type: ImportedCondition, Status: metav1.ConditionTrue, Reason: reasonImported,
 		Message: fmt.Sprintf("in Fleet as Cluster %q", name),
 	}
-	if unresolved != "" {
-		condition.Reason = reasonUnresolved
-		condition.Message = "the last good template values are kept: " + unresolved
+	if stays != (stale{}) {
+		condition.Reason, condition.Message = stays.reason, stays.message
 	}
 	condition.Message += note
 	return outcome{state: StateImported, conditions: []metav1.Condition{condition}}

@@ -189,7 +189,7 @@ func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition
 	switch condition.Reason {
 	case reasonWaiting:
 		return // Every Cluster waits, and its own events give the reason.
-	case reasonConflict, reasonUnresolved, reasonFailed, reasonRegistrar, reasonDouble:
+	case reasonConflict, reasonUnresolved, reasonTooMuch, reasonFailed, reasonRegistrar, reasonDouble:
 		eventType = corev1.EventTypeWarning
 	}
 	r.recorder.Eventf(cluster, nil, eventType, condition.Reason, "Import", "%s", note)

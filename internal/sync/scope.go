@@ -77,6 +77,10 @@ type scope struct {
 	begun []string
 	// foreign names the target that Muster did not make; empty if there is none.
 	foreign string
+	// class is the metadata of the Cluster's class; nil if there is none. TooMuch says why nothing is copied from the
+	// two; empty if everything is.
+	class   *desired.Class
+	tooMuch string
 	// values are the template values. If they cannot be resolved now, unresolved says why, and again
 	// says when to retry if no event comes.
 	values     map[string]any

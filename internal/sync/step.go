@@ -113,6 +113,8 @@ func (s *scope) nextOfImport() (step, outcome) {
 		return rest, notImported(StatePending, reasonWaiting, "the control plane is not initialized yet; the Cluster is imported into Fleet when it is")
 	case !s.taken[resolve]:
 		return resolve, outcome{}
+	case s.tooMuch != "" && !s.has():
+		return rest, notImported(StatePending, reasonTooMuch, s.tooMuch)
 	case s.isNew() && s.unresolved != "":
 		// A Fleet Cluster without its values would stop every bundle that reads them, for all
 		// clusters (Fleet targets with missingkey=error).
@@ -132,7 +134,7 @@ func (s *scope) nextOfImport() (step, outcome) {
 		return s.first(reclaim), retained(StateImported, true, reasonDouble, fmt.Sprintf(
 			"in Fleet as Cluster %q, and as %q of Rancher: two agents run in the cluster; docs/rancher.md says how to give up either", s.fleet.Name, s.beside.Fleet)).again(s.again)
 	default:
-		return s.first(reclaim), imported(s.fleet.Name, s.unresolved, s.agentNote()+s.undetached).again(s.again)
+		return s.first(reclaim), imported(s.fleet.Name, s.stays(), s.agentNote()+s.undetached).again(s.again)
 	}
 }
 
@@ -143,6 +145,8 @@ func (s *scope) nextBesideRancher() (step, outcome) {
 		return rest, waitingForRancher(s.beside.For).again(s.again)
 	case !s.taken[resolve]:
 		return resolve, outcome{}
+	case s.tooMuch != "" && s.rancher == nil:
+		return rest, notImported(StatePending, reasonTooMuch, s.tooMuch)
 	case s.unresolved != "" && s.rancher == nil:
 		return rest, notImported(StatePending, reasonUnresolved, s.unresolved).again(s.again)
 	case !s.taken[attach]:
@@ -158,7 +162,7 @@ func (s *scope) nextBesideRancher() (step, outcome) {
 			"in Fleet as Cluster %q of Rancher; Fleet Cluster %q of this namespace is left over from an earlier import, and its agent may run in the cluster as well; docs/rancher.md says how to give up either",
 			s.beside.Fleet, s.fleet.Name)).again(s.again)
 	default:
-		return rest, attached(s.beside.Fleet, s.others, s.unresolved, s.undetached).again(s.again)
+		return rest, attached(s.beside.Fleet, s.others, s.stays(), s.undetached).again(s.again)
 	}
 }
 
@@ -168,6 +172,18 @@ func (s *scope) first(wanted step) step {
 		return wanted
 	}
 	return rest
+}
+
+// stays says which parts of the Fleet Cluster stay as they are, if they do.
+func (s *scope) stays() stale {
+	switch {
+	case s.tooMuch != "":
+		return stale{reasonTooMuch, "the last labels, annotations and template values are kept: " + s.tooMuch}
+	case s.unresolved != "":
+		return stale{reasonUnresolved, "the last good template values are kept: " + s.unresolved}
+	default:
+		return stale{}
+	}
 }
 
 // isNew reports whether the Cluster is not in Fleet yet.

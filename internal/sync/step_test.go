@@ -26,6 +26,7 @@ type met struct {
 	// objects that a topology Cluster will refer to are not there.
 	byAgent, unregistered, unmade bool
 	displacing, unresolved        string
+	tooMuch                       string
 	foreign                       string
 	leftover                      string
 	// rival has the namespace in Fleet that the Cluster would get; unpinned: the Cluster is not
@@ -149,7 +150,7 @@ func (m met) play(t *testing.T) (steps []step, result outcome) {
 		case target:
 			s.foreign = m.foreign
 		case resolve:
-			s.unresolved, s.again = m.unresolved, m.again
+			s.unresolved, s.again, s.tooMuch = m.unresolved, m.again, m.tooMuch
 		case takeOver:
 			s.relation = stamp.Own
 		case put:
@@ -228,6 +229,11 @@ func TestSteps(t *testing.T) {
 		"a namesake left it, too early": {met: met{selected: true, fleet: &metFleet{relation: stamp.Orphan}}, steps: []step{restamp, claim, target}, state: StatePending, status: "False", reason: "WaitingForControlPlane"},
 		"handed over":                   {met: met{selected: true, initialized: true, fleet: &metFleet{relation: stamp.HandedOver}}, steps: []step{restamp, claim, target, resolve, takeOver, put}, state: StateImported, status: "True", reason: "Imported"},
 		"values missing at first":       {met: met{selected: true, initialized: true, unresolved: "no such object"}, steps: []step{restamp, claim, target, resolve}, state: StatePending, status: "False", reason: "TemplateValuesUnresolved"},
+		"too much at first":             {met: met{selected: true, initialized: true, tooMuch: "513 labels"}, steps: []step{restamp, claim, target, resolve}, state: StatePending, status: "False", reason: "TooMuchMetadata"},
+		"too much later":                {met: met{selected: true, initialized: true, tooMuch: "513 labels", fleet: own}, steps: toImport, state: StateImported, status: "True", reason: "TooMuchMetadata"},
+		"too much, unpaused":            {met: met{selected: true, pinned: true, initialized: true, tooMuch: "513 labels", fleet: released}, steps: append(slices.Clone(toImport), reclaim), state: StateImported, status: "True", reason: "TooMuchMetadata"},
+		"too much, a namesake left it":  {met: met{selected: true, initialized: true, tooMuch: "513 labels", fleet: &metFleet{relation: stamp.Orphan}}, steps: []step{restamp, claim, target, resolve}, state: StatePending, status: "False", reason: "TooMuchMetadata"},
+		"too much, handed over":         {met: met{selected: true, initialized: true, tooMuch: "513 labels", fleet: &metFleet{relation: stamp.HandedOver}}, steps: []step{restamp, claim, target, resolve}, state: StatePending, status: "False", reason: "TooMuchMetadata"},
 		"values missing later":          {met: met{selected: true, initialized: true, unresolved: "no such object", fleet: own}, steps: toImport, state: StateImported, status: "True", reason: "TemplateValuesUnresolved"},
 
 		"agent: before its control plane is":      {met: met{selected: true, byAgent: true}, steps: toImport, state: StatePending, status: "False", reason: "WaitingForAgent"},

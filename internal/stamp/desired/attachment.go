@@ -21,19 +21,18 @@ const (
 
 // Attachment returns the fields that Muster adds to the Fleet Cluster that Rancher has for a CAPI
 // Cluster: the fields of Muster's own Fleet Cluster by which bundles are targeted and rendered, and
-// the namespace of the Cluster. It copies no key of Rancher's domain.
+// the namespace of the Cluster. It copies no key of Rancher's domain. If there is TooMuch to copy, it has what is not copied,
+// and WithCopies adds the rest.
 func Attachment(fleet types.NamespacedName, uid types.UID, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets) *fleetv1.Cluster {
 	classKey := cluster.GetClassKey()
-	labels := withoutRancher(copied(classLabels(class), cluster.Labels))
-	delete(labels, stamp.ClassNameLabel)
-	delete(labels, stamp.ClassNamespaceLabel)
+	labels, annotations, _ := copiedFrom(cluster, class)
+	labels, annotations = withoutRancher(labels), withoutRancher(annotations)
 	for key, value := range stamp.Labels(classKey) {
 		labels[key] = value
 		labels[map[string]string{stamp.ClassNameLabel: turtlesClassLabel, stamp.ClassNamespaceLabel: turtlesClassNamespaceLabel}[key]] = value
 	}
 	labels[stamp.OriginNamespaceLabel] = cluster.Namespace
 
-	annotations := withoutRancher(copied(cluster.Annotations))
 	annotations[stamp.AttachedAnnotation] = cluster.Namespace + "/" + cluster.Name
 	annotations[stamp.AttachedUIDAnnotation] = string(cluster.UID)
 	if _, shortened := stamp.LabelValue(classKey.Name); shortened && classKey.Name != "" {
@@ -47,6 +46,19 @@ func Attachment(fleet types.NamespacedName, uid types.UID, cluster *clusterv1.Cl
 		ObjectMeta: metav1.ObjectMeta{Namespace: fleet.Namespace, Name: fleet.Name, UID: uid, Labels: labels, Annotations: annotations},
 		Spec:       fleetv1.ClusterSpec{TemplateValues: &fleetv1.GenericMap{Data: values}},
 	})
+}
+
+// WithCopies returns an attachment with the copies in the attachment that was applied before it: its template values, and the
+// labels and annotations that may be copied.
+func WithCopies(want, before *fleetv1.Cluster) *fleetv1.Cluster {
+	whole := want.DeepCopy()
+	whole.Spec.TemplateValues = before.Spec.TemplateValues
+	for _, pair := range []struct{ into, from map[string]string }{{whole.Labels, before.Labels}, {whole.Annotations, before.Annotations}} {
+		for key, value := range withoutRancher(copied(pair.from)) {
+			pair.into[key] = value
+		}
+	}
+	return whole
 }
 
 // withoutRancher drops, from a map of our own, the keys that Rancher itself keeps off its Fleet
@@ -114,11 +126,11 @@ func NamesAttached(names []string) bool {
 // WorkspaceGroup returns the ClusterGroup, in a workspace of Rancher's, for the attached Clusters of a
 // namespace that use a class. A workspace holds Clusters of many namespaces.
 func WorkspaceGroup(workspace, origin string, classKey types.NamespacedName, class *Class) *fleetv1.ClusterGroup {
-	group := group(types.NamespacedName{Namespace: workspace, Name: stamp.WorkspaceGroupName(classKey, origin)}, classKey, class)
+	group, isWhole := group(types.NamespacedName{Namespace: workspace, Name: stamp.WorkspaceGroupName(classKey, origin)}, classKey, class)
 	group.Labels[stamp.OriginNamespaceLabel] = origin
 	group.Spec.Selector.MatchLabels[stamp.OriginNamespaceLabel] = origin
 	if _, shortened := stamp.LabelValue(classKey.Name); shortened {
 		group.Annotations = map[string]string{ClassAnnotation: classKey.Name}
 	}
-	return seal(group)
+	return sealIf(isWhole, group)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -167,7 +168,8 @@ const (
 	FieldManager           = stamp.FieldManager
 
 	// HashAnnotation holds the hash of the object as last applied. It distinguishes a field that we no
-	// longer want from a field that another writer added, without keeping managedFields in memory.
+	// longer want from a field that another writer added, without keeping managedFields in memory. A desired
+	// object without it is a part, because there is too much to copy: all that it does not name stays.
 	HashAnnotation = stamp.Domain + "/applied-hash"
 	// ClassAnnotation holds the full class name of a Fleet Cluster whose label holds a shortened one.
 	ClassAnnotation = stamp.ClassFullNameAnnotation
@@ -185,7 +187,11 @@ var reserved = []string{
 }
 
 func isReserved(key string) bool {
-	if IsCopy(key) || key == stamp.HookAnnotation {
+	switch key {
+	case stamp.HookAnnotation, stamp.ClassNameLabel, stamp.ClassNamespaceLabel:
+		return true
+	}
+	if IsCopy(key) {
 		return true
 	}
 	for _, prefix := range reserved {
@@ -205,6 +211,15 @@ func copied(sources ...map[string]string) map[string]string {
 	}
 	maps.DeleteFunc(result, func(key, _ string) bool { return isReserved(key) })
 	return result
+}
+
+// copiedFrom returns the copied labels and annotations of a Fleet Cluster, in maps of our own; none, and isWhole is
+// false, if there is TooMuch to copy.
+func copiedFrom(cluster *clusterv1.Cluster, class *Class) (labels, annotations map[string]string, isWhole bool) {
+	if TooMuch(cluster, class) != "" {
+		return map[string]string{}, map[string]string{}, false
+	}
+	return copied(classLabels(class), cluster.Labels), copied(cluster.Annotations), true
 }
 
 // Class is the metadata of a ClusterClass; Muster reads nothing else of it. Nil stands for a class

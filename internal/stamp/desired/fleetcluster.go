@@ -20,19 +20,17 @@ import (
 // and of its class, so that bundles can be targeted by either; if both have a key, the Cluster's value
 // wins. Values are the template values (see Values), nil for none. Targets are noted on the Fleet
 // Cluster, so that it changes with them. ClientID is the ID that an agent that registers itself
-// registers with. If it is empty, Fleet installs the agent through the Cluster's kubeconfig.
+// registers with. If it is empty, Fleet installs the agent through the Cluster's kubeconfig. If there is TooMuch
+// to copy, the result is the part that is not copied, without values.
 //
 // FleetCluster does not set the fields that Fleet itself writes (spec.clientID of an agent that it
 // installs, spec.agentSchedulingCustomization).
 func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets, clientID string) *fleetv1.Cluster {
 	classKey := cluster.GetClassKey()
-	labels := copied(classLabels(class), cluster.Labels)
-	delete(labels, stamp.ClassNameLabel)
-	delete(labels, stamp.ClassNamespaceLabel)
+	labels, annotations, isWhole := copiedFrom(cluster, class)
 	maps.Copy(labels, stamp.Labels(classKey))
 	labels[ManagedByLabel] = ManagedBy
 
-	annotations := copied(cluster.Annotations)
 	annotations[ImportedFromAnnotation] = cluster.Name
 	if _, shortened := stamp.LabelValue(classKey.Name); shortened && classKey.Name != "" {
 		annotations[ClassAnnotation] = classKey.Name
@@ -60,7 +58,7 @@ func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class
 	if clientID == "" {
 		fleetCluster.Spec.KubeConfigSecret = secret.Name(cluster.Name, secret.Kubeconfig)
 	}
-	if values != nil {
+	if values != nil && isWhole {
 		fleetCluster.Spec.TemplateValues = &fleetv1.GenericMap{Data: values}
 	}
 	if in.Cluster.SetOwnerReferences {
@@ -68,7 +66,7 @@ func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class
 	} else {
 		annotations[stamp.ImportedUIDAnnotation] = string(cluster.UID)
 	}
-	return seal(fleetCluster)
+	return sealIf(isWhole, fleetCluster)
 }
 
 // Owner returns the owner reference that makes Kubernetes delete a Fleet Cluster with its Cluster. It

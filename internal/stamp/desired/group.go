@@ -21,7 +21,7 @@ import (
 // to its Clusters through the group.
 func ClassGroup(in settings.Settings, class *Class) *fleetv1.ClusterGroup {
 	key := types.NamespacedName{Namespace: class.Namespace, Name: class.Name}
-	group := group(key, key, class)
+	group, isWhole := group(key, key, class)
 	if in.Class.SetOwnerReferences && !capiannotations.HasPaused(class) {
 		group.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: clusterv1.GroupVersion.String(),
@@ -30,7 +30,7 @@ func ClassGroup(in settings.Settings, class *Class) *fleetv1.ClusterGroup {
 			UID:        class.UID,
 		}}
 	}
-	return seal(group)
+	return sealIf(isWhole, group)
 }
 
 // CrossNamespaceGroup returns the ClusterGroup, in a namespace of Clusters, for
@@ -39,11 +39,16 @@ func ClassGroup(in settings.Settings, class *Class) *fleetv1.ClusterGroup {
 // before the Fleet Cluster, whether or not the class does.
 func CrossNamespaceGroup(namespace string, classKey types.NamespacedName, class *Class) *fleetv1.ClusterGroup {
 	name := stamp.GroupName(classKey.Name, classKey.Namespace)
-	return seal(group(types.NamespacedName{Namespace: namespace, Name: name}, classKey, class))
+	group, isWhole := group(types.NamespacedName{Namespace: namespace, Name: name}, classKey, class)
+	return sealIf(isWhole, group)
 }
 
-func group(key, classKey types.NamespacedName, class *Class) *fleetv1.ClusterGroup {
-	labels := copied(classLabels(class))
+// group returns a group without owner and hash; isWhole is false if there is TooMuch to copy from the class.
+func group(key, classKey types.NamespacedName, class *Class) (its *fleetv1.ClusterGroup, isWhole bool) {
+	labels := map[string]string{}
+	if isWhole = TooMuch(nil, class) == ""; isWhole {
+		labels = copied(classLabels(class))
+	}
 	maps.Copy(labels, stamp.Labels(classKey))
 	labels[ManagedByLabel] = ManagedBy
 	return &fleetv1.ClusterGroup{
@@ -54,7 +59,7 @@ func group(key, classKey types.NamespacedName, class *Class) *fleetv1.ClusterGro
 			Labels:    labels,
 		},
 		Spec: fleetv1.ClusterGroupSpec{Selector: &metav1.LabelSelector{MatchLabels: stamp.Labels(classKey)}},
-	}
+	}, isWhole
 }
 
 // agentBundleLabel is on the bundles that Fleet makes for its own agents (through

@@ -33,6 +33,14 @@ func seal[T Object](object T) T {
 	return object
 }
 
+// sealIf seals an object that is whole.
+func sealIf[T Object](isWhole bool, object T) T {
+	if isWhole {
+		return seal(object)
+	}
+	return object
+}
+
 // summary returns the part of an object that is hashed: the applied fields. Template values, most of
 // an object, are replaced by their hash.
 func summary(object Object) map[string]any {
