@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,10 +78,15 @@ func TestLint(t *testing.T) {
 		"chart: all is well":    {stdin: chart(`clusterSelector: {}, reconcileStrategy: Continuous`)},
 		"chart: no selector":    {failed: true, stdin: chart(``), want: []string{`-: HelmChartProxy team/web: spec.clusterSelector: Required value`}},
 		"chart: an enum":        {failed: true, stdin: chart(`clusterSelector: {}, reconcileStrategy: Sometimes`), want: []string{`-: HelmChartProxy team/web: spec.reconcileStrategy: Unsupported value: "Sometimes": supported values: "", "InstallOnce", "Continuous"`}},
-		"a field of v1beta2":    {failed: true, stdin: strings.Replace(cluster("a")[:len(cluster("a"))-3], "v1beta2", "v1beta1", 1) + "spec: {topology: {classRef: {name: standard}, version: v1.34.2}}\n---\n" + class, want: []string{`-: Cluster team/a: spec.topology.classRef: Forbidden: cluster.x-k8s.io/v1beta1 has no such field`, `warning: -: Cluster team/a: spec.topology.classRef: ClusterClass "standard" of namespace "team" is not among the manifests`}},
-		"a field of v1beta1":    {failed: true, stdin: strings.Replace(prod, "classRef: {name: standard, namespace: classes}", "class: standard, classNamespace: classes", 1) + class, want: []string{`-: Cluster team/prod: spec.topology.class: Forbidden: cluster.x-k8s.io/v1beta2 has no such field`, `-: Cluster team/prod: spec.topology.classNamespace: Forbidden: cluster.x-k8s.io/v1beta2 has no such field`}},
-		"v1beta1":               {stdin: strings.NewReplacer("v1beta2", "v1beta1", "classRef: {name: standard, namespace: classes}", "class: standard, classNamespace: classes").Replace(prod) + class},
-		"no YAML":               {failed: true, stdin: "a: b: c\n---" + prod, want: []string{"-: document 1: yaml: mapping values are not allowed in this context", noClass}},
+		"many labels": {stdin: strings.Replace(class, "name: standard", "labels: {"+strings.Join(slices.Collect(func(yield func(string) bool) {
+			for i := range 513 {
+				yield(fmt.Sprintf("l%03d: ''", i))
+			}
+		}), ", ")+"}, name: standard", 1), want: []string{"warning: -: ClusterClass classes/standard: metadata.labels: nothing is copied to Fleet: it has 513 labels and 0 annotations to copy, of 2052 bytes together, and Muster copies at most 512 labels, 512 annotations and 131072 bytes; what Fleet has stays as it is, and nothing new is imported: remove some"}},
+		"a field of v1beta2": {failed: true, stdin: strings.Replace(cluster("a")[:len(cluster("a"))-3], "v1beta2", "v1beta1", 1) + "spec: {topology: {classRef: {name: standard}, version: v1.34.2}}\n---\n" + class, want: []string{`-: Cluster team/a: spec.topology.classRef: Forbidden: cluster.x-k8s.io/v1beta1 has no such field`, `warning: -: Cluster team/a: spec.topology.classRef: ClusterClass "standard" of namespace "team" is not among the manifests`}},
+		"a field of v1beta1": {failed: true, stdin: strings.Replace(prod, "classRef: {name: standard, namespace: classes}", "class: standard, classNamespace: classes", 1) + class, want: []string{`-: Cluster team/prod: spec.topology.class: Forbidden: cluster.x-k8s.io/v1beta2 has no such field`, `-: Cluster team/prod: spec.topology.classNamespace: Forbidden: cluster.x-k8s.io/v1beta2 has no such field`}},
+		"v1beta1":            {stdin: strings.NewReplacer("v1beta2", "v1beta1", "classRef: {name: standard, namespace: classes}", "class: standard, classNamespace: classes").Replace(prod) + class},
+		"no YAML":            {failed: true, stdin: "a: b: c\n---" + prod, want: []string{"-: document 1: yaml: mapping values are not allowed in this context", noClass}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, _, err := fed(t, test.stdin, "lint", "-f", "-")

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,18 +28,21 @@ import (
 )
 
 const (
-	// holdsTimeout ends the removal of holds before Kubernetes ends the Job, which would take the log away.
-	holdsTimeout = 90 * time.Second
+	// holdsTimeout ends the removal of holds before Kubernetes ends the Job, which would take the log away, and
+	// eventsTimeout the writing of events after that.
+	holdsTimeout, eventsTimeout = 90 * time.Second, 30 * time.Second
 	// holdsConcurrency is how many holds are ended at once: each change of a Cluster may wait some seconds for webhooks that
 	// cannot be reached.
 	holdsConcurrency = 10
+	// reasonLeft is the reason of the event on a Cluster whose hold could not be ended.
+	reasonLeft = "HoldLeft"
 )
 
 // holdsBackoff is when to try again what has failed: another client has changed the Cluster, or Cluster API's
 // webhooks cannot be reached.
 var holdsBackoff = wait.Backoff{Steps: 5, Duration: time.Second, Factor: 2}
 
-// endAllHolds is endHolds with the program's own account. While the webhook runs, only this account may remove holds.
+// endAllHolds is endHoldsAndTell with the program's own account. While the webhook runs, only this account may remove holds.
 func endAllHolds(ctx context.Context) error {
 	config, err := ctrl.GetConfig()
 	if err != nil {
@@ -48,20 +53,32 @@ func endAllHolds(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, holdsTimeout)
+	endHoldsAndTell(ctx, c, os.Stdout)
+	return nil
+}
+
+func endHoldsAndTell(ctx context.Context, c client.Client, out io.Writer) {
+	ending, cancel := context.WithTimeout(ctx, holdsTimeout)
 	defer cancel()
-	return endHolds(ctx, c, os.Stdout)
+	left := endHolds(ending, c, out)
+	telling, cancel := context.WithTimeout(ctx, eventsTimeout)
+	defer cancel()
+	tellLeft(telling, c, out, left)
 }
 
 // endHolds removes Muster's holds of upgrades from all Clusters, including paused ones and those outside --namespace
 // and --watch-filter: when Muster is gone, nothing else ends these holds. It does not wait until no Cluster has one, because
-// anyone who may change Clusters could begin the next.
-func endHolds(ctx context.Context, c client.Client, out io.Writer) error {
+// anyone who may change Clusters could begin the next. It returns the Clusters whose holds it could not end, and prints why. This
+// is no error: a tenant whose Cluster cannot be changed must not keep Muster from being uninstalled.
+func endHolds(ctx context.Context, c client.Client, out io.Writer) (left []*metav1.PartialObjectMetadata) {
 	var held []*metav1.PartialObjectMetadata
-	failed := retry(ctx, func() (err error) {
+	err := retry(ctx, func() (err error) {
 		held, err = heldClusters(ctx, c)
 		return err
 	})
+	if err != nil {
+		fmt.Fprintln(out, "the Clusters cannot be read:", view.Text(err.Error()))
+	}
 	var mu sync.Mutex
 	var all errgroup.Group
 	all.SetLimit(holdsConcurrency)
@@ -70,30 +87,53 @@ func endHolds(ctx context.Context, c client.Client, out io.Writer) error {
 			err := retry(ctx, func() error { return endHold(ctx, c, cluster) })
 			mu.Lock()
 			defer mu.Unlock()
-			key := client.ObjectKeyFromObject(cluster)
-			switch {
-			case err == nil:
-				fmt.Fprintln(out, "ended the hold of", key)
-			case isRefusedByClusterAPI(err):
-				fmt.Fprintf(out, "left the hold of %s, because Cluster API refuses every change of this Cluster: %s\n", key, view.Text(err.Error()))
-			default:
-				failed = errors.Join(failed, fmt.Errorf("%s: %s", key, view.Text(err.Error())))
+			if err == nil {
+				fmt.Fprintln(out, "ended the hold of", client.ObjectKeyFromObject(cluster))
+				return nil
 			}
+			fmt.Fprintf(out, "left the hold of %s: %s\n", client.ObjectKeyFromObject(cluster), view.Text(err.Error()))
+			left = append(left, cluster)
 			return nil
 		})
 	}
 	_ = all.Wait()
-	if failed == nil {
+	if err == nil && len(left) == 0 {
 		fmt.Fprintln(out, "no upgrade is held")
 		return nil
 	}
-	return fmt.Errorf("annotation %s may still be on Clusters, which Cluster API then does not upgrade:\n%w\n"+
-		"When this is solved, run `helm uninstall` again. To uninstall in spite of it, run it with --no-hooks, and then:\n"+
-		"  kubectl annotate clusters.cluster.x-k8s.io --all --all-namespaces %[1]s-", stamp.HookAnnotation, failed)
+	fmt.Fprintf(out, "annotation %[1]s may still be on Clusters, which Cluster API then does not upgrade. When Muster is gone, this ends all holds:\n"+
+		"  kubectl annotate clusters.cluster.x-k8s.io --all --all-namespaces %[1]s-\n", stamp.HookAnnotation)
+	return left
+}
+
+// tellLeft writes an event on each Cluster whose hold could not be ended, with the command that ends it.
+func tellLeft(ctx context.Context, c client.Client, out io.Writer, left []*metav1.PartialObjectMetadata) {
+	var all errgroup.Group
+	all.SetLimit(holdsConcurrency)
+	for _, cluster := range left {
+		all.Go(func() error { return c.Create(ctx, eventOfLeft(cluster)) })
+	}
+	if err := all.Wait(); err != nil {
+		fmt.Fprintln(out, "events on these Clusters cannot be written:", view.Text(err.Error()))
+	}
+}
+
+func eventOfLeft(cluster *metav1.PartialObjectMetadata) *eventsv1.Event {
+	return &eventsv1.Event{
+		ObjectMeta:          metav1.ObjectMeta{Namespace: cluster.Namespace, GenerateName: "muster-hold-left-"},
+		EventTime:           metav1.NowMicro(),
+		ReportingController: "muster-syncer", ReportingInstance: "muster-end-upgrade-holds",
+		Type: corev1.EventTypeWarning, Reason: reasonLeft, Action: "HoldUpgrade",
+		Regarding: corev1.ObjectReference{
+			APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Namespace: cluster.Namespace, Name: cluster.Name, UID: cluster.UID,
+		},
+		Note: fmt.Sprintf("Muster was uninstalled and could not end the hold of the upgrade, so Cluster API does not upgrade the Cluster while it has the annotation %[1]s; to remove it: kubectl annotate clusters.cluster.x-k8s.io -n %[2]s %[3]s %[1]s-",
+			stamp.HookAnnotation, cluster.Namespace, cluster.Name),
+	}
 }
 
 // isRefusedByClusterAPI reports whether Cluster API refuses every change of a Cluster, for example because its ClusterClass
-// does not exist: it refuses an upgrade as well, so the hold does no harm. Anyone who may create Clusters can cause this.
+// does not exist: then to try again is useless.
 func isRefusedByClusterAPI(err error) bool {
 	return apierrors.IsInvalid(err) && strings.Contains(err.Error(), `.cluster.cluster.x-k8s.io" denied the request`)
 }

@@ -3,24 +3,27 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -39,16 +42,9 @@ func patches(answer func(number int, do func() error) error) interceptor.Funcs {
 	}}
 }
 
-// isSameOutput compares lines in any order, up to a message of the API server.
+// isSameOutput compares lines in any order.
 func isSameOutput(got, want string) bool {
-	lines := func(text string) []string {
-		var result []string
-		for line := range strings.Lines(text) {
-			line, _, _ = strings.Cut(line, "this Cluster: ")
-			result = append(result, strings.TrimSpace(line))
-		}
-		return slices.Sorted(slices.Values(result))
-	}
+	lines := func(text string) []string { return slices.Sorted(strings.Lines(text)) }
 	return slices.Equal(lines(got), lines(want))
 }
 
@@ -62,17 +58,20 @@ func refusing(name string, err error) interceptor.Funcs {
 	}}
 }
 
+// A hold that cannot be ended is no error: a tenant could make one, and keep Muster from being uninstalled. Each Cluster that
+// is left has an event with the command.
 func TestEndHolds(t *testing.T) {
 	resource := schema.GroupResource{Group: "cluster.x-k8s.io", Resource: "clusters"}
+	const all, command = "ended the hold of team/one\nended the hold of team/two\nno upgrade is held\n", "kubectl annotate clusters.cluster.x-k8s.io --all --all-namespaces "
 	for name, test := range map[string]struct {
 		server interceptor.Funcs
-		// want are parts of the error, none for success; left are the Clusters that are still held.
-		want, left []string
-		output     string
+		// output is all that is said, says are parts of it.
+		output string
+		says   []string
+		// left are the Clusters that are still held, and untold those of them without an event.
+		left, untold []string
 	}{
-		"at once": {
-			output: "ended the hold of team/one\nended the hold of team/two\nno upgrade is held\n",
-		},
+		"at once": {output: all},
 		"page by page": {
 			server: interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 				page, asked := list.(*metav1.PartialObjectMetadataList), (&client.ListOptions{}).ApplyOptions(options)
@@ -86,7 +85,7 @@ func TestEndHolds(t *testing.T) {
 				}
 				return nil
 			}},
-			output: "ended the hold of team/one\nended the hold of team/two\nno upgrade is held\n",
+			output: all,
 		},
 		"another client changes a Cluster meanwhile": {
 			server: patches(func(number int, do func() error) error {
@@ -95,48 +94,53 @@ func TestEndHolds(t *testing.T) {
 				}
 				return do()
 			}),
-			output: "ended the hold of team/one\nended the hold of team/two\nno upgrade is held\n",
+			output: all,
 		},
 		"a Cluster is deleted meanwhile": {
 			server: patches(func(number int, do func() error) error {
 				return errors.Join(do(), apierrors.NewNotFound(resource, "one"))
 			}),
-			output: "ended the hold of team/one\nended the hold of team/two\nno upgrade is held\n",
+			output: all,
 		},
 		"one is refused": {
 			server: refusing("one", apierrors.NewForbidden(resource, "one", errors.New("by a policy"))),
-			want:   []string{"annotation " + stamp.HookAnnotation + " may still be on Clusters", "team/one: ", "by a policy", "--no-hooks", stamp.HookAnnotation + "-"},
+			says:   []string{"ended the hold of team/two\n", "left the hold of team/one: ", "by a policy", "annotation " + stamp.HookAnnotation + " may still be on Clusters", command + stamp.HookAnnotation + "-\n"},
 			left:   []string{"one"},
 		},
 		"a webhook puts them back": {
 			server: patches(func(int, func() error) error { return nil }),
-			want:   []string{"the hold came back at once"},
+			says:   []string{"the hold came back at once"},
 			left:   []string{"one", "two"},
 		},
 		"Cluster API refuses all changes of one": {
 			server: refusing("one", apierrors.NewInvalid(schema.GroupKind{Kind: "Cluster"}, "one", field.ErrorList{
 				field.Invalid(nil, "x\x1b[2J", `admission webhook "validation.cluster.cluster.x-k8s.io" denied the request: no such class`)})),
-			output: "ended the hold of team/two\nleft the hold of team/one, because Cluster API refuses every change of this Cluster: \nno upgrade is held\n",
-			left:   []string{"one"},
+			says: []string{"ended the hold of team/two\n", "left the hold of team/one: ", "no such class", `x\x1b[2J`},
+			left: []string{"one"},
 		},
-		"a policy refuses all changes of one": {
-			server: refusing("one", apierrors.NewInvalid(schema.GroupKind{Kind: "Cluster"}, "one", field.ErrorList{field.Invalid(nil, "x", "by a policy\x1b[2J")})),
-			want:   []string{"team/one: ", `by a policy\x1b[2J`},
-			left:   []string{"one"},
+		"events are refused": {
+			server: interceptor.Funcs{
+				Patch: refusing("one", errors.New("no")).Patch,
+				Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+					return errors.New("no room\x1b[2J")
+				},
+			},
+			says: []string{"left the hold of team/one: no\n", `events on these Clusters cannot be written: no room\x1b[2J`},
+			left: []string{"one"}, untold: []string{"one"},
 		},
 		"Clusters cannot be read": {
 			server: interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
 				return errors.New("no route to host")
 			}},
-			want: []string{"no route to host", "--no-hooks"},
-			left: []string{"one", "two"},
+			says: []string{"the Clusters cannot be read: no route to host\n", command},
+			left: []string{"one", "two"}, untold: []string{"one", "two"},
 		},
 		"Cluster API is not installed": {
 			server: interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
 				return &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "cluster.x-k8s.io", Kind: "Cluster"}}
 			}},
 			output: "no upgrade is held\n",
-			left:   []string{"one", "two"},
+			left:   []string{"one", "two"}, untold: []string{"one", "two"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -150,27 +154,29 @@ func TestEndHolds(t *testing.T) {
 					for _, key := range holds {
 						annotations[key] = ""
 					}
-					return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, Annotations: annotations}}
+					return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID(name), Annotations: annotations}}
 				}
-				there := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+				direct := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 					cluster("free", holdOfOthers), cluster("one", stamp.HookAnnotation), cluster("two", stamp.HookAnnotation, holdOfOthers),
-				).WithInterceptorFuncs(test.server).Build()
+				).Build()
+				there := interceptor.NewClient(direct, test.server)
 				var out strings.Builder
-				err = endHolds(t.Context(), there, &out)
-				if (err != nil) != (test.want != nil) {
-					t.Errorf("the error is %v", err)
+				begin := time.Now()
+				endHoldsAndTell(t.Context(), there, &out)
+				if took := time.Since(begin); took > holdsTimeout {
+					t.Errorf("it took %s", took)
 				}
-				for _, part := range test.want {
-					if !strings.Contains(fmt.Sprint(err), part) {
-						t.Errorf("no %q in %v", part, err)
-					}
-				}
-				if test.want == nil && !isSameOutput(out.String(), test.output) {
+				if test.says == nil && !isSameOutput(out.String(), test.output) {
 					t.Errorf("it says:\n%s", out.String())
+				}
+				for _, part := range test.says {
+					if !strings.Contains(out.String(), part) {
+						t.Errorf("no %q in:\n%s", part, out.String())
+					}
 				}
 				for name, others := range map[string][]string{"free": {holdOfOthers, "note"}, "one": {"note"}, "two": {holdOfOthers, "note"}} {
 					got := &clusterv1.Cluster{}
-					if err := there.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: name}, got); err != nil {
+					if err := direct.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: name}, got); err != nil {
 						t.Fatal(err)
 					}
 					if slices.Contains(test.left, name) {
@@ -179,6 +185,21 @@ func TestEndHolds(t *testing.T) {
 					if keys := slices.Sorted(maps.Keys(got.Annotations)); !slices.Equal(keys, slices.Sorted(slices.Values(others))) {
 						t.Errorf("Cluster %s has %q, not %q", name, keys, others)
 					}
+				}
+				told := eventsv1.EventList{}
+				if err := direct.List(t.Context(), &told); err != nil {
+					t.Fatal(err)
+				}
+				var about []string
+				for _, event := range told.Items {
+					about = append(about, event.Regarding.Name)
+					if command := "kubectl annotate clusters.cluster.x-k8s.io -n team " + event.Regarding.Name + " " + stamp.HookAnnotation + "-"; !strings.HasSuffix(event.Note, command) || len(event.Note) > message.Note {
+						t.Errorf("the event says %q", event.Note)
+					}
+				}
+				want := slices.DeleteFunc(slices.Clone(test.left), func(name string) bool { return slices.Contains(test.untold, name) })
+				if slices.Sort(about); !slices.Equal(about, want) {
+					t.Errorf("events on %q, want %q", about, want)
 				}
 			})
 		})

@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/internal/manifests"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // checker checks manifests without a cluster. The manifests are the inventory: an object that is not among them
@@ -95,6 +96,7 @@ func (c *checker) add(ctx context.Context, from *manifests.Object) error {
 		c.created = append(c.created, manifest[*clusterRequest]{Finding: about, object: cluster})
 	case classKind.GroupKind():
 		c.classes[key] = true
+		c.find(about, SeverityWarning, "metadata.labels", desired.NearlyTooMuch(from.Labels, nil))
 	case fleetClusterKind.GroupKind():
 		c.existing[key] = &from.PartialObjectMetadata
 	case corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind():
@@ -177,6 +179,7 @@ func (c *checker) checkCluster(ctx context.Context, in settings.Settings, cluste
 		return err
 	}
 	c.find(cluster.Finding, SeverityError, "metadata.name", refusal)
+	c.find(cluster.Finding, SeverityWarning, "metadata", tooMuchToCopy(in, &clusterRequest{}, subject))
 	wanted := stamp.OnCreate(in, subject)
 	if wanted.Shortened {
 		c.find(cluster.Finding, SeverityWarning, "metadata.name", nameShortened(wanted))

@@ -12,6 +12,7 @@ import (
 	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // nameTaken returns why a new Cluster cannot have its name in Fleet, and what its author can do. It returns "" if
@@ -112,6 +113,17 @@ func unknownRegistration(in settings.Settings, subject stamp.Subject) string {
 	}
 	return fmt.Sprintf("annotation %s: %q is neither %q nor %q and has no effect; the FleetAddonConfig decides, and it says %q",
 		stamp.RegistrationAnnotation, value, stamp.ByAgent, stamp.ByManager, stamp.RegistrationOf(in.Cluster, subject, nil))
+}
+
+// tooMuchToCopy warns that a selected Cluster has nearly too many labels and annotations, or too many; empty if it has not,
+// or if it had as many before.
+func tooMuchToCopy(in settings.Settings, before *clusterRequest, subject stamp.Subject) string {
+	warning := desired.NearlyTooMuch(subject.Labels, subject.Annotations)
+	selected, _ := subject.IsSelected(in.Cluster)
+	if !selected || warning == desired.NearlyTooMuch(before.Metadata.Labels, before.Metadata.Annotations) {
+		return ""
+	}
+	return warning
 }
 
 // holdsNothing warns that the annotation by which a Cluster now asks for holds has no effect; empty if it has.

@@ -61,6 +61,7 @@ func (v *ClusterValidator) Handle(ctx context.Context, req admission.Request) ad
 		if asked := stamp.RegistrationAnnotation; created || subject.Annotations[asked] != before.Metadata.Annotations[asked] {
 			response.Warnings = appendText(response.Warnings, unknownRegistration(current, subject))
 		}
+		response.Warnings = appendText(response.Warnings, tooMuchToCopy(current, before, subject))
 	}
 	response.Warnings = appendText(response.Warnings, holdsNothing(before.held(), cluster.held()))
 	if newClass {

@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -115,6 +116,17 @@ func TestClusterValidator(t *testing.T) {
 		unselected = `this Cluster is not imported into Fleet: its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`
 		missing    = `ClusterClass "standard" does not exist in namespace "team" (yet): until it does, Cluster API creates no control plane and the Cluster is not imported into Fleet`
 	)
+	manyLabels := func(count int, more string) string {
+		var entries []string
+		for i := range count {
+			entries = append(entries, fmt.Sprintf(`"l%03d":""`, i))
+		}
+		return `{"metadata":{"name":"prod","namespace":"team","labels":{` + strings.Join(entries, ",") + `}}` + more + `}`
+	}
+	const (
+		many    = "it has 257 labels and 0 annotations to copy, of 1028 bytes together, and Muster copies at most 512 labels, 512 annotations and 131072 bytes; above that, nothing is copied to Fleet any more"
+		tooMany = "nothing is copied to Fleet: it has 513 labels and 0 annotations to copy, of 2052 bytes together, and Muster copies at most 512 labels, 512 annotations and 131072 bytes; what Fleet has stays as it is, and nothing new is imported: remove some"
+	)
 	const (
 		// Fleet derives the same namespace for these two names.
 		colliding, ofOthers = "a-production-eu-west-1-payments-cluster-00013967", "production-eu-west-1-payments-cluster-0001"
@@ -191,6 +203,12 @@ func TestClusterValidator(t *testing.T) {
 		"class still missing":                          {request: update(classy, classy)},
 		"refused and warned":                           {others: taken, request: create(classy), refused: foreign, warnings: []string{missing}},
 		"shortened: the Stamper warns about that":      {request: create(`{"metadata":{"name":"prod.eu"}}`)},
+		"half of what is copied":                       {request: create(manyLabels(256, ""))},
+		"more than half":                               {request: create(manyLabels(257, "")), warnings: []string{many}},
+		"more than half in an update":                  {request: update(plain, manyLabels(257, "")), warnings: []string{many}},
+		"as many as before":                            {request: update(manyLabels(257, ""), manyLabels(257, `,"spec":{"paused":true}`))},
+		"too many labels":                              {request: update(manyLabels(257, ""), manyLabels(513, "")), warnings: []string{tooMany}},
+		"too many labels, not selected":                {reader: selecting, request: create(manyLabels(513, "")), warnings: []string{unselected}},
 		"without a name":                               {others: taken, request: create(`{"metadata":{"generateName":"prod"}}`)},
 	}
 	for name, test := range tests {

@@ -45,6 +45,9 @@ func Render(objects []manifests.Object) (*Result, error) {
 			if err := r.add(desired.ClassGroup(current, class), "ClusterClass "+class.Name); err != nil {
 				return nil, err
 			}
+			if tooMuch := desired.TooMuch(nil, class); tooMuch != "" {
+				r.note("ClusterClass %s/%s: %s", class.Namespace, class.Name, tooMuch)
+			}
 		}
 	}
 	for _, cluster := range in.clusters {
@@ -106,6 +109,10 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 		if err := r.add(desired.Mapping(classKey.Namespace, cluster.Namespace), ""); err != nil {
 			return err
 		}
+	}
+	if tooMuch := desired.TooMuch(cluster, class); tooMuch != "" {
+		r.note("Cluster %s is not imported: %s", key, tooMuch)
+		return nil
 	}
 	its := imported{
 		cluster:        cluster,

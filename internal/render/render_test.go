@@ -1,6 +1,8 @@
 package render
 
 import (
+	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -42,6 +44,15 @@ func rendered(documents ...string) (*Result, error) {
 	return Render(objects)
 }
 
+// labelled gives an object so many labels instead of its own.
+func labelled(document string, count int) string {
+	var labels []string
+	for i := range count {
+		labels = append(labels, fmt.Sprintf("l%03d: ''", i))
+	}
+	return regexp.MustCompile("labels: {[^}]*}").ReplaceAllString(document, "labels: {"+strings.Join(labels, ", ")+"}")
+}
+
 // render returns the objects, as kind namespace/name, and the notes.
 func render(t *testing.T, documents ...string) (objects, notes []string, result *Result) {
 	t.Helper()
@@ -77,6 +88,8 @@ func TestRender(t *testing.T) {
 		"naming":                       {documents: []string{plain, configHead + `{cluster: {naming: {prefix: a-, suffix: -b}}}`}, objects: []string{"Cluster team/a-prod-b"}},
 		"shortened":                    {documents: []string{strings.Replace(plain, "prod", "prod.eu", 1)}, objects: []string{"Cluster team/prod-eu-2740657d"}, notes: []string{`Cluster team/prod.eu: the name is not valid in Fleet and becomes "prod-eu-2740657d"`}},
 		"generateName":                 {documents: []string{strings.Replace(plain, "name: prod", "generateName: prod-", 1)}, notes: []string{"Cluster team/ has no name yet (generateName); its Fleet Cluster is named once it has one"}},
+		"too many labels":              {documents: []string{labelled(cluster, 513), class}, objects: []string{"BundleNamespaceMapping classes/team", "ClusterGroup classes/standard", "ClusterGroup team/standard.classes"}, notes: []string{"Cluster team/prod is not imported: nothing is copied from the Cluster, because it has 513 labels and 0 annotations to copy, of 2052 bytes together, and Muster copies at most 512 labels, 512 annotations and 131072 bytes: remove some"}},
+		"too many labels of the class": {documents: []string{labelled(class, 513)}, objects: []string{"ClusterGroup classes/standard"}, notes: []string{"ClusterClass classes/standard: nothing is copied from ClusterClass classes/standard, because it has 513 labels and 0 annotations to copy, of 2052 bytes together, and Muster copies at most 512 labels, 512 annotations and 131072 bytes: remove some"}},
 		"without a namespace":          {documents: []string{strings.Replace(plain, ", namespace: team", "", 1)}, objects: []string{"Cluster default/prod"}},
 		"a List":                       {documents: []string{"{apiVersion: v1, kind: List, items: [{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {name: prod}}]}"}, objects: []string{"Cluster default/prod"}},
 		"a reference that is missing":  {documents: []string{plain + "spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: KubeadmControlPlane, name: cp}}"}, objects: []string{"Cluster team/prod"}, notes: []string{"Cluster team/prod: KubeadmControlPlane cp is not among the manifests; the template values below lack it"}},

@@ -271,8 +271,9 @@ func TestHoldEndsAboveTheBound(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	cluster := s.holds(g, "one", "30m")
-	addOn(g, cluster, "cni")
+	reportsApplied(g, addOn(g, cluster, "cni"), false)
 	g.Expect(setVersion(g, cluster, nextVersion)).NotTo(BeEmpty())
+	willHold(g, cluster, "True WaitingForAddOns")
 	sets(g, cluster, "annotations", many(600), false)
 	g.Eventually(func(g Gomega) { isFree(g, cluster) }).Should(Succeed())
 }
