@@ -16,14 +16,14 @@ type way struct {
 	name, namespace string
 	left            []string
 	// prepare sets up what the guide assumes. Before any program runs, alongside checks what only this way has, and
-	// last does so before Muster is uninstalled.
-	prepare, alongside, last func(*scene)
+	// last does so before Muster is uninstalled, and after when it is.
+	prepare, alongside, last, after func(*scene)
 }
 
 var ways = []way{
 	{name: "kubectl", namespace: standard},
 	{name: "kustomize", namespace: "fleet-addons"},
-	{name: "helm", namespace: standard, left: []string{"Namespace " + standard, crd}, alongside: helmAlongside, last: helmStops},
+	{name: "helm", namespace: standard, left: []string{"Namespace " + standard, crd}, alongside: helmAlongside, last: helmFreezes, after: helmHasLeft},
 	{name: "clusterctl", namespace: standard, left: []string{"Namespace " + standard, crd}, prepare: coreProvider, alongside: clusterctlAlongside},
 	{name: "operator", namespace: standard, left: []string{"Namespace " + standard, crd}, prepare: startOperator},
 }
@@ -68,6 +68,9 @@ func TestWaysToInstall(t *testing.T) {
 			}
 			s.sh(do["uninstall"])
 			g.Eventually(func(g Gomega) { g.Expect(s.present(g)).To(ConsistOf(w.left)) }).WithTimeout(patience).Should(Succeed())
+			if w.after != nil {
+				w.after(s)
+			}
 			s.isRetained(g)
 		})
 	}

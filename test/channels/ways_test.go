@@ -10,6 +10,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
@@ -23,27 +24,33 @@ func helmAlongside(s *scene) {
 	g.Expect(err).To(MatchError(ContainSubstring("'/webhook': additional properties 'replica' not allowed")))
 }
 
-// helmStops tries to uninstall while the hold of an upgrade cannot be ended: Helm stops before it deletes anything, and
-// the log of its Job says why.
-func helmStops(s *scene) {
+// helmFreezes keeps the hold of an upgrade from being ended. Helm uninstalls in spite of it.
+func helmFreezes(s *scene) {
 	g := NewWithT(s.T)
 	g.SetDefaultEventuallyTimeout(patience)
-	before := s.present(g)
-	touch := func() error {
-		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one"}}
-		return s.admin.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"probe":"x"}}}`)), client.DryRunAll)
-	}
 	g.Expect(s.env.Apply(ctx, fixture.Deny("freeze", "team", clusterv1.GroupVersion.Group, "clusters", "no changes on Fridays"))).To(Succeed())
-	g.Eventually(touch).Should(MatchError(ContainSubstring("Fridays")))
-	_, err := s.try("helm uninstall muster --namespace muster-system")
-	s.Log(err)
-	g.Expect(err).To(MatchError(ContainSubstring("resource Job/muster-system/muster-end-upgrade-holds not ready. status: Failed")))
+	g.Eventually(func() error { return touch(s) }).Should(MatchError(ContainSubstring("Fridays")))
+}
+
+func touch(s *scene) error {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one"}}
+	return s.admin.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"probe":"x"}}}`)), client.DryRunAll)
+}
+
+// helmHasLeft checks what the log of Helm's Job, and an event on the Cluster, say about the hold, and ends it by the command
+// of the event.
+func helmHasLeft(s *scene) {
+	g := NewWithT(s.T)
+	g.SetDefaultEventuallyTimeout(patience)
 	log, _ := s.jobs.Load("muster-end-upgrade-holds")
 	s.Log(log)
-	g.Expect(log).To(And(ContainSubstring("team/one: "), ContainSubstring("no changes on Fridays"), ContainSubstring("--no-hooks")))
-	g.Expect(s.present(g)).To(Equal(before))
+	g.Expect(log).To(And(ContainSubstring("left the hold of team/one: "), ContainSubstring("no changes on Fridays")))
 	s.sh("kubectl delete validatingadmissionpolicybinding,validatingadmissionpolicy freeze")
-	g.Eventually(touch).Should(Succeed())
+	g.Eventually(func() error { return touch(s) }).Should(Succeed())
+	s.sh("sh -c \"$(kubectl get events.events.k8s.io -n team --field-selector reason=HoldLeft -o jsonpath='{.items[0].note}' | sed 's/.*: kubectl/kubectl/')\"")
+	cluster := &clusterv1.Cluster{}
+	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "team", Name: "one"}, cluster)).To(Succeed())
+	g.Expect(cluster.Annotations).NotTo(HaveKey(stamp.HookAnnotation))
 }
 
 // coreProvider makes the cluster look like one that clusterctl initialized. Cluster API's kinds exist already, so its
