@@ -107,6 +107,24 @@ func Holds(release *addonsv1.HelmReleaseProxy, content string) bool {
 	return record.Installed && (record.Rollout == nil || record.Rollout.Content != content)
 }
 
+// PutBack returns the state with now in place of later times, which come from a clock that was ahead, or from others.
+// What the release got after the last completed rollout of its HelmChartProxy stays later than that.
+func (r Rollout) PutBack(proxy *addonsv1.HelmChartProxy, now time.Time) *Rollout {
+	latest := now
+	if last := Completed(proxy); last != nil && !r.IsCompleted(proxy) && last.Time.Add(time.Second).After(now) {
+		latest = last.Time.Add(time.Second)
+	}
+	r.Ready, r.Unready, r.Since, r.Joined = notAfter(now, r.Ready), notAfter(now, r.Unready), notAfter(latest, r.Since), notAfter(latest, r.Joined)
+	return &r
+}
+
+func notAfter(latest time.Time, at *metav1.Time) *metav1.Time {
+	if at != nil && at.After(latest) {
+		return later(latest, 0)
+	}
+	return at
+}
+
 // UnreadyPatience is how long a release may be unready before that counts as a regression. Its Deployments are
 // unready for seconds whenever a node is drained.
 const UnreadyPatience = 5 * time.Minute
@@ -232,7 +250,7 @@ func (r Record) After(release Release, of string, now time.Time) (Record, time.D
 		return r, slowDelay - age
 	}
 	switch {
-	case r.Retry == nil || r.Retry.Of != of:
+	case r.Retry == nil || r.Retry.Of != of || r.Retry.At != nil && r.Retry.At.After(now.Add(lastDelay)): // The clock was ahead.
 		r.Retry = &Retry{Of: of, At: later(now, delay)}
 	case r.Retry.At == nil: // The last retry failed, too.
 		r.Retry = &Retry{Of: of, Count: r.Retry.Count, At: later(now, min(delay<<min(r.Retry.Count, 10), lastDelay))}

@@ -91,6 +91,13 @@ func TestAfter(t *testing.T) {
 			t.Errorf("%s, %s", record, wait)
 		}
 	})
+	t.Run("a clock that was ahead delays no retry", func(t *testing.T) {
+		record := Record{Installed: true, Sync: 7, Retry: &Retry{Of: "a", Count: 7, At: later(now, time.Hour)}}
+		record, wait := record.After(givenUp, "a", now)
+		if again, left := record.After(givenUp, "a", now); wait != firstDelay || left != wait || again.String() != record.String() {
+			t.Errorf("%s, %s", record, wait)
+		}
+	})
 	t.Run("deployed", func(t *testing.T) {
 		record, wait := Record{Unforced: true, Sync: 2, Retry: &Retry{Of: "a"}}.After(Release{Deployed: true}, "a", now)
 		if got := record.String(); wait != 0 || got != `{"installed":true,"sync":2}` {

@@ -120,17 +120,21 @@ func JoinVersion(proxy *addonsv1.HelmChartProxy, chart Chart) string {
 const mostSpec = 256 << 10
 
 // completed returns status.rollout.lastCompleted of a HelmChartProxy whose rollout is complete. Since is when a
-// release last got a new state: the rollout was completed later than that, whatever the clocks say.
+// release last got a new state: the rollout was completed later than that, whatever the clocks say. See PutBack.
 func completed(proxy *addonsv1.HelmChartProxy, version string, since, now time.Time) *addonsv1.CompletedRollout {
 	was := meta.FindStatusCondition(proxy.Status.Conditions, addonsv1.RolloutCompletedCondition)
+	if since.After(now) {
+		now = since
+	}
 	if last := Completed(proxy); last != nil && !last.Time.Time.Before(since) && was != nil && was.Status == metav1.ConditionTrue && was.ObservedGeneration == proxy.Generation {
+		if last.Time.After(now) { // The clock was ahead.
+			last = last.DeepCopy()
+			last.Time = *later(now, 0)
+		}
 		return last
 	}
 	spec := proxy.Spec
 	spec.ClusterSelector, spec.NamespaceSelector, spec.Rollout = metav1.LabelSelector{}, nil, nil
-	if since.After(now) {
-		now = since
-	}
 	result := &addonsv1.CompletedRollout{Time: *later(now, 0), Version: version, Spec: runtime.RawExtension{Raw: []byte(JSON(spec))}}
 	if len(result.Spec.Raw) > mostSpec {
 		result.Spec.Raw = nil

@@ -105,6 +105,10 @@ func TestLastCompleted(t *testing.T) {
 	if its, again := report(rollout.Completed), report(rollout.Completed); !its.Time.Time.Equal(since) || again != its {
 		t.Errorf("completed before the last release moved at %s: %s, and then %s", since, its.Time, again.Time)
 	}
+	since = now // The release has written that back.
+	if its, again := report(rollout.Completed), report(rollout.Completed); !its.Time.Time.Equal(now.Add(-time.Minute)) || again != its {
+		t.Errorf("the clock was ahead: %s, and then %s", its.Time, again.Time)
+	}
 	proxy.Generation, proxy.Spec.ValuesTemplate = 4, strings.Repeat("x", mostSpec)
 	its := report(rollout.Completed)
 	if _, isKnown := LastCompleted(proxy); isKnown || its.Spec.Raw != nil || report(rollout.Completed) != its || !strings.HasPrefix(JSON(its), `{"time":"`) || strings.Contains(JSON(its), "spec") {

@@ -47,7 +47,7 @@ type rolling struct {
 func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) (time.Duration, error) {
 	its := newRolling(proxy, in, now)
 	for cluster := range its.releases {
-		if err := r.addTarget(ctx, its, cluster); err != nil {
+		if err := cmp.Or(r.putBack(ctx, its, cluster), r.addTarget(ctx, its, cluster)); err != nil {
 			return 0, err
 		}
 	}
@@ -91,6 +91,23 @@ func newRolling(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) *
 	}
 	its.stages = stagesOf(strategy, sizes)
 	return its
+}
+
+// putBack writes times in the record of a release that are after now back as now.
+func (r *Reconciler) putBack(ctx context.Context, its *rolling, cluster plan.Key) error {
+	release := its.releases[cluster]
+	record := plan.RecordOf(release)
+	was := record.Rollout
+	if was == nil {
+		return nil
+	}
+	if record.Rollout = was.PutBack(its.proxy, r.Now()); *record.Rollout == *was {
+		return nil
+	}
+	want := release.DeepCopy()
+	metav1.SetMetaDataAnnotation(&want.ObjectMeta, plan.RecordAnnotation, record.String())
+	its.releases[cluster] = want
+	return client.IgnoreNotFound(r.Change(ctx, release, want, store.Unchanged))
 }
 
 // addTarget adds the observed state of a release. It asks about the agent only if the rollout waits for it.
@@ -183,7 +200,7 @@ func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, c
 	if its := record.Rollout; its != nil {
 		target.Pending, target.Failed = its.Pending, its.Failed
 		target.Returns = its.Returns(of.proxy, of.isBack)
-		if at := its.TookOver(); at != nil && at.Sub(r.Now()) < mostAhead {
+		if at := its.TookOver(); at != nil {
 			target.Since = at.Time
 		}
 		if its.Ready != nil && its.Unready == nil {
@@ -209,10 +226,6 @@ func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, c
 	}
 	return target
 }
-
-// mostAhead bounds the time that the program believes from a HelmReleaseProxy, as others may write one: its clock was
-// ahead, and no longer is.
-const mostAhead = 24 * time.Hour
 
 // hashOf makes the hash that a person approves. It is another one once a rollout was completed: the annotation stays, and
 // must not count if the same change comes back.

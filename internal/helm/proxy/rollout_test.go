@@ -314,7 +314,44 @@ func TestNotBack(t *testing.T) {
 	}
 }
 
-// A rollout is completed after the last release has moved, whatever the clocks say; but others may have written the time.
+// A time that is ahead, by a clock or because others wrote it, is written back as now, once. So a rollout soaks no longer
+// than it should, and what followed the last completed rollout still does.
+func TestTimesAhead(t *testing.T) {
+	ready, ahead := ago(2*time.Hour), ago(-10*time.Hour)
+	r := newRolled(t, map[string]plan.Rollout{
+		"a": {Since: ahead, Ready: ahead}, "b": {Pending: "old", Completed: "old", Since: ago(-11 * time.Hour), Ready: ready, Unready: ahead}, "c": {Joined: ahead, Ready: ready},
+	})
+	r.of.Spec.Rollout.Stages[0].Soak = &metav1.Duration{Duration: time.Hour}
+	r.of.Status.Rollout = &addonsv1.RolloutStatus{LastCompleted: &addonsv1.CompletedRollout{Time: *ahead}}
+	record := func(i int) plan.Rollout { return *plan.RecordOf(r.state.releases[i]).Rollout }
+	granted, reason := r.step(t)
+	if !slices.Equal(granted, []string{"b"}) || reason != rollout.Soaking || r.state.rollout.Again > time.Hour+time.Second {
+		t.Errorf("granted %v, reason %s, again in %s", granted, reason, r.state.rollout.Again)
+	}
+	r.catchUp(t)
+	for name, got := range map[string]*metav1.Time{"a since": record(0).Since, "a ready": record(0).Ready, "b unready": record(1).Unready, "c joined": record(2).Joined} {
+		if got == nil || !got.Time.Equal(noon) {
+			t.Errorf("%s %s", name, got)
+		}
+	}
+	if record(1).IsCompleted(r.of) || !record(0).IsCompleted(r.of) || !record(2).IsCompleted(r.of) {
+		t.Error("the order is lost")
+	}
+	was := r.state.releases[0].DeepCopy()
+	if r.step(t); !slices.Equal(granted, []string{"b"}) {
+		t.Errorf("granted %v", granted)
+	}
+	if r.catchUp(t); r.state.releases[0].ResourceVersion != was.ResourceVersion {
+		t.Error("written again")
+	}
+	noon := noon.Add(time.Hour + 2*time.Second)
+	r.Now, r.of.Status.Rollout.LastCompleted.Time = func() time.Time { return noon }, *ago(time.Hour)
+	if granted, reason := r.step(t); reason == rollout.Soaking {
+		t.Errorf("granted %v, reason %s: %s", granted, reason, r.state.rollout.Message)
+	}
+}
+
+// A rollout is completed after the last release has moved, whatever the clocks say.
 func TestCompletedAfterTheLastMove(t *testing.T) {
 	ready := ago(time.Minute)
 	for name, test := range map[string]struct {
@@ -323,8 +360,8 @@ func TestCompletedAfterTheLastMove(t *testing.T) {
 	}{
 		"moved":        {b: plan.Rollout{Ready: ready, Since: ago(2 * time.Minute)}, want: -2 * time.Minute},
 		"joined":       {b: plan.Rollout{Ready: ready, Joined: ago(2 * time.Minute)}, want: -2 * time.Minute},
-		"by its clock": {b: plan.Rollout{Ready: ready, Since: ago(-time.Hour)}, want: time.Hour},
-		"forged":       {b: plan.Rollout{Ready: ready, Since: ago(-100 * time.Hour)}, want: -time.Hour},
+		"by its clock": {b: plan.Rollout{Ready: ready, Since: ago(-time.Hour)}, want: 0},
+		"forged":       {b: plan.Rollout{Ready: ready, Since: ago(-100 * time.Hour)}, want: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready, Since: ago(time.Hour)}, "b": test.b, "c": {Ready: ready}})
