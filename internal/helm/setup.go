@@ -122,7 +122,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	namespace := os.Getenv("POD_NAMESPACE")
 	pool := worker.New(worker.DefaultSize)
 	options.Repositories.Pool, options.Repositories.UserAgent = pool, "muster-helm"
+	recorder := mgr.GetEventRecorder("muster-helm")
 	writes := store.New(mgr.GetClient(), mgr.GetAPIReader(), namespace, clock.RealClock{})
+	writes.Recorder = recorder
 	read, wakeReleases, wakeBundles := make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1)
 	reader := &inputs.Reader{
 		Wake: func(key plan.Key, isNews bool) {
@@ -137,7 +139,6 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	failures := &sync.Map{}
 	managed := &proxy.Managed{Reader: mgr.GetClient(), WatchFilter: options.WatchFilter}
-	recorder := mgr.GetEventRecorder("muster-helm")
 	if err := ctrlmetrics.Registry.Register(&collector{mgr.GetClient(), reader, mgr.Elected()}); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}

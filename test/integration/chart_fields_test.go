@@ -347,14 +347,21 @@ func TestPatchesOfListsThatHaveChanged(t *testing.T) {
 	g.Expect(store.IsBehind(set(before, "b", "d"))).To(BeTrue()) // An earlier list, of which every index exists.
 	g.Expect(read().Status.MatchingClusters).To(Equal(matching("a", "b", "c", "d")))
 	g.Expect(set(read(), "a")).To(Succeed())
-	g.Expect(set(before, "a", "b")).To(Succeed()) // An index does not exist any more: the whole list is sent.
-	g.Expect(read().Status.MatchingClusters).To(Equal(matching("a", "b")))
+	g.Expect(store.IsBehind(set(before, "b"))).To(BeTrue()) // An index does not exist any more.
+	g.Expect(read().Status.MatchingClusters).To(Equal(matching("a")))
+	g.Expect(set(read(), "a", "b")).To(Succeed())
 	want := before.DeepCopy()
 	want.Status.ObservedGeneration = 7
 	g.Expect(writes.SetStatus(ctx, before, want)).To(Succeed()) // The list is not sent.
 	g.Expect(read().Status.MatchingClusters).To(Equal(matching("a", "b")))
 	g.Expect(read().Status.ObservedGeneration).To(Equal(int64(7)))
+}
 
+// The same holds for the targets of Bundles, but their status does not matter. A refusal is not a change by others.
+func TestPatchesOfBundlesThatHaveChanged(t *testing.T) {
+	g := NewWithT(t)
+	namespace := newNamespace(t, g, "targets", nil)
+	writes := store.New(admin, admin, namespace, clock.RealClock{})
 	targets := func(names ...string) (all []fleetv1.BundleTarget) {
 		for _, name := range names {
 			all = append(all, fleetv1.BundleTarget{Name: name, ClusterName: name})
@@ -367,9 +374,40 @@ func TestPatchesOfListsThatHaveChanged(t *testing.T) {
 	update := func(have *fleetv1.Bundle, names ...string) error {
 		return writes.UpdateBundle(ctx, have, func(its *fleetv1.Bundle) { its.Spec.Targets = targets(names...) })
 	}
-	earlier := get(g, &fleetv1.Bundle{}, namespace, "web")
-	for _, names := range [][]string{{"a", "b", "c", "d"}, {"b", "d"}, {"x"}} { // After the first, what was read is an earlier list.
-		g.Expect(update(earlier, names...)).To(Succeed())
-		g.Expect(get(g, &fleetv1.Bundle{}, namespace, "web").Spec.Targets).To(Equal(targets(names...)))
+	there := func() *fleetv1.Bundle { return get(g, &fleetv1.Bundle{}, namespace, "web") }
+	earlier := there()
+	g.Expect(update(earlier, "a", "b", "c", "d")).To(Succeed())
+	many := make([]string, 300)
+	for i := range many {
+		many[i] = fmt.Sprintf("c%03d", i)
 	}
+	for _, names := range [][]string{{"b", "d"}, {"x"}, many, nil} { // A few changes, all targets, and none.
+		err := update(earlier, names...)
+		g.Expect(store.IsBehind(err)).To(BeTrue(), "%v", err)
+		g.Expect(there().Spec.Targets).To(Equal(targets("a", "b", "c", "d")))
+	}
+	// Other changes do not matter, and change nothing else.
+	earlier = there()
+	g.Expect(admin.Patch(ctx, earlier.DeepCopy(), mergePatch(`{"metadata":{"labels":{"theirs":"yes"}},"status":{"observedGeneration":2}}`))).To(Succeed())
+	g.Expect(update(earlier, many...)).To(Succeed())
+	g.Expect(there().Spec.Targets).To(Equal(targets(many...)))
+	g.Expect(there().Labels).To(HaveKeyWithValue("theirs", "yes"))
+	g.Expect(writes.UpdateBundle(ctx, there(), func(its *fleetv1.Bundle) {
+		its.Labels, its.Spec.Helm, its.Spec.Targets = map[string]string{"a/b": "d"}, &fleetv1.HelmOptions{Version: "1"}, nil
+	})).To(Succeed())
+	g.Expect(there().Labels).To(Equal(map[string]string{"a/b": "d"}))
+	g.Expect(there().Spec.Helm.Version).To(Equal("1"))
+	g.Expect(there().Spec.Targets).To(BeEmpty())
+
+	// A write that the API server refuses is not one that is behind.
+	refused := admin.Patch(ctx, there(), mergePatch(`{"metadata":{"labels":{"refused":"/"}}}`))
+	g.Expect(apierrors.IsInvalid(refused)).To(BeTrue(), "%v", refused)
+	refused = writes.UpdateBundle(ctx, there(), func(its *fleetv1.Bundle) { its.Labels["refused"] = "/" })
+	g.Expect(apierrors.IsInvalid(refused)).To(BeTrue(), "%v", refused)
+	g.Expect(store.IsBehind(refused)).To(BeFalse())
+	gone := there()
+	g.Expect(admin.Delete(ctx, gone.DeepCopy())).To(Succeed())
+	g.Expect(update(gone, "a")).To(Succeed())
+	create(g, named(&fleetv1.Bundle{}, namespace, "web"))
+	g.Expect(store.IsBehind(update(gone, "a"))).To(BeTrue(), "it was made anew")
 }

@@ -14,6 +14,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -212,6 +213,60 @@ func TestHelmReadsSecretsWhereAllowed(t *testing.T) {
 		g.Expect(admin.Delete(ctx, again)).To(Succeed())
 		g.Eventually(gone).WithTimeout(helmPatience).Should(Succeed())
 	})
+}
+
+// A Secret with values that somebody has made immutable cannot be emptied. The HelmChartProxy is deleted all the same, an
+// event on it names the Secret, and the deletion of the Bundle takes it.
+func TestHelmLeavesImmutableSecrets(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	s.imported(g, "one")
+	charts := repository.New()
+	t.Cleanup(charts.Close)
+	g.Expect(charts.Publish("web", "1.0.0", map[string]string{"values.yaml": "{}"})).To(Succeed())
+	g.Expect(env.StartComponent(ctx, "helm")).To(Succeed())
+	t.Cleanup(func() { removeHelm(t) })
+	g.Expect(env.Restart(ctx, "kube-controller-manager")).To(Succeed()) // The garbage collector learns the new kinds.
+	_, err := env.Kubectl(ctx, "create", "rolebinding", "muster-helm-read-secrets", "-n", s.namespace,
+		"--clusterrole=muster-helm-read-secrets", "--serviceaccount=muster-system:muster-helm")
+	g.Expect(err).NotTo(HaveOccurred())
+
+	access := &corev1.Secret{Data: charts.Secret()}
+	access.Namespace, access.Name = s.namespace, "repository"
+	values := &corev1.Secret{Data: map[string][]byte{"values.yaml": []byte("password: sesame")}}
+	values.Namespace, values.Name = s.namespace, "values"
+	proxy := &addonsv1.HelmChartProxy{}
+	proxy.Namespace, proxy.Name = s.namespace, "web"
+	proxy.Spec = addonsv1.HelmChartProxySpec{
+		RepoURL: charts.URL, ChartName: "web", Version: "1.0.0",
+		Credentials: &addonsv1.Credentials{Secret: corev1.SecretReference{Name: "repository"}, Key: "config.json"},
+		TLSConfig:   &addonsv1.TLSConfig{CASecretRef: &corev1.SecretReference{Name: "repository"}},
+		ValuesFrom:  []addonsv1.ValuesReference{{Kind: "Secret", Name: "values"}},
+	}
+	for _, its := range []client.Object{access, values, proxy} {
+		g.Eventually(func() error { return admin.Create(ctx, its) }).Should(Succeed())
+	}
+	written := named(&corev1.Secret{}, s.namespace, "hcp-web.for.one")
+	g.Eventually(func(g Gomega) {
+		g.Expect(get(g, &addonsv1.HelmChartProxy{}, s.namespace, "web").Status.Conditions).To(HaveEach(HaveField("Message", Not(ContainSubstring("may not")))))
+		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(written), written)).To(Succeed())
+		g.Expect(get(g, &addonsv1.HelmReleaseProxy{}, s.namespace, "web-one").Annotations["fleet.addons.cluster.x-k8s.io/release"]).To(ContainSubstring("secret"))
+	}).WithTimeout(helmPatience).Should(Succeed())
+	g.Expect(admin.Patch(ctx, written, mergePatch(`{"immutable":true}`))).To(Succeed())
+
+	g.Expect(admin.Delete(ctx, proxy)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		err := admin.Get(ctx, client.ObjectKeyFromObject(proxy), &addonsv1.HelmChartProxy{})
+		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "got %v", err)
+		var all eventsv1.EventList
+		g.Expect(admin.List(ctx, &all, client.InNamespace(s.namespace))).To(Succeed())
+		g.Expect(all.Items).To(ContainElement(And(HaveField("Reason", "SecretNotEmptied"),
+			HaveField("Regarding.Name", "web"), HaveField("Note", ContainSubstring(s.namespace+"/hcp-web.for.one")))))
+	}).Should(Succeed())
+	g.Eventually(func(g Gomega) {
+		err := admin.Get(ctx, client.ObjectKeyFromObject(written), written)
+		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "got %v", err)
+	}).WithTimeout(helmPatience).Should(Succeed())
 }
 
 // The token of helm writes no Secret that another program would take for its own.

@@ -25,6 +25,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // ByBundle is the index of HelmReleaseProxies by their Bundle.
@@ -32,6 +33,10 @@ const ByBundle = "bundle"
 
 // errUnseen says that releases still have values from earlier inputs.
 var errUnseen = errors.New("some releases have not processed the change yet")
+
+// mostGone is how many targets of Fleet Clusters that are gone one reconcile removes from a Bundle without a HelmChartProxy.
+// Each costs requests, because it may have values, and others can forge hundreds of them at a time.
+const mostGone = 10
 
 // Index returns the value of ByBundle.
 func Index(object client.Object) []string {
@@ -144,7 +149,12 @@ func (r *Reconciler) removeOrphan(ctx context.Context, s *scope) error {
 	}
 	wasDeleted := metav1.HasAnnotation(have.ObjectMeta, plan.DeletedAnnotation)
 	var left, gone []fleetv1.BundleTarget
+	isKnown := map[string]bool{}
 	for _, target := range have.Spec.Targets {
+		if isKnown[target.ClusterName] || !stamp.IsFleetName(target.ClusterName) { // Others have added it.
+			continue
+		}
+		isKnown[target.ClusterName] = true
 		key := plan.Key{Namespace: have.Namespace, Name: target.ClusterName}
 		fleet, err := r.FleetCluster(ctx, key)
 		isKept := fleet != nil
@@ -164,7 +174,10 @@ func (r *Reconciler) removeOrphan(ctx context.Context, s *scope) error {
 		return r.Remove(ctx, have)
 	}
 	of, _ := plan.ProxyOf(have)
-	for _, target := range gone { // Only the target says that there are values, so it goes after them.
+	now := min(mostGone, len(gone))
+	left = append(left, gone[now:]...)
+	plan.SortTargets(left)
+	for _, target := range gone[:now] { // Only the target says that there are values, so it goes after them.
 		isSecret := slices.ContainsFunc(target.DownstreamResources, func(its fleetv1.DownstreamResource) bool { return its.Kind == plan.SecretKind })
 		if err := r.RemoveAllValues(ctx, of, have.Namespace, target.ClusterName, isSecret); err != nil {
 			return err
@@ -257,22 +270,32 @@ func (r *Reconciler) retain(ctx context.Context, s *scope, targets []fleetv1.Bun
 	})
 }
 
-// put creates or updates a Bundle. It creates the Bundle without targets: the Bundle owns the values, which
-// must exist before a target names them.
+// put creates or updates a Bundle. If that is not possible, put at least removes the targets that go: their
+// HelmReleaseProxies wait for it.
 func (r *Reconciler) put(ctx context.Context, s *scope, targets []fleetv1.BundleTarget) error {
 	if s.isRetained() {
 		return r.retain(ctx, s, targets)
 	}
+	err := r.write(ctx, s, targets)
+	if err == nil || s.have == nil || store.IsBehind(err) {
+		return err
+	}
+	left := slices.DeleteFunc(slices.Clone(s.have.Spec.Targets), func(its fleetv1.BundleTarget) bool {
+		return !slices.ContainsFunc(targets, func(target fleetv1.BundleTarget) bool { return target.ClusterName == its.ClusterName })
+	})
+	return cmp.Or(r.UpdateBundle(ctx, s.have, func(its *fleetv1.Bundle) { its.Spec.Targets = left }), err)
+}
+
+// write creates or updates a Bundle. It creates the Bundle without targets: the Bundle owns the values, which must exist
+// before a target names them.
+func (r *Reconciler) write(ctx context.Context, s *scope, targets []fleetv1.BundleTarget) error {
 	want := plan.NewBundle(s.of, s.key.Namespace, s.key.Name, s.in.Chart, s.in.CredentialsDigest)
 	content := want.Labels[plan.ContentLabel]
 	switch isNew := s.have != nil && s.have.Labels[plan.ContentLabel] != content; {
 	case isNew && s.isHeld(content):
 		return r.retain(ctx, s, targets)
 	case isNew && r.hasUnseen(s):
-		left := slices.DeleteFunc(slices.Clone(s.have.Spec.Targets), func(its fleetv1.BundleTarget) bool {
-			return !slices.ContainsFunc(targets, func(target fleetv1.BundleTarget) bool { return target.ClusterName == its.ClusterName })
-		})
-		return cmp.Or(r.UpdateBundle(ctx, s.have, func(its *fleetv1.Bundle) { its.Spec.Targets = left }), errUnseen)
+		return errUnseen
 	}
 	var files []fleetv1.BundleResource
 	if !s.in.Chart.Agent && (s.have == nil || store.FilesDigest(s.have) != s.in.Chart.Digest) {

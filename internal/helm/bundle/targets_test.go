@@ -1,11 +1,17 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -170,6 +176,100 @@ func TestTargetOfLostValues(t *testing.T) {
 			got, _, err := reconciler(t, objects...).targets(t.Context(), &scope{key: client.ObjectKeyFromObject(have), have: have, of: of, in: in, releases: []*addonsv1.HelmReleaseProxy{release}})
 			if err != nil || len(got) != test.want {
 				t.Errorf("%d targets are left, want %d (%v)", len(got), test.want, err)
+			}
+		})
+	}
+}
+
+// A target goes although nothing else of its Bundle can be written: a HelmReleaseProxy that is deleted waits for that.
+func TestTargetsGoFirst(t *testing.T) {
+	of, key := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
+	name := plan.BundleName(of, key, 0)
+	release := releaseOf(of, key, name, plan.Record{FleetCluster: "one", Installed: true})
+	have := plan.NewBundle(of, "team", name, plan.Chart{Version: "1.0.0", Agent: true}, "")
+	have.Spec.Targets = []fleetv1.BundleTarget{{Name: "one", ClusterName: "one"}, {Name: "two", ClusterName: "two"}}
+	r := reconciler(t, have)
+	r.Inputs = &inputs.Reader{Now: func() time.Time { return time.Time{} }}
+	in := &inputs.Inputs{Chart: plan.Chart{Version: "2.0.0", Agent: true}, Digest: "2.0.0"}
+	r.Inputs.Saw(release, in)
+	refused := apierrors.NewInvalid(fleetv1.SchemeGroupVersion.WithKind("Bundle").GroupKind(), name, nil)
+	r.Store = store.New(interceptor.NewClient(r.Client.(client.WithWatch), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if data, err := patch.Data(object); err != nil || strings.Contains(string(data), "2.0.0") {
+				return cmp.Or(err, error(refused))
+			}
+			return c.Patch(ctx, object, patch, options...)
+		},
+	}), r.Client, "muster", clock.RealClock{})
+	its, err := r.Bundle(t.Context(), client.ObjectKeyFromObject(have))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scope{key: client.ObjectKeyFromObject(have), have: its, of: of, in: in, releases: []*addonsv1.HelmReleaseProxy{release}}
+	if err := r.put(t.Context(), s, []fleetv1.BundleTarget{{Name: "one", ClusterName: "one", DoNotDeploy: true}, {Name: "three", ClusterName: "three"}}); !apierrors.IsInvalid(err) {
+		t.Errorf("the refusal is reported as %v", err)
+	}
+	its, err = r.Bundle(t.Context(), client.ObjectKeyFromObject(have))
+	if err != nil || !equality.Semantic.DeepEqual(its.Spec.Targets, have.Spec.Targets[:1]) {
+		t.Errorf("left are %v (%v)", its.Spec.Targets, err)
+	}
+}
+
+// Targets that others have forged in a Bundle without a HelmChartProxy cost few requests at a time, and empty ones none.
+func TestForgedTargetsCostLittle(t *testing.T) {
+	of := proxyOf("team", "web")
+	_, fleet := selected()
+	forged := []fleetv1.BundleTarget{{ClusterName: "one"}}
+	for i := range 200 {
+		name := fmt.Sprintf("gone-%d", i)
+		values := fleetv1.DownstreamResource{Kind: plan.SecretKind, Name: plan.ValuesName(client.ObjectKeyFromObject(of), "team", name, 0)}
+		of := fleetv1.BundleTarget{ClusterName: name}
+		of.DownstreamResources = []fleetv1.DownstreamResource{values}
+		forged = append(forged, of, of)
+	}
+	for name, test := range map[string]struct {
+		targets []fleetv1.BundleTarget
+		most    int
+	}{
+		"empty":  {append(make([]fleetv1.BundleTarget, 400), forged[0], forged[0]), 1},
+		"forged": {forged, 2*mostGone + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
+			have.Spec.Targets, have.Annotations[plan.DeletedAnnotation] = test.targets, "true"
+			released := fleet.DeepCopy()
+			released.Annotations = map[string]string{stamp.ReleasedAnnotation: "true"}
+			r := reconciler(t, have, released)
+			requests, reads := 0, 0
+			r.Store = store.New(interceptor.NewClient(r.Client.(client.WithWatch), interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					requests++
+					return c.Patch(ctx, object, patch, options...)
+				},
+				Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
+					requests++
+					return c.Update(ctx, object, options...)
+				},
+			}), interceptor.NewClient(r.Client.(client.WithWatch), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+					reads++
+					return c.Get(ctx, key, object, options...)
+				},
+			}), "muster", clock.RealClock{})
+			for round := 0; ; round++ {
+				its, err := r.Bundle(t.Context(), client.ObjectKeyFromObject(have))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(its.Spec.Targets) == 1 {
+					return
+				}
+				if requests, reads = 0, 0; round == 30 {
+					t.Fatalf("%d targets are left", len(its.Spec.Targets))
+				}
+				if err := r.removeOrphan(t.Context(), &scope{have: its}); err != nil || requests > test.most || reads > 1 {
+					t.Fatalf("%d requests and %d reads, want %d and 1 (%v)", requests, reads, test.most, err)
+				}
 			}
 		})
 	}

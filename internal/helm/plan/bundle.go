@@ -229,7 +229,7 @@ func TargetOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy
 	if record.Digest != "" {
 		name := ValuesName(Key{Namespace: proxy.Namespace, Name: proxy.Name}, release.Spec.ClusterRef.Namespace, record.FleetCluster, record.Revision)
 		target.Helm.ValuesFrom = valuesFrom(record, name)
-		target.DownstreamResources = []fleetv1.DownstreamResource{{Kind: valuesKinds[record.Secret], Name: name}}
+		target.DownstreamResources = []fleetv1.DownstreamResource{{Kind: KindOfValues(record.Secret), Name: name}}
 	}
 	if record.Leaving == Emptied && !release.DeletionTimestamp.IsZero() {
 		target.Helm.Chart = emptyChart
@@ -250,8 +250,13 @@ func TargetOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy
 	return target, true
 }
 
-// valuesKinds has the kind of an object with values, by whether they are from a Secret.
-var valuesKinds = map[bool]string{false: ConfigMapKind, true: SecretKind}
+// KindOfValues returns the kind of an object with values, by whether they are from a Secret.
+func KindOfValues(isSecret bool) string {
+	if isSecret {
+		return SecretKind
+	}
+	return ConfigMapKind
+}
 
 func valuesFrom(record Record, name string) []fleetv1.ValuesFrom {
 	var result []fleetv1.ValuesFrom

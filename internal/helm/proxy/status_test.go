@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -35,6 +36,9 @@ func reconcilerOf(t *testing.T, of *addonsv1.HelmChartProxy, objects ...client.O
 	scheme, err := program.Scheme()
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, its := range objects {
+		its.SetUID(cmp.Or(its.GetUID(), "uid")) // As an API server does.
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, of)...).
 		WithStatusSubresource(&addonsv1.HelmChartProxy{}, &addonsv1.HelmReleaseProxy{}).WithIndex(&addonsv1.HelmReleaseProxy{}, ByProxy, Index).Build()

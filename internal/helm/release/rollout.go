@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -79,8 +80,12 @@ func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
 		s.retryAfter(checkInterval)
 	}
 	found, err := r.HasValues(ctx, s.key(s.record), s.record.Secret)
-	if err != nil { // It must not count as a failure of the change, and halt the rollout.
+	switch {
+	case err != nil: // It must not count as a failure of the change, and halt the rollout.
 		ctrl.LoggerFrom(ctx).Error(err, "The release stays held")
+	case !found:
+		r.Recorder.Eventf(s.proxy, nil, corev1.EventTypeWarning, "ValuesLost", "Deploy", "Cluster %s gets the change before its turn: somebody has deleted the values that it had, %s %s",
+			s.release.Spec.ClusterRef.Name, plan.KindOfValues(s.record.Secret), s.key(s.record))
 	}
 	return err == nil && !found, nil
 }

@@ -3,6 +3,7 @@ package release
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -136,10 +137,13 @@ func TestLostValues(t *testing.T) {
 			if err := w.DeleteAllOf(t.Context(), test.object, client.InNamespace("team")); err != nil {
 				t.Fatal(err)
 			}
-			w.clock.Step(checkInterval + time.Second)
+			w.clock.Step(time.Minute + time.Second)
 			moved := w.write(t, record, template, both(staged(""), label, test.from))
 			if moved.record.Rollout.Pending != "" || moved.record.Digest == record.Digest {
 				t.Errorf("the record was %v, and is %v", record, moved.record)
+			}
+			if said := w.said(); !strings.Contains(said, "ValuesLost") || !strings.Contains(said, name+" team/hcp-web.for.one") {
+				t.Errorf("it says %q", said)
 			}
 		})
 	}

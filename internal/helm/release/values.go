@@ -62,7 +62,7 @@ func (w written) isOf(s *scope) bool {
 
 // checkInterval is how often a release repeats, without an event, the write of a Secret, which a user may have
 // deleted, and the rendering of a failed template, which may have been slow by chance.
-const checkInterval = store.SecretInterval
+const checkInterval = 10 * time.Minute
 
 // last returns the last rendering and write of a release: most events change neither.
 func (r *Reconciler) last(s *scope) written {
@@ -161,11 +161,14 @@ func (r *Reconciler) put(ctx context.Context, s *scope, record plan.Record, laye
 // isCurrent reports whether the last result for the same sources is still valid.
 func (r *Reconciler) isCurrent(ctx context.Context, s *scope, last written) bool {
 	if last.failed != nil || s.record.Secret {
-		left := last.at.Add(checkInterval).Sub(r.Now())
-		if left <= 0 {
+		age, patience := r.Now().Sub(last.at), checkInterval
+		if last.failed == nil {
+			patience = store.SecretInterval // An event may come from an earlier state of etcd.
+		}
+		if age >= patience {
 			return false
 		}
-		s.retryAfter(left)
+		s.retryAfter(checkInterval - age)
 	}
 	if last.failed != nil {
 		s.fail(addonsv1.ValueParsingFailedReason, last.failed.Error())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/fair"
@@ -73,12 +75,28 @@ func newWorld(t *testing.T, renders Renderer) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&addonsv1.HelmReleaseProxy{}).Build(), clock: testclock.NewFakeClock(time.Now())}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&addonsv1.HelmReleaseProxy{}).WithInterceptorFuncs(interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+			object.SetUID(cmp.Or(object.GetUID(), "made")) // As an API server does.
+			return c.Create(ctx, object, options...)
+		},
+	}).Build()
+	w := &world{Client: c, clock: testclock.NewFakeClock(time.Now())}
 	w.Reconciler = &Reconciler{
 		Store: store.New(w.Client, w.Client, "muster", w.clock), Settings: settings.NewReader(w.Client), Sources: noSources{}, Renderer: renders,
-		Now: w.clock.Now,
+		Now: w.clock.Now, Recorder: events.NewFakeRecorder(10),
 	}
 	return w
+}
+
+// said returns the last event; empty if there is none.
+func (w *world) said() string {
+	select {
+	case said := <-w.Reconciler.Recorder.(*events.FakeRecorder).Events:
+		return said
+	default:
+		return ""
+	}
 }
 
 // scopeOf returns the scope of a release whose Bundle exists.
@@ -691,5 +709,45 @@ func TestRecordWithoutFleetCluster(t *testing.T) {
 			t.Errorf("restarted %d times, the record was %s, and is %s (%v)", restarted, first, s.record, err)
 		}
 		w.rendered.Clear()
+	}
+}
+
+// An older state of etcd, or a user, may bring back other values. What the cache shows is mended at once, and a Secret, which
+// is not cached, with the next event after a minute.
+func TestRestoredValues(t *testing.T) {
+	for name, test := range map[string]struct {
+		from     func(*scope)
+		restored client.Object
+		later    time.Duration
+	}{
+		"ConfigMap": {func(*scope) {}, &corev1.ConfigMap{Data: map[string]string{"values.yaml": "a: old"}}, 0},
+		"Secret":    {secretOf("a: secret"), &corev1.Secret{Type: plan.ValuesSecretType, Data: map[string][]byte{"values.yaml": []byte("a: old")}}, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, &renderer{gives: "a: b"})
+			first := w.write(t, plan.Record{FleetCluster: "one"}, ofCluster, test.from)
+			object := reflect.New(reflect.TypeOf(test.restored).Elem()).Interface().(client.Object)
+			keys := func() string {
+				if err := w.Get(t.Context(), first.key(first.record), object); err != nil {
+					t.Fatal(err)
+				}
+				return plan.JSON(object)
+			}
+			want := keys()
+			test.restored.SetName(object.GetName())
+			test.restored.SetNamespace(object.GetNamespace())
+			test.restored.SetLabels(object.GetLabels())
+			test.restored.SetAnnotations(object.GetAnnotations())
+			test.restored.SetOwnerReferences(object.GetOwnerReferences())
+			test.restored.SetUID(object.GetUID())
+			if err := w.Client.Update(t.Context(), test.restored); err != nil {
+				t.Fatal(err)
+			}
+			w.clock.Step(test.later)
+			w.write(t, first.record, ofCluster, test.from)
+			if got := keys(); !strings.Contains(got, first.record.Key("values.yaml")) {
+				t.Errorf("it is %s, and was %s", got, want)
+			}
+		})
 	}
 }

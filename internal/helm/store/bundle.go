@@ -24,15 +24,17 @@ func (s *Store) UntilBundle(key plan.Key) time.Duration {
 
 // UpdateBundle changes a Bundle as a function does. A change of the spec of a Bundle that the cache has cut is a CutError.
 func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change func(*fleetv1.Bundle)) error {
-	want := have.DeepCopy()
+	want, hold := have.DeepCopy(), sameSpec
 	change(want)
-	switch {
+	switch isSame := equality.Semantic.DeepEqual(have.Spec, want.Spec); {
 	case equality.Semantic.DeepEqual(have, want):
 		return nil
-	case IsCut(have) && !equality.Semantic.DeepEqual(have.Spec, want.Spec):
+	case isSame:
+		hold = sameObject // Others cannot keep it from being marked.
+	case IsCut(have):
 		return &CutError{have}
 	}
-	err := s.patch(ctx, want, targetChanges(have, want), client.MergeFrom(have))
+	err := s.change(ctx, have, want, hold, bundleChanges(have, want))
 	if err == nil {
 		s.paced.Set(client.ObjectKeyFromObject(have), s.clock.Now().Add(bundlePace), bundlePace)
 	}

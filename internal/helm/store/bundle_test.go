@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,7 +19,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,8 +30,8 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// A patch sends only the changed targets, and results in the wanted list.
-func TestTargetChanges(t *testing.T) {
+// A patch sends only the changed targets, and results in the wanted Bundle.
+func TestBundleChanges(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	draw := func(n int) *fleetv1.Bundle {
 		bundle := &fleetv1.Bundle{}
@@ -41,32 +40,29 @@ func TestTargetChanges(t *testing.T) {
 			its.ForceSyncGeneration = int64(rng.IntN(20) / 19)
 			bundle.Spec.Targets = append(bundle.Spec.Targets, its)
 		}
+		for range 1 + rng.IntN(3) { // All of Muster's have labels and annotations.
+			metav1.SetMetaDataLabel(&bundle.ObjectMeta, fmt.Sprintf("a/%d", rng.IntN(3)), fmt.Sprint(rng.IntN(2)))
+			metav1.SetMetaDataAnnotation(&bundle.ObjectMeta, fmt.Sprintf("a/%d", rng.IntN(3)), "b")
+		}
+		if rng.IntN(2) == 0 {
+			bundle.Spec.Helm, bundle.Spec.Paused = &fleetv1.HelmOptions{Version: fmt.Sprint(rng.IntN(2))}, rng.IntN(2) == 0
+		}
 		return bundle
 	}
-	patched := 0
 	for range 2000 {
-		n := 1 + rng.IntN(40)
-		there, wanted := draw(n), draw(max(1, n+rng.IntN(5)-2))
-		changes := targetChanges(there, wanted)
-		if changes == nil {
-			continue
-		}
-		patched++
+		n := rng.IntN(40)
+		there, wanted := draw(n), draw(max(0, n+rng.IntN(5)-2))
+		changes := bundleChanges(there, wanted)
 		got := &fleetv1.Bundle{}
-		if count := apply(t, changes, there, got); !equality.Semantic.DeepEqual(got, wanted) || count > n+3 {
-			t.Fatalf("%d operations turn %v into\n%v, not\n%v", count, there.Spec.Targets, got.Spec.Targets, wanted.Spec.Targets)
+		if apply(t, changes, there, got); !equality.Semantic.DeepEqual(got, wanted) || len(changes) > n+3+10 {
+			t.Fatalf("%s turn %s into\n%s, not\n%s", plan.JSON(changes), plan.JSON(there), plan.JSON(got), plan.JSON(wanted))
 		}
 	}
-	if patched < 500 {
-		t.Errorf("only %d of 2000 were patched", patched)
-	}
-	if targetChanges(draw(20_000), draw(1)) != nil { // The API server takes at most 10 000 operations.
+	if changes := bundleChanges(draw(20_000), draw(1)); len(changes) > mostChanges { // The API server takes at most 10 000 operations.
 		t.Error("a patch that removes thousands of targets one by one")
 	}
-	there := draw(3)
-	wanted := there.DeepCopy()
-	if wanted.Spec.Paused = true; targetChanges(there, wanted) != nil || targetChanges(there, there) != nil {
-		t.Error("a patch of targets although none, or more, has changed")
+	if there := draw(3); len(bundleChanges(there, there.DeepCopy())) > 0 {
+		t.Error("a patch although nothing has changed")
 	}
 }
 
@@ -76,7 +72,7 @@ func TestPaceOfBundles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	have := &fleetv1.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "hcp-web"}}
+	have := &fleetv1.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "hcp-web", UID: "uid", Generation: 1}}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(have).Build()
 	now := testclock.NewFakeClock(time.Now())
 	s, key := New(c, c, "muster", now), client.ObjectKeyFromObject(have)
@@ -105,32 +101,23 @@ func TestPaceOfBundles(t *testing.T) {
 	}
 }
 
-// apply applies a JSON patch without its operations on the metadata. It returns the number of operations.
-func apply(t *testing.T, changes client.Patch, to, result client.Object) int {
+// apply applies the operations of a JSON patch.
+func apply(t *testing.T, changes []operation, to, result client.Object) {
 	t.Helper()
 	document, err := json.Marshal(to)
 	if err != nil {
 		t.Fatal(err)
 	}
-	operations, err := changes.Data(nil)
+	patch, err := jsonpatch.DecodePatch([]byte(plan.JSON(append([]operation{}, changes...))))
 	if err != nil {
 		t.Fatal(err)
 	}
-	patch, err := jsonpatch.DecodePatch(operations)
-	if err != nil {
-		t.Fatal(err)
-	}
-	patch = slices.DeleteFunc(patch, func(its jsonpatch.Operation) bool {
-		path, _ := its.Path()
-		return strings.HasPrefix(path, "/metadata/")
-	})
 	if document, err = patch.Apply(document); err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(document, result); err != nil {
 		t.Fatal(err)
 	}
-	return len(patch)
 }
 
 // One more of thousands of matching Clusters costs the bytes of one.
@@ -157,50 +144,90 @@ func TestStatusChanges(t *testing.T) {
 		"one less, without rollout": {status(1, true), status(2, false, 2000)},
 		"the rest":                  {status(1, true), status(2, true)},
 	} {
-		changes := statusChanges(c.have, c.want)
-		if changes == nil {
+		changes, isMerged := statusChanges(c.have, c.want)
+		if isMerged {
 			t.Errorf("%s: no JSON patch", name)
 			continue
 		}
 		got := &addonsv1.HelmChartProxy{}
 		apply(t, changes, c.have, got)
-		if data, _ := changes.Data(nil); !equality.Semantic.DeepEqual(got, c.want) || len(data) > 1000 {
+		if data := plan.JSON(changes); !equality.Semantic.DeepEqual(got, c.want) || len(data) > 1000 {
 			t.Errorf("%s: %d bytes make %d matching Clusters, %+v", name, len(data), len(got.Status.MatchingClusters), got.Status.Rollout)
 		}
 	}
 	few := status(1, false)
 	few.Status.MatchingClusters = few.Status.MatchingClusters[:1]
-	if statusChanges(few, status(1, false)) != nil || statusChanges(status(1, false), status(2, true)) != nil {
-		t.Error("a JSON patch although nearly all Clusters are new, or only the rollout has changed")
+	if changes, isMerged := statusChanges(few, status(1, false)); isMerged || len(changes) != 1 {
+		t.Errorf("%d operations for a list of which nearly all is new", len(changes))
+	}
+	for _, have := range []*addonsv1.HelmChartProxy{status(1, false), {}} {
+		if _, isMerged := statusChanges(have, status(2, true)); !isMerged {
+			t.Error("a JSON patch although only the rollout has changed, or there is no status")
+		}
 	}
 }
 
-// If an index is wrong, because the HelmChartProxy has changed meanwhile, all matching Clusters are sent.
-func TestStatusOfAChangedProxy(t *testing.T) {
+// The API server answers a failed test of a JSON patch as it does a refusal. Only what differs from what was read makes it a
+// conflict, and nothing is sent again.
+func TestRefusedChanges(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
-	have := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
-	for i := range 4 {
-		have.Status.MatchingClusters = append(have.Status.MatchingClusters, corev1.ObjectReference{Namespace: "team", Name: fmt.Sprintf("c%d", i)})
-	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(have).WithStatusSubresource(have).WithInterceptorFuncs(interceptor.Funcs{
-		SubResourcePatch: func(ctx context.Context, c client.Client, name string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
-			if patch.Type() == types.JSONPatchType { // The API server's answer to a patch that does not apply.
-				return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "the server rejected our request", 0, false)
+	meta := metav1.ObjectMeta{Namespace: "team", Name: "web", UID: "uid", Generation: 1, Labels: map[string]string{"a": "b"}}
+	for name, test := range map[string]struct {
+		live             metav1.ObjectMeta
+		isStatus         bool
+		isBehind, isGone bool
+	}{
+		"as it was read":          {live: meta},
+		"another status":          {live: metav1.ObjectMeta{UID: "uid", Generation: 1, Labels: map[string]string{"a": "c"}}},
+		"another spec":            {live: metav1.ObjectMeta{UID: "uid", Generation: 2}, isBehind: true},
+		"made anew":               {live: metav1.ObjectMeta{UID: "other", Generation: 1}, isBehind: true},
+		"gone":                    {isGone: true},
+		"a status of another":     {live: metav1.ObjectMeta{UID: "uid", Generation: 1, ResourceVersion: "8"}, isStatus: true, isBehind: true},
+		"a status as it was read": {live: metav1.ObjectMeta{UID: "uid", Generation: 1, ResourceVersion: "7"}, isStatus: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var have, live client.Object = &fleetv1.Bundle{ObjectMeta: meta}, &fleetv1.Bundle{}
+			if test.isStatus {
+				have, live = &addonsv1.HelmChartProxy{ObjectMeta: meta}, &addonsv1.HelmChartProxy{}
 			}
-			return c.SubResource(name).Patch(ctx, object, patch, options...)
-		},
-	}).Build()
-	want := have.DeepCopy()
-	want.Status.MatchingClusters = want.Status.MatchingClusters[1:]
-	if err := New(c, c, "muster", clock.RealClock{}).SetStatus(t.Context(), have, want.DeepCopy()); err != nil {
-		t.Fatal(err)
-	}
-	got := &addonsv1.HelmChartProxy{}
-	if err := c.Get(t.Context(), client.ObjectKeyFromObject(have), got); err != nil || !equality.Semantic.DeepEqual(got.Status, want.Status) {
-		t.Errorf("%v, %v", got.Status.MatchingClusters, err)
+			have.SetResourceVersion("7")
+			live.SetUID(test.live.UID)
+			live.SetGeneration(test.live.Generation)
+			live.SetResourceVersion(cmp.Or(test.live.ResourceVersion, "8"))
+			live.SetNamespace("team")
+			live.SetName("web")
+			reads := fake.NewClientBuilder().WithScheme(scheme)
+			if !test.isGone {
+				reads = reads.WithObjects(live)
+			}
+			sent := 0
+			refuses := apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "the server rejected our request", 0, false)
+			c := interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).Build(), interceptor.Funcs{
+				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+					sent++
+					return refuses
+				},
+				SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+					sent++
+					return refuses
+				},
+			})
+			s := New(c, reads.Build(), "muster", clock.RealClock{})
+			if its, is := have.(*addonsv1.HelmChartProxy); is {
+				its.Status.MatchingClusters = []corev1.ObjectReference{{Name: "a"}, {Name: "b"}}
+				want := its.DeepCopy()
+				want.Status.MatchingClusters = want.Status.MatchingClusters[1:]
+				err = s.SetStatus(t.Context(), its, want)
+			} else {
+				err = s.UpdateBundle(t.Context(), have.(*fleetv1.Bundle), func(its *fleetv1.Bundle) { its.Spec.Paused = true })
+			}
+			if IsBehind(err) != test.isBehind || !test.isBehind && !test.isGone != apierrors.IsInvalid(err) || sent != 1 {
+				t.Errorf("after %d patches: %v", sent, err)
+			}
+		})
 	}
 }
 
@@ -271,6 +298,7 @@ func TestCutBundleStays(t *testing.T) {
 	}
 	of := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
 	live := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
+	live.UID, live.Generation = "uid", 1
 	live.Spec.Targets = make([]fleetv1.BundleTarget, 2*plan.MaxTargets+1)
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(live).Build()
 	s, cut := New(c, c, "muster", clock.RealClock{}), &fleetv1.Bundle{}

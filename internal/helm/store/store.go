@@ -12,11 +12,13 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -38,6 +40,8 @@ type Store struct {
 	client.Client
 	// Live reads past the cache.
 	Live client.Reader
+	// Recorder records events on HelmChartProxies; nil for none.
+	Recorder events.EventRecorder
 	keyed
 	// secrets maps the key of each Secret to the digest of the last write, for SecretInterval.
 	secrets *cache.Expiring
@@ -141,14 +145,15 @@ func (s *Store) Change(ctx context.Context, have, want client.Object, options ..
 	if equality.Semantic.DeepEqual(have, want) {
 		return nil
 	}
-	return s.patch(ctx, want, client.MergeFromWithOptions(have, options...))
+	return s.noted(ctx, want, s.send(want, client.MergeFromWithOptions(have, options...), s.patch(ctx)))
 }
 
-// patch sends the first patch of an object that is not nil, as send does.
-func (s *Store) patch(ctx context.Context, object client.Object, patches ...client.Patch) error {
-	err := s.send(object, func(answer client.Object, patch client.Patch) error {
-		return s.Patch(ctx, answer, patch, client.FieldOwner(FieldManager))
-	}, patches...)
+// change updates an object by a JSON patch, as amend does.
+func (s *Store) change(ctx context.Context, have, want client.Object, hold tests, changes []operation) error {
+	return s.noted(ctx, want, s.amend(ctx, have, want, hold, changes, s.patch(ctx)))
+}
+
+func (s *Store) noted(ctx context.Context, object client.Object, err error) error {
 	if err != nil {
 		return fmt.Errorf("changing %s: %w", describe(object), err)
 	}
@@ -156,33 +161,34 @@ func (s *Store) patch(ctx context.Context, object client.Object, patches ...clie
 	return nil
 }
 
-// send sends the first patch of an object that is not nil, and the next one if the API server finds it invalid: the object
-// has changed meanwhile, and an index in a list is wrong. It sets the version and generation that result, and asks for no
-// more of the answer: the API server would send the whole object, such as a Bundle with its chart.
-func (s *Store) send(object client.Object, by func(answer client.Object, patch client.Patch) error, patches ...client.Patch) error {
+// sender sends a patch, and decodes the answer.
+type sender func(answer client.Object, patch client.Patch) error
+
+func (s *Store) patch(ctx context.Context) sender {
+	return func(answer client.Object, patch client.Patch) error {
+		return s.Patch(ctx, answer, patch, client.FieldOwner(FieldManager))
+	}
+}
+
+// send sends a patch of an object. It sets the version and generation that result, and asks for no more of the answer: the
+// API server would send the whole object, such as a Bundle with its chart.
+func (s *Store) send(object client.Object, patch client.Patch, by sender) error {
 	kind, err := s.GroupVersionKindFor(object)
 	if err != nil {
 		return err
 	}
-	for _, patch := range patches {
-		if patch == nil {
-			continue
-		}
-		var data []byte
-		if data, err = patch.Data(object); err != nil {
-			return err
-		}
-		answer := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: object.GetNamespace(), Name: object.GetName()}}
-		answer.SetGroupVersionKind(kind)
-		if err = by(answer, client.RawPatch(patch.Type(), data)); err == nil {
-			object.SetResourceVersion(answer.ResourceVersion)
-			object.SetGeneration(answer.Generation)
-		}
-		if !apierrors.IsInvalid(err) {
-			break
-		}
+	data, err := patch.Data(object)
+	if err != nil {
+		return err
 	}
-	return err
+	answer := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: object.GetNamespace(), Name: object.GetName()}}
+	answer.SetGroupVersionKind(kind)
+	if err := by(answer, client.RawPatch(patch.Type(), data)); err != nil {
+		return err
+	}
+	object.SetResourceVersion(answer.ResourceVersion)
+	object.SetGeneration(answer.Generation)
+	return nil
 }
 
 // RemoveFinalizers removes finalizers, unless the object has changed meanwhile.
@@ -278,6 +284,13 @@ func ClusterOf(fleet client.Object) plan.Key {
 // FleetClusterMetadata returns an empty Fleet Cluster, of which only the metadata is read.
 func FleetClusterMetadata() *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Cluster"}}
+}
+
+// warn records an event on a HelmChartProxy, if there is one.
+func (s *Store) warn(ctx context.Context, proxy plan.Key, reason, action, note string, args ...any) {
+	if of, err := s.ChartProxy(ctx, proxy); err == nil && of != nil && s.Recorder != nil {
+		s.Recorder.Eventf(of, nil, corev1.EventTypeWarning, reason, action, note, args...)
+	}
 }
 
 // LiveFleetCluster returns the metadata of a Fleet Cluster, nil if there is none, and whether it is released: it lives on

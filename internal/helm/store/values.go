@@ -5,8 +5,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,8 +24,9 @@ import (
 // and a delete with the contents of a Secret, before it evaluates a policy, or without one. So it writes its
 // Secrets whole, without reading them. It empties unused Secrets, and the garbage collector deletes them.
 
-// SecretInterval is how often a Secret is written again: a user may have changed or deleted it, without an event.
-const SecretInterval = 10 * time.Minute
+// SecretInterval is how long what is known of a Secret counts: a user, or an earlier state of etcd, may have changed or
+// deleted it, without an event.
+const SecretInterval = time.Minute
 
 // PutValues writes an object with values or credentials, a ConfigMap or a Secret. It may not read
 // Secrets, so it compares a Secret with its last write.
@@ -55,10 +56,9 @@ func (s *Store) putConfigMap(ctx context.Context, want *corev1.ConfigMap) error 
 	if have.BinaryData != nil {
 		patch = append(patch, operation{Op: "remove", Path: "/binaryData"})
 	}
-	for key, value := range want.Annotations {
-		patch = append(patch, operation{Op: "add", Path: "/metadata/annotations/" + strings.ReplaceAll(key, "/", "~1"), Value: value})
-	}
-	return s.patch(ctx, want, jsonPatch(patch))
+	annotations := maps.Clone(have.Annotations)
+	maps.Copy(annotations, want.Annotations)
+	return s.change(ctx, have, want, sameObject, append(patch, mapChanges("/metadata/annotations", have.Annotations, annotations)...))
 }
 
 func (s *Store) putSecret(ctx context.Context, want *corev1.Secret) error {
@@ -152,7 +152,8 @@ func (s *Store) RemoveAllValues(ctx context.Context, proxy plan.Key, namespace, 
 }
 
 // RemoveSecret empties a Secret of ours, and leaves it to the garbage collector: its only owner never existed. It
-// does not touch anyone else's Secret.
+// does not touch anyone else's Secret. One that somebody has made immutable cannot be emptied: an event on the HelmChartProxy
+// says so, and the Secret goes with its owner.
 func (s *Store) RemoveSecret(ctx context.Context, proxy, key plan.Key, of corev1.SecretType) error {
 	s.secrets.Delete(key)
 	secret := &corev1.Secret{ObjectMeta: plan.Meta(proxy, key.Namespace, key.Name), Type: of}
@@ -160,10 +161,14 @@ func (s *Store) RemoveSecret(ctx context.Context, proxy, key plan.Key, of corev1
 	never := types.UID(fmt.Sprintf("%x-%x-0000-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:14]))
 	secret.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: key.Name, UID: never}}
 	err := s.Update(ctx, secret, client.FieldOwner(FieldManager))
-	if apierrors.IsNotFound(err) || isOfOthers(err) {
+	switch {
+	case apierrors.IsNotFound(err), isOfOthers(err):
 		return nil
-	}
-	if err != nil {
+	case apierrors.IsInvalid(err): // Muster's own fields are valid.
+		ctrl.LoggerFrom(ctx).Info("Left a Secret that cannot be emptied", "object", describe(secret), "because", err.Error())
+		s.warn(ctx, proxy, "SecretNotEmptied", "Delete", "Secret %s is immutable and cannot be emptied: it stays until its owner is deleted, unless you delete it", key)
+		return nil
+	case err != nil:
 		return fmt.Errorf("emptying Secret %s: %w", key, err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Emptied, for the garbage collector", "object", describe(secret))
