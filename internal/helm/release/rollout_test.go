@@ -484,9 +484,16 @@ func TestRefusedValues(t *testing.T) {
 	}
 }
 
-// A Secret that a tenant has made immutable cannot be emptied. That keeps nothing from being recorded and reported: a
-// rollout would wait for this release, and so would the chart of its Bundle.
+// A Secret whose emptying is refused keeps nothing from being recorded and reported: a rollout would wait for this release,
+// and so would the chart of its Bundle. If a tenant has made it immutable, that is not tried again, and said.
 func TestStaleSecretIsRefused(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "any", errors.New("a policy of yours"))
+	testStaleSecret(t, forbidden, true)
+	testStaleSecret(t, apierrors.NewInvalid(schema.GroupKind{Kind: "Secret"}, "any", nil), false)
+}
+
+func testStaleSecret(t *testing.T, refused error, isTriedAgain bool) {
+	t.Helper()
 	w := newWorld(t, &renderer{gives: "a: b"})
 	s := w.write(t, plan.Record{FleetCluster: "one", Stale: true}, "a: b", staged(""))
 	s.release.UID, s.inputs.Digest = "web-one", "1"
@@ -497,23 +504,29 @@ func TestStaleSecretIsRefused(t *testing.T) {
 	s.deployment = w.deploymentOf(s, fleetv1.DownstreamResource{Kind: "ConfigMap", Name: s.key(s.record).Name})
 	s.deployment.Status.Ready, s.deployment.Status.NonModified = true, true
 	immutable := interceptor.NewClient(w.Client.(client.WithWatch), interceptor.Funcs{
-		Update: func(_ context.Context, _ client.WithWatch, object client.Object, _ ...client.UpdateOption) error {
-			return apierrors.NewInvalid(schema.GroupKind{Kind: "Secret"}, object.GetName(), nil)
-		},
+		Update: func(context.Context, client.WithWatch, client.Object, ...client.UpdateOption) error { return refused },
 	})
 	w.Reconciler.Store, w.Inputs = store.New(immutable, immutable, "muster", w.clock), &inputs.Reader{Now: w.clock.Now}
+	w.Store.Recorder = w.Recorder
+	if err := w.Create(t.Context(), s.proxy); err != nil {
+		t.Fatal(err)
+	}
 	for range 3 {
 		before := plan.RecordOf(s.release)
 		s.record = before
-		if err := w.conclude(t.Context(), s, before, nil); !apierrors.IsInvalid(err) {
+		if err := w.conclude(t.Context(), s, before, nil); (err != nil) != isTriedAgain {
 			t.Errorf("the error is %v", err)
 		}
 		if err := w.Get(t.Context(), client.ObjectKeyFromObject(s.release), s.release); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if its := plan.RecordOf(s.release); !its.Installed || its.Rollout == nil || !its.Stale || !w.Inputs.HasReported(s.release, s.inputs) {
+	if its := plan.RecordOf(s.release); !its.Installed || its.Rollout == nil || its.Stale != isTriedAgain || !w.Inputs.HasReported(s.release, s.inputs) {
 		t.Errorf("its record is %s; reported: %t", its, w.Inputs.HasReported(s.release, s.inputs))
+	}
+	said := []string{w.said(), w.said(), w.said()} // There are two Secrets.
+	if isSaid := strings.Contains(said[0], "SecretNotEmptied") && strings.Contains(said[1], "SecretNotEmptied"); isSaid == isTriedAgain || said[2] != "" {
+		t.Errorf("it says %q", said)
 	}
 }
 
