@@ -91,10 +91,12 @@ func Decide(s State) (Decision, error) {
 	if !valid {
 		return s.release(Hold{From: s.Version}, reasonInvalid, "annotation "+stamp.HookAnnotation+" had a value that Muster does not write, and is removed"), nil
 	}
-	if s.Unwatched && Leftover(s.Annotations, s.Now) == "" {
+	held.To = s.Version // With the webhook down, the version may have changed again.
+	since, isAhead := s.since(held, bound)
+	if s.Unwatched && !isAhead && Leftover(s.Annotations, s.Now) == "" {
 		return Decision{Tell: s.Told, Again: held.Since.Add(bound + overdue).Sub(s.Now)}, nil
 	}
-	held.To = s.Version // With the webhook down, the version may have changed again.
+	held.Since = since
 	switch {
 	case s.Version == held.From:
 		return s.release(Hold{From: s.Version}, reasonReverted, "the version was changed back"), nil
@@ -106,22 +108,37 @@ func Decide(s State) (Decision, error) {
 	case !s.InFleet && s.Told != nil && s.Told.Reason != reasonMoved:
 		return s.withdraw(reasonGone), nil
 	}
-	return s.hold(held, bound)
+	return s.hold(held, bound, isAhead)
+}
+
+// since returns since when a hold counts, and whether that is not when it says to have begun: a clock was ahead, or
+// somebody else wrote it. It then counts from now, and the condition says so from then on.
+func (s State) since(held Hold, bound time.Duration) (since time.Time, isAhead bool) {
+	if s.Told != nil {
+		text, isAhead := strings.CutPrefix(s.Told.Message, about(held)+ahead+until)
+		text, _, _ = strings.Cut(text, because)
+		if at, err := time.Parse(time.RFC3339, text); isAhead && err == nil && !at.After(s.Now.Add(bound)) {
+			return at.Add(-bound), true
+		}
+	}
+	if held.Since.After(s.Now.Add(skew)) {
+		return s.Now.Truncate(time.Second), true
+	}
+	return held.Since, false
 }
 
 // hold decides about a Cluster with a hold that still has a purpose. The bound comes first, because reading the add-ons may
 // fail, or take long.
-func (s State) hold(held Hold, bound time.Duration) (Decision, error) {
-	switch {
-	case held.Since.After(s.Now.Add(skew)):
-		return s.release(held, reasonInvalid, "the hold began in the future, so somebody else wrote it"), nil
-	case held.isOver(bound, s.Now):
+func (s State) hold(held Hold, bound time.Duration, isAhead bool) (Decision, error) {
+	if held.isOver(bound, s.Now) {
 		return s.release(held, reasonBound, fmt.Sprintf("it was held for %s, the longest it may be%s", bound, s.lastProgress())), nil
 	}
-	left := held.Since.Add(bound).Sub(s.Now)
+	left, prefix := held.Since.Add(bound).Sub(s.Now), ""
+	if isAhead {
+		prefix = ahead
+	}
 	waits := func(reason, why string) *metav1.Condition {
-		until := held.Since.Add(bound).UTC().Format(time.RFC3339)
-		return s.tell(held, metav1.ConditionTrue, reason, "the upgrade is held until "+until+because+why)
+		return s.tell(held, metav1.ConditionTrue, reason, prefix+until+held.Since.Add(bound).UTC().Format(time.RFC3339)+because+why)
 	}
 	if !s.InFleet { // It was moved here just now: its status was not.
 		return Decision{Tell: waits(reasonMoved, "it was moved here, and is not in Fleet here yet"), Again: left}, nil
@@ -139,8 +156,13 @@ func (s State) hold(held Hold, bound time.Duration) (Decision, error) {
 	return Decision{Tell: waits(reasonWaiting, why), Again: kube.Sooner(left, progress.Again)}, err
 }
 
-// because stands before the progress in the message of a hold.
-const because = " at the latest: "
+// The parts of the message of a hold: until and because enclose its end, and the progress follows. If the hold is
+// dated ahead, since reads the end.
+const (
+	ahead   = "the hold is dated ahead, by a clock that is wrong; "
+	until   = "the upgrade is held until "
+	because = " at the latest: "
+)
 
 // lastProgress returns what the condition says last, after a colon; empty for nothing.
 func (s State) lastProgress() string {

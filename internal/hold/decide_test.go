@@ -22,6 +22,10 @@ func TestDecide(t *testing.T) {
 	held := optedIn(stamp.HookAnnotation, value("v1", "v2", time.Minute))
 	waiting := condition(metav1.ConditionTrue, reasonWaiting, "v1 to v2: x")
 	before := condition(metav1.ConditionFalse, reasonNoUpgrade, "v1: x")
+	ahead := optedIn(stamp.HookAnnotation, value("v1", "v2", -48*time.Hour))
+	until := func(versions string, left time.Duration) *metav1.Condition {
+		return condition(metav1.ConditionTrue, reasonWaiting, versions+": the hold is dated ahead, by a clock that is wrong; the upgrade is held until "+noon.Add(left).Format(time.RFC3339)+" at the latest: not ready: x")
+	}
 	done, changed, busy := Progress{Handed: true}, Progress{Handed: true, Changed: true}, Progress{Handed: true, Waiting: []string{"Bundle cni"}}
 	for name, test := range map[string]struct {
 		annotations  map[string]string
@@ -53,7 +57,14 @@ func TestDecide(t *testing.T) {
 		"unreadable at the bound":  {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", failed: errors.New("no"), want: "BoundPassed v1 to v2", end: reasonBound, release: true},
 		"unreadable":               {annotations: held, version: "v2", told: waiting, failed: errors.New("no"), want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
 		"unreadable at first":      {annotations: held, version: "v2", told: before, failed: errors.New("no"), want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
-		"from the future":          {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", -time.Hour)), version: "v2", progress: busy, want: "InvalidHold v1 to v2", end: reasonInvalid, release: true},
+		"dated ahead":              {annotations: ahead, version: "v2", told: before, progress: busy, want: "WaitingForAddOns v1 to v2", again: 30 * time.Minute},
+		"ahead, and seen before":   {annotations: ahead, version: "v2", told: until("v1 to v2", 10*time.Minute), progress: busy, want: "WaitingForAddOns v1 to v2", again: 10 * time.Minute},
+		"ahead, and over":          {annotations: ahead, version: "v2", told: until("v1 to v2", 0), progress: busy, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
+		"ahead, a second version":  {annotations: ahead, version: "v2", told: until("v1 to v3", 0), progress: busy, want: "WaitingForAddOns v1 to v2", again: 30 * time.Minute},
+		"ahead, told by that too":  {annotations: ahead, version: "v2", told: until("v1 to v2", 50*time.Hour), progress: busy, want: "WaitingForAddOns v1 to v2", again: 30 * time.Minute},
+		"ahead, and done":          {annotations: ahead, version: "v2", told: until("v1 to v2", time.Minute), progress: changed, want: "AddOnsReady v1 to v2", end: reasonReady, release: true},
+		"ahead until now":          {annotations: held, version: "v2", told: until("v1 to v2", 10*time.Minute), progress: busy, want: "WaitingForAddOns v1 to v2", again: 10 * time.Minute},
+		"ahead, and excluded":      {annotations: ahead, version: "v2", told: until("v1 to v2", 0), change: func(s *State) { s.Unwatched = true }, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
 		"a clock that is fast":     {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", -30*time.Second)), version: "v2", progress: busy, want: "WaitingForAddOns v1 to v2", again: 30*time.Minute + 30*time.Second},
 		"not ours":                 {annotations: optedIn(stamp.HookAnnotation, "x"), version: "v2", want: "InvalidHold v2", end: reasonInvalid, release: true},
 		"reverted":                 {annotations: held, version: "v1", told: waiting, want: "Reverted v1", end: reasonReverted, release: true},
@@ -128,7 +139,7 @@ func TestDecide(t *testing.T) {
 func TestDecideIsSteady(t *testing.T) {
 	told := []*metav1.Condition{nil}
 	for range 3 {
-		for _, has := range []string{"", Hold{From: "v1", To: "v2", Since: noon}.String(), Hold{From: "v1", To: "v2", Since: noon.Add(-time.Hour)}.String(), "x"} {
+		for _, has := range []string{"", Hold{From: "v1", To: "v2", Since: noon}.String(), Hold{From: "v1", To: "v2", Since: noon.Add(-time.Hour)}.String(), Hold{From: "v1", To: "v2", Since: noon.Add(time.Hour)}.String(), "x"} {
 			for _, version := range []string{"v1", "v2", "v3"} {
 				for _, before := range told {
 					annotations := optedIn()

@@ -66,10 +66,8 @@ func isVersion(text string) bool {
 	return text != "" && len(text) <= longestVersion && !strings.ContainsFunc(text, isOther)
 }
 
-// isOver reports whether the bound has passed. A hold from the future was written by someone else.
-func (h Hold) isOver(bound time.Duration, now time.Time) bool {
-	return !now.Before(h.Since.Add(bound)) || h.Since.After(now.Add(skew))
-}
+// isOver reports whether the bound has passed.
+func (h Hold) isOver(bound time.Duration, now time.Time) bool { return !now.Before(h.Since.Add(bound)) }
 
 // Bound returns how long an upgrade of a Cluster with these annotations may be held; zero without such an
 // annotation. The Cluster's own annotation takes precedence over its class. The error says what cannot be

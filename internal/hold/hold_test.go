@@ -59,44 +59,46 @@ func TestOnUpdate(t *testing.T) {
 	}
 	fresh := Hold{From: "v1", To: "v2", Since: noon}.String()
 	old := optedIn(stamp.HookAnnotation, Hold{From: "v1", To: "v2", Since: noon.Add(-time.Hour)}.String())
+	ahead := optedIn(stamp.HookAnnotation, Hold{From: "v1", To: "v2", Since: noon.Add(48 * time.Hour)}.String())
 	for name, test := range map[string]struct {
 		before, after Cluster
 		bySyncer      bool
 		want          string
 	}{
-		"nobody asks":                        {before: at("v1", nil), after: at("v2", nil)},
-		"nothing changes":                    {before: at("v1", optedIn()), after: at("v1", optedIn())},
-		"a new version":                      {before: at("v1", optedIn()), after: at("v2", optedIn()), want: fresh},
-		"opts in with the new version":       {before: at("v1", nil), after: at("v2", optedIn()), want: fresh},
-		"opts out with the new version":      {before: at("v1", optedIn()), after: at("v2", nil)},
-		"not in Fleet":                       {before: with(at("v1", optedIn()), func(c *Cluster) { c.InFleet = false }), after: at("v2", optedIn())},
-		"paused":                             {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Paused = true })},
-		"upgrading already":                  {before: at("v1", optedIn()), after: at("v2", optedIn(pendingHooks, "AfterClusterUpgrade,AfterControlPlaneUpgrade"))},
-		"gets a topology":                    {before: at("", optedIn()), after: at("v2", optedIn())},
-		"loses its topology":                 {before: at("v1", held), after: at("", held)},
-		"a PUT drops the hold":               {before: at("v2", held), after: at("v2", optedIn()), want: began.String()},
-		"a PUT changes the hold":             {before: at("v2", held), after: at("v2", optedIn(stamp.HookAnnotation, "x")), want: began.String()},
-		"a request brings a hold":            {before: at("v1", optedIn()), after: at("v1", held)},
-		"brings one with the version":        {before: at("v1", optedIn()), after: at("v2", optedIn(stamp.HookAnnotation, Hold{From: "v0", To: "v9", Since: noon.Add(time.Hour)}.String())), want: fresh},
-		"brings one without a wish":          {before: at("v1", nil), after: at("v1", map[string]string{stamp.HookAnnotation: "x"})},
-		"a PUT drops it after the bound":     {before: at("v2", old), after: at("v2", optedIn())},
-		"the bound has passed":               {before: at("v2", old), after: at("v2", old), want: old[stamp.HookAnnotation]},
-		"the syncer ends it":                 {before: at("v2", held), after: at("v2", optedIn()), bySyncer: true},
-		"the syncer changes it":              {before: at("v2", held), after: at("v2", optedIn(stamp.HookAnnotation, "x")), bySyncer: true, want: began.String()},
-		"the syncer brings one":              {before: at("v2", optedIn()), after: at("v2", held), bySyncer: true},
-		"opts out":                           {before: at("v2", held), after: at("v2", map[string]string{stamp.HookAnnotation: began.String()})},
-		"opts out, and its class asks":       {before: at("v2", held), after: at("v2", map[string]string{stamp.HookAnnotation: began.String(), stamp.ClassHoldAnnotation: "1h"}), want: began.String()},
-		"opts out by zero":                   {before: at("v2", held), after: at("v2", map[string]string{stamp.HookAnnotation: began.String(), stamp.HoldAnnotation: "0"})},
-		"changed back":                       {before: at("v2", held), after: at("v1", held)},
-		"a second version":                   {before: at("v2", held), after: at("v3", held), want: Hold{From: "v1", To: "v3", Since: noon}.String()},
-		"a second version, out of Fleet":     {before: with(at("v2", held), func(c *Cluster) { c.InFleet = false }), after: at("v3", held), want: Hold{From: "v1", To: "v3", Since: noon}.String()},
-		"labels change with the version":     {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Labels = map[string]string{"cni": "2"} }), want: Hold{From: "v1", To: "v2", Since: noon, More: true}.String()},
-		"the class changes with the version": {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Class.Name = "other" }), want: Hold{From: "v1", To: "v2", Since: noon, More: true}.String()},
-		"a variable changes with it":         {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Variables = "[]" }), want: Hold{From: "v1", To: "v2", Since: noon, More: true}.String()},
-		"a person removes a leftover":        {before: at("v2", map[string]string{stamp.HookAnnotation: "x"}), after: at("v2", nil)},
-		"its own keys are no more":           {before: at("v1", optedIn()), after: at("v2", optedIn(stamp.Domain+"/x", "y", "kubectl.kubernetes.io/last-applied-configuration", "{}")), want: fresh},
-		"a hold of others stays theirs":      {before: at("v1", nil), after: at("v2", map[string]string{"before-upgrade.hook.cluster.cluster.x-k8s.io/else": "x"})},
-		"a leftover is left to the syncer":   {before: at("v2", map[string]string{stamp.HookAnnotation: "x"}), after: at("v2", map[string]string{stamp.HookAnnotation: "x"}), want: "x"},
+		"nobody asks":                         {before: at("v1", nil), after: at("v2", nil)},
+		"nothing changes":                     {before: at("v1", optedIn()), after: at("v1", optedIn())},
+		"a new version":                       {before: at("v1", optedIn()), after: at("v2", optedIn()), want: fresh},
+		"opts in with the new version":        {before: at("v1", nil), after: at("v2", optedIn()), want: fresh},
+		"opts out with the new version":       {before: at("v1", optedIn()), after: at("v2", nil)},
+		"not in Fleet":                        {before: with(at("v1", optedIn()), func(c *Cluster) { c.InFleet = false }), after: at("v2", optedIn())},
+		"paused":                              {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Paused = true })},
+		"upgrading already":                   {before: at("v1", optedIn()), after: at("v2", optedIn(pendingHooks, "AfterClusterUpgrade,AfterControlPlaneUpgrade"))},
+		"gets a topology":                     {before: at("", optedIn()), after: at("v2", optedIn())},
+		"loses its topology":                  {before: at("v1", held), after: at("", held)},
+		"a PUT drops the hold":                {before: at("v2", held), after: at("v2", optedIn()), want: began.String()},
+		"a PUT changes the hold":              {before: at("v2", held), after: at("v2", optedIn(stamp.HookAnnotation, "x")), want: began.String()},
+		"a request brings a hold":             {before: at("v1", optedIn()), after: at("v1", held)},
+		"brings one with the version":         {before: at("v1", optedIn()), after: at("v2", optedIn(stamp.HookAnnotation, Hold{From: "v0", To: "v9", Since: noon.Add(time.Hour)}.String())), want: fresh},
+		"brings one without a wish":           {before: at("v1", nil), after: at("v1", map[string]string{stamp.HookAnnotation: "x"})},
+		"a PUT drops it after the bound":      {before: at("v2", old), after: at("v2", optedIn())},
+		"a PUT drops one that is dated ahead": {before: at("v2", ahead), after: at("v2", optedIn()), want: ahead[stamp.HookAnnotation]},
+		"the bound has passed":                {before: at("v2", old), after: at("v2", old), want: old[stamp.HookAnnotation]},
+		"the syncer ends it":                  {before: at("v2", held), after: at("v2", optedIn()), bySyncer: true},
+		"the syncer changes it":               {before: at("v2", held), after: at("v2", optedIn(stamp.HookAnnotation, "x")), bySyncer: true, want: began.String()},
+		"the syncer brings one":               {before: at("v2", optedIn()), after: at("v2", held), bySyncer: true},
+		"opts out":                            {before: at("v2", held), after: at("v2", map[string]string{stamp.HookAnnotation: began.String()})},
+		"opts out, and its class asks":        {before: at("v2", held), after: at("v2", map[string]string{stamp.HookAnnotation: began.String(), stamp.ClassHoldAnnotation: "1h"}), want: began.String()},
+		"opts out by zero":                    {before: at("v2", held), after: at("v2", map[string]string{stamp.HookAnnotation: began.String(), stamp.HoldAnnotation: "0"})},
+		"changed back":                        {before: at("v2", held), after: at("v1", held)},
+		"a second version":                    {before: at("v2", held), after: at("v3", held), want: Hold{From: "v1", To: "v3", Since: noon}.String()},
+		"a second version, out of Fleet":      {before: with(at("v2", held), func(c *Cluster) { c.InFleet = false }), after: at("v3", held), want: Hold{From: "v1", To: "v3", Since: noon}.String()},
+		"labels change with the version":      {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Labels = map[string]string{"cni": "2"} }), want: Hold{From: "v1", To: "v2", Since: noon, More: true}.String()},
+		"the class changes with the version":  {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Class.Name = "other" }), want: Hold{From: "v1", To: "v2", Since: noon, More: true}.String()},
+		"a variable changes with it":          {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Variables = "[]" }), want: Hold{From: "v1", To: "v2", Since: noon, More: true}.String()},
+		"a person removes a leftover":         {before: at("v2", map[string]string{stamp.HookAnnotation: "x"}), after: at("v2", nil)},
+		"its own keys are no more":            {before: at("v1", optedIn()), after: at("v2", optedIn(stamp.Domain+"/x", "y", "kubectl.kubernetes.io/last-applied-configuration", "{}")), want: fresh},
+		"a hold of others stays theirs":       {before: at("v1", nil), after: at("v2", map[string]string{"before-upgrade.hook.cluster.cluster.x-k8s.io/else": "x"})},
+		"a leftover is left to the syncer":    {before: at("v2", map[string]string{stamp.HookAnnotation: "x"}), after: at("v2", map[string]string{stamp.HookAnnotation: "x"}), want: "x"},
 	} {
 		before := maps.Clone(test.after.Annotations)
 		got := OnUpdate(test.before, test.after, test.bySyncer, noon)
@@ -125,20 +127,20 @@ func TestOnUpdate(t *testing.T) {
 
 // A Cluster that clusterctl moves here keeps its hold, and no other new Cluster brings one.
 func TestOnCreate(t *testing.T) {
-	held := Hold{From: "v1", To: "v2", Since: noon.Add(-time.Minute)}
+	held, ahead := Hold{From: "v1", To: "v2", Since: noon.Add(-time.Minute)}, Hold{From: "v1", To: "v2", Since: noon.Add(time.Hour)}
 	for name, test := range map[string]struct {
 		annotations map[string]string
 		version     string
 		want        string
 	}{
-		"moved":               {optedIn(stamp.HookAnnotation, held.String()), "v2", held.String()},
-		"not paused":          {optedIn(stamp.HookAnnotation, held.String()), "v2", ""},
-		"nothing":             {optedIn(), "v2", ""},
-		"it does not ask":     {map[string]string{stamp.HookAnnotation: held.String()}, "v2", ""},
-		"another version":     {optedIn(stamp.HookAnnotation, held.String()), "v3", ""},
-		"the bound is over":   {optedIn(stamp.HookAnnotation, Hold{From: "v1", To: "v2", Since: noon.Add(-time.Hour)}.String()), "v2", ""},
-		"it is of the future": {optedIn(stamp.HookAnnotation, Hold{From: "v1", To: "v2", Since: noon.Add(time.Hour)}.String()), "v2", ""},
-		"it is not ours":      {optedIn(stamp.HookAnnotation, "x"), "v2", ""},
+		"moved":             {optedIn(stamp.HookAnnotation, held.String()), "v2", held.String()},
+		"not paused":        {optedIn(stamp.HookAnnotation, held.String()), "v2", ""},
+		"nothing":           {optedIn(), "v2", ""},
+		"it does not ask":   {map[string]string{stamp.HookAnnotation: held.String()}, "v2", ""},
+		"another version":   {optedIn(stamp.HookAnnotation, held.String()), "v3", ""},
+		"the bound is over": {optedIn(stamp.HookAnnotation, Hold{From: "v1", To: "v2", Since: noon.Add(-time.Hour)}.String()), "v2", ""},
+		"it is dated ahead": {optedIn(stamp.HookAnnotation, ahead.String()), "v2", ahead.String()},
+		"it is not ours":    {optedIn(stamp.HookAnnotation, "x"), "v2", ""},
 	} {
 		if got := OnCreate(Cluster{Annotations: test.annotations, Version: test.version, Paused: name != "not paused"}, noon); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
