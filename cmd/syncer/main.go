@@ -27,7 +27,7 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 	fs.IntVar(&o.ClusterConcurrency, "cluster-concurrency", 10, "How many Clusters are reconciled at once.")
 	fs.DurationVar(&o.StaleAfter, "stale-after", stamp.DefaultStaleAfter, "How long Fleet's agent on a cluster may be silent before FleetBundlesReady becomes Unknown. Must be longer than Fleet's agentCheckinInterval.")
 	fs.IntVar(&o.ClassConcurrency, "clusterclass-concurrency", 4, "How many ClusterGroups, and how many BundleNamespaceMappings, are reconciled at once.")
-	fs.BoolVar(&o.endHolds, "end-upgrade-holds", false, "Instead of running, remove Muster's holds of upgrades from all Clusters, print which, and exit. The Helm chart's Job does so before an uninstallation.")
+	fs.BoolVar(&o.endHolds, "end-upgrade-holds", false, "Instead of running, remove Muster's holds of upgrades from all Clusters, print which, and exit with success. The Helm chart's Job does so before an uninstallation.")
 }
 
 func main() { program.Main("syncer", run) }

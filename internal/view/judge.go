@@ -167,6 +167,7 @@ var turns = map[string]struct{ whose, do string }{
 	"RegistrarMissing":          {"you", "install the component registrar"},
 	"NameConflict":              {"you", "rename one of the two, or hand the Fleet object over; the message says how"},
 	"TemplateValuesUnresolved":  {"you", "make the objects that the Cluster refers to readable; the last good values are kept"},
+	"TooMuchMetadata":           {"you", "remove labels or annotations from the Cluster or its ClusterClass; what Fleet has is kept"},
 	"Failed":                    {"Muster", "it retries; if this stays, read the syncer's log"},
 	reasonDeleting:              {"Cluster API", ""},
 	reasonNotSelected:           {"you", "if it should be in Fleet, make the selectors of the FleetAddonConfig match it"},

@@ -16,7 +16,7 @@ const (
 	MaxCopiedBytes = 128 << 10
 )
 
-// copies is the size of what would be copied from an object.
+// copies counts the keys, and the bytes of keys and values, that an object has to copy.
 type copies struct{ labels, annotations, bytes int }
 
 func copiesOf(labels, annotations map[string]string) copies {
@@ -45,7 +45,7 @@ func (c copies) String() string {
 		c.labels, c.annotations, c.bytes, MaxCopiedKeys, MaxCopiedKeys, MaxCopiedBytes)
 }
 
-// TooMuch returns why nothing is copied to the Fleet Cluster of a Cluster of this class, with what to do; empty if the
+// TooMuch returns why nothing is copied to the Fleet Cluster of a Cluster of this class, and what to do; empty if the
 // copies of both are within the bound. Without a Cluster it judges the class alone. It is all or nothing: Fleet uninstalls
 // what a missing label selected, and the author of the other labels would choose which one is missing.
 func TooMuch(cluster *clusterv1.Cluster, class *Class) string {
