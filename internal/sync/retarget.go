@@ -12,6 +12,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -119,7 +120,7 @@ func (r *mappingReconciler) retarget(ctx context.Context, key types.NamespacedNa
 // retarget notes on a Fleet Cluster which mappings have begun to map, so that Fleet looks at its Bundles
 // again. It changes nothing else: the Cluster is deselected, or patchResource is off.
 func (r *clusterReconciler) retarget(ctx context.Context, s *scope) (err error) {
-	if s.begun, err = begunIn(ctx, r.Client, r.applier.Store, s.cluster.Namespace); err != nil {
+	if s.begun, err = begunFor(ctx, r.Client, r.applier.Store, s.cluster); err != nil {
 		return err
 	}
 	have := s.fleet.Annotations[desired.RetargetAnnotation]
@@ -130,31 +131,31 @@ func (r *clusterReconciler) retarget(ctx context.Context, s *scope) (err error) 
 	return r.patchFleetCluster(ctx, s, map[string]any{"metadata": map[string]any{"annotations": map[string]any{desired.RetargetAnnotation: noted}}})
 }
 
-// begunIn returns the mappings to a namespace that began to map when it had Fleet Clusters already.
-func begunIn(ctx context.Context, reader client.Reader, store *kube.Store, namespace string) ([]string, error) {
+// begunFor returns the mappings to a Cluster's namespace that began to map when it had Fleet Clusters
+// already. The cache may not show the one that was just made for the Cluster.
+func begunFor(ctx context.Context, reader client.Reader, store *kube.Store, cluster *clusterv1.Cluster) ([]string, error) {
 	var list fleetv1.BundleNamespaceMappingList
-	if err := reader.List(ctx, &list, client.MatchingFields{byMapped: namespace}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := reader.List(ctx, &list, client.MatchingFields{byMapped: cluster.Namespace}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing BundleNamespaceMappings: %w", err)
 	}
-	mappings, err := store.Unconfirmed(&fleetv1.BundleNamespaceMapping{})
-	if err != nil {
-		return nil, err
+	var keys []types.NamespacedName
+	if used := useOf(cluster); !used.isZero() {
+		keys = append(keys, used.mapping())
 	}
 	for i := range list.Items {
-		mappings = append(mappings, &list.Items[i])
+		keys = append(keys, client.ObjectKeyFromObject(&list.Items[i]))
 	}
 	var begun []string
-	for _, known := range mappings {
+	for _, key := range keys {
 		var mapping fleetv1.BundleNamespaceMapping
-		if found, err := store.Get(ctx, client.ObjectKeyFromObject(known), &mapping); err != nil || !found || mapping.Name != namespace || !stamp.IsOurs(&mapping) {
-			continue // Of an object in the cache, a read fails only while the program stops.
-		}
-		if noted := desired.Begun(&mapping); noted != "" {
-			begun = append(begun, noted)
+		if found, err := store.Get(ctx, key, &mapping); err != nil {
+			return nil, err
+		} else if found && stamp.IsOurs(&mapping) {
+			begun = append(begun, desired.Begun(&mapping))
 		}
 	}
 	slices.Sort(begun)
-	return slices.Compact(begun), nil
+	return slices.DeleteFunc(slices.Compact(begun), func(noted string) bool { return noted == "" }), nil
 }
 
 // mappedBy indexes mappings by the namespace of the Clusters that they are for.

@@ -121,7 +121,7 @@ func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster, besid
 	if !used.isZero() {
 		group = used.group()
 	}
-	begun, err := begunIn(ctx, d.Reader, d.store, cluster.Namespace)
+	begun, err := begunFor(ctx, d.Reader, d.store, cluster)
 	if err != nil {
 		return outputs{}
 	}
