@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := admission.Setup(mgr, syncer); err != nil {
+	if err := admission.Setup(mgr, strings.Split(syncer, ":")[2], syncer); err != nil {
 		return err
 	}
 	readiness := &admission.Readiness{Cache: mgr.GetCache(), Port: o.port, CertDir: o.certDir}

@@ -11,6 +11,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -58,34 +59,45 @@ func (c *ClassAccess) Handle(ctx context.Context, req admission.Request) admissi
 		}
 	}
 	in, err := c.Settings.Current(ctx)
-	if err != nil {
+	if in == nil {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
 	policy, verb := settings.ClassPolicy(in.Config)
+	verbs := []addonsv1.CrossNamespaceClassVerb{verb}
 	if in.Invalid != nil {
 		ctrl.LoggerFrom(ctx).Error(in.Invalid, "Enforcing the policy for classes of other namespaces because the settings are unusable")
 		policy = addonsv1.CrossNamespaceClassEnforce
 	}
+	if in.IsUnknown() {
+		verbs = []addonsv1.CrossNamespaceClassVerb{addonsv1.CrossNamespaceClassVerbGet, addonsv1.CrossNamespaceClassVerbUse}
+	}
 	if policy == addonsv1.CrossNamespaceClassOff {
 		return admission.Allowed("")
 	}
-	allowed, err := mayDo(ctx, c.Reviewer, req.UserInfo, authorizationv1.ResourceAttributes{
-		Verb:      string(verb),
-		Group:     clusterv1.GroupVersion.Group,
-		Version:   clusterv1.GroupVersion.Version,
-		Resource:  "clusterclasses",
-		Namespace: class.Namespace,
-		Name:      class.Name,
-	})
-	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, err)
+	for _, verb = range verbs {
+		allowed, err := mayDo(ctx, c.Reviewer, req.UserInfo, authorizationv1.ResourceAttributes{
+			Verb:      string(verb),
+			Group:     clusterv1.GroupVersion.Group,
+			Version:   clusterv1.GroupVersion.Version,
+			Resource:  "clusterclasses",
+			Namespace: class.Namespace,
+			Name:      class.Name,
+		})
+		if err != nil {
+			return admission.Errored(http.StatusInternalServerError, err)
+		}
+		if !allowed {
+			return mayNot(req.UserInfo.Username, policy, verb, class)
+		}
 	}
-	if allowed {
-		return admission.Allowed("")
-	}
+	return admission.Allowed("")
+}
+
+// mayNot answers the request of a user who lacks a verb on a class.
+func mayNot(user string, policy addonsv1.CrossNamespaceClassPolicy, verb addonsv1.CrossNamespaceClassVerb, class types.NamespacedName) admission.Response {
 	message := fmt.Sprintf("user %q may not %s clusterclasses.%s %q in namespace %q: a Cluster of that class would receive the bundles of that namespace; "+
 		"use a class of your own namespace, or ask for a Role there with verb %[2]s on resource clusterclasses",
-		req.UserInfo.Username, verb, clusterv1.GroupVersion.Group, class.Name, class.Namespace)
+		user, verb, clusterv1.GroupVersion.Group, class.Name, class.Namespace)
 	if policy == addonsv1.CrossNamespaceClassWarn {
 		return admission.Allowed("").WithWarnings(message)
 	}

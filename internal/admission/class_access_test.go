@@ -23,6 +23,7 @@ import (
 type reviewer struct {
 	client.Client
 	allow bool
+	only  string // the verb that is allowed; all if empty
 	err   error
 	times int // how many calls fail; all if 0
 	asked []authorizationv1.SubjectAccessReviewSpec
@@ -37,7 +38,7 @@ func (r *reviewer) Create(_ context.Context, object client.Object, _ ...client.C
 	if r.times > 0 && len(r.asked) > r.times {
 		r.err = nil
 	}
-	review.Status.Allowed = r.allow
+	review.Status.Allowed = r.allow && (r.only == "" || r.only == review.Spec.ResourceAttributes.Verb)
 	return r.err
 }
 
@@ -61,6 +62,7 @@ func TestClassAccess(t *testing.T) {
 	}
 	tests := map[string]struct {
 		reader   client.Reader
+		isGone   bool
 		reviewer reviewer
 		request  admission.Request
 		want     answer
@@ -80,6 +82,9 @@ func TestClassAccess(t *testing.T) {
 		"use, Warn":                          {reader: warnUse, request: create(cross), want: answer{Asked: 1, Warnings: 1, Verb: "use"}},
 		"settings unreadable":                {reader: &cached{err: errors.New("broken")}, reviewer: reviewer{allow: true}, request: create(cross), want: answer{Code: http.StatusInternalServerError}},
 		"settings unusable, use":             {reader: configured(t, `{policy: {crossNamespaceClassVerb: use}, cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`), request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1, Verb: "use"}},
+		"settings gone, allowed both":        {isGone: true, reviewer: reviewer{allow: true}, request: create(cross), want: answer{Asked: 2, Verb: "use"}},
+		"settings gone, get only":            {isGone: true, reviewer: reviewer{allow: true, only: "get"}, request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 2, Verb: "use"}},
+		"settings gone, use only":            {isGone: true, reviewer: reviewer{allow: true, only: "use"}, request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
 		"settings unusable":                  {reader: configured(t, `{policy: {crossNamespaceClass: "Off"}, cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`), request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
 		"nobody answers":                     {reviewer: reviewer{allow: true, err: errors.New("broken")}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 4}},
 		"SubjectAccessReviews are forbidden": {reviewer: reviewer{err: apierrors.NewForbidden(schema.GroupResource{}, "", nil)}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 1}},
@@ -100,7 +105,11 @@ func TestClassAccess(t *testing.T) {
 			if test.reader == nil {
 				test.reader = &cached{}
 			}
-			response := (&ClassAccess{Settings: settings.NewReader(test.reader), Reviewer: &test.reviewer}).Handle(t.Context(), test.request)
+			current := settings.NewReader(test.reader)
+			if test.isGone {
+				current.Saw(nil)
+			}
+			response := (&ClassAccess{Settings: current, Reviewer: &test.reviewer}).Handle(t.Context(), test.request)
 			got := answer{Asked: len(test.reviewer.asked), Warnings: len(response.Warnings)}
 			verb := "get"
 			for _, asked := range test.reviewer.asked {

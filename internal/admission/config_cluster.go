@@ -65,22 +65,17 @@ func staying(old, now settings.Settings, clusters []object) []string {
 		len(names), listed(names))}
 }
 
-func (v ConfigValidator) deletion(ctx context.Context, config *addonsv1.FleetAddonConfig) []string {
+func (v ConfigValidator) deletion(ctx context.Context) []string {
 	clusters, known := v.clusters(ctx)
 	count := countPinned(clusters)
 	if !known || count == 0 {
 		return nil
 	}
-	result := []string{fmt.Sprintf("%d Clusters stay imported into Fleet; without a FleetAddonConfig the defaults apply, which import every Cluster; to import no new Cluster, apply a FleetAddonConfig with spec.cluster.enabled: false", count)}
-	if before, err := settings.From(config); err == nil {
-		result = slices.Concat(result, turned(before, settings.Default(), clusters))
-	}
-	return result
+	return []string{fmt.Sprintf("%d Clusters stay imported into Fleet; without the FleetAddonConfig %s", count, settings.MissingMeans)}
 }
 
 // turned names the imported Clusters whose way of registration changes with the settings: from registration by the
-// manager to registration by the agent, or back. Without a FleetAddonConfig, agents that have checked in stay, but
-// the webhook does not know which have.
+// manager to registration by the agent, or back.
 func turned(old, now settings.Settings, clusters []object) []string {
 	if !now.Cluster.Enabled {
 		return nil // Nothing changes.
@@ -99,12 +94,8 @@ func turned(old, now settings.Settings, clusters []object) []string {
 	}
 	var result []string
 	if manager := names[stamp.ByManager]; len(manager) > 0 {
-		unless := ""
-		if now.Cluster.Unconfigured {
-			unless = " unless their agents have checked in"
-		}
-		result = append(result, fmt.Sprintf("spec.cluster.agentInitiated: %d Clusters change to the manager%s, and Fleet installs an agent through their kubeconfigs; agents that have registered themselves keep working until then: %s",
-			len(manager), unless, listed(manager)))
+		result = append(result, fmt.Sprintf("spec.cluster.agentInitiated: %d Clusters change to the manager, and Fleet installs an agent through their kubeconfigs; agents that have registered themselves keep working until then: %s",
+			len(manager), listed(manager)))
 	}
 	if agent := names[stamp.ByAgent]; len(agent) > 0 {
 		result = append(result, fmt.Sprintf("spec.cluster.agentInitiated: %d Clusters change to the agent: agents that have checked in keep working, and on the others Fleet no longer installs one: %s",

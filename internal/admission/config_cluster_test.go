@@ -110,7 +110,7 @@ func TestConfigSurprises(t *testing.T) {
 	agentInitiated.pinned[2].Annotations = maps.Clone(agentInitiated.pinned[2].Annotations)
 	agentInitiated.pinned[2].Annotations[stamp.RegistrationAnnotation] = "agent"
 	for name, test := range map[string]struct {
-		old, spec string // empty: the FleetAddonConfig is deleted
+		old, spec string
 		want      []string
 	}{
 		"to the manager":          {`cluster: {agentInitiated: true}`, `{}`, []string{"spec.cluster.agentInitiated: 3 Clusters change to the manager, and Fleet installs an agent through their kubeconfigs; agents that have registered themselves keep working until then: team/a, team/c, team/d"}},
@@ -119,22 +119,16 @@ func TestConfigSurprises(t *testing.T) {
 		"to the agent":            {`{}`, `cluster: {agentInitiated: true}`, []string{"spec.cluster.agentInitiated: 3 Clusters change to the agent: agents that have checked in keep working, and on the others Fleet no longer installs one: team/a, team/c, team/d"}},
 		"nobody":                  {`cluster: {agentInitiated: true}`, `cluster: {agentInitiated: true, hostNetwork: false}`, nil},
 		"none, the import is off": {`cluster: {agentInitiated: true}`, `cluster: {enabled: false}`, nil},
-		"deleted":                 {`cluster: {agentInitiated: true}`, "", []string{"spec.cluster.agentInitiated: 3 Clusters change to the manager unless their agents have checked in, and Fleet installs an agent through their kubeconfigs; agents that have registered themselves keep working until then: team/a, team/c, team/d"}},
 	} {
 		validator := ConfigValidator{Others: agentInitiated, Namespaces: configured(t, `{}`)}
-		var got []string
-		if test.spec == "" {
-			got = validator.deletion(t.Context(), configOf(t, test.old))[1:]
-		} else {
-			got = validator.surprises(t.Context(), configOf(t, test.old), configOf(t, test.spec))
-		}
+		got := validator.surprises(t.Context(), configOf(t, test.old), configOf(t, test.spec))
 		if diff := cmp.Diff(test.want, got, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: warnings (-want +got):\n%s", name, diff)
 		}
 	}
 
 	warned, err := ConfigValidator{Others: two}.ValidateDelete(t.Context(), configOf(t, `{}`))
-	if err != nil || len(warned) != 1 || !strings.HasPrefix(warned[0], "1 Clusters stay imported into Fleet; without a FleetAddonConfig the defaults apply") {
+	if err != nil || len(warned) != 1 || !strings.HasPrefix(warned[0], "1 Clusters stay imported into Fleet; without the FleetAddonConfig its settings are unknown, so everything stays as it is") {
 		t.Errorf("ValidateDelete = %v, %v", warned, err)
 	}
 }

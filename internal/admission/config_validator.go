@@ -61,9 +61,9 @@ func (v ConfigValidator) validate(ctx context.Context, old, config *addonsv1.Fle
 	return slices.Concat(warnings(config), unsure, v.surprises(ctx, old, config)), invalid(config, append(errs, authorities...))
 }
 
-// ValidateDelete allows every deletion, and warns that the defaults will apply.
-func (v ConfigValidator) ValidateDelete(ctx context.Context, config *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
-	return v.deletion(ctx, config), nil
+// ValidateDelete allows every deletion, and warns that the settings will be unknown.
+func (v ConfigValidator) ValidateDelete(ctx context.Context, _ *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
+	return v.deletion(ctx), nil
 }
 
 func invalid(config *addonsv1.FleetAddonConfig, errs field.ErrorList) error {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/settings"
 )
 
 // served returns the webhooks by path, as the server has them.
@@ -33,7 +34,7 @@ func servedWith(t testing.TB, reader client.Reader, others inventory) map[string
 		t.Fatal(err)
 	}
 	webhooks := map[string]http.Handler{}
-	for path, handler := range handlers(scheme, reader, others, &reviewer{}, &authorities{}, syncerUser) {
+	for path, handler := range handlers(scheme, settings.NewReader(reader), reader, others, &reviewer{}, &authorities{}, syncerUser) {
 		webhooks[path] = newBudget().limit(path, handler)
 	}
 	return webhooks

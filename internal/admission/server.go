@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -120,13 +121,21 @@ const (
 	ValidateChartPath  = "/validate-helmchartproxy"
 )
 
-// Setup adds the webhooks to a manager, and starts the informers that they read. The argument syncer is the user
-// name of the syncer.
-func Setup(mgr ctrl.Manager, syncer string) error {
+// Setup adds the webhooks to a manager, and starts the informers that they read. The arguments are the namespace of
+// the programs and the user name of the syncer.
+func Setup(mgr ctrl.Manager, own, syncer string) error {
+	current := settings.NewReader(mgr.GetClient()).WithRecord(mgr.GetAPIReader(), nil, own)
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	for _, object := range []client.Object{namespace, &addonsv1.FleetAddonConfig{}} {
-		if _, err := mgr.GetCache().GetInformer(context.Background(), object); err != nil {
+		informer, err := mgr.GetCache().GetInformer(context.Background(), object)
+		if err != nil {
+			return fmt.Errorf("watching %T: %w", object, err)
+		}
+		if object == client.Object(namespace) {
+			continue
+		}
+		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { current.Saw(nil) }}); err != nil {
 			return fmt.Errorf("watching %T: %w", object, err)
 		}
 	}
@@ -138,16 +147,15 @@ func Setup(mgr ctrl.Manager, syncer string) error {
 		return err
 	}
 	requests := newBudget()
-	for path, handler := range handlers(mgr.GetScheme(), mgr.GetClient(), others, mgr.GetClient(), mgr.GetAPIReader(), syncer) {
+	for path, handler := range handlers(mgr.GetScheme(), current, mgr.GetClient(), others, mgr.GetClient(), mgr.GetAPIReader(), syncer) {
 		mgr.GetWebhookServer().Register(path, requests.limit(path, handler))
 	}
 	return nil
 }
 
 // handlers returns the webhooks by path.
-func handlers(scheme *runtime.Scheme, cached client.Reader, others inventory, reviewer client.Client, live client.Reader, syncer string) map[string]admission.Handler {
+func handlers(scheme *runtime.Scheme, current *settings.Reader, cached client.Reader, others inventory, reviewer client.Client, live client.Reader, syncer string) map[string]admission.Handler {
 	config := admission.WithValidator(scheme, ConfigValidator{Others: others, Namespaces: cached, Reviewer: reviewer, Live: live})
-	current := settings.NewReader(cached)
 	return map[string]admission.Handler{
 		StampPath:          &Stamper{Settings: current, Namespaces: cached, Syncer: syncer},
 		ClassAccessPath:    &ClassAccess{Settings: current, Reviewer: reviewer},

@@ -144,7 +144,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 
 	releases := &release.Reconciler{
-		Store: writes, Inputs: reader, Managed: managed, Settings: settings.NewReader(mgr.GetClient()), Sources: referred, Renderer: pool,
+		Store: writes, Inputs: reader, Managed: managed, Settings: settings.NewReader(mgr.GetClient()).WithRecord(mgr.GetAPIReader(), nil, namespace), Sources: referred, Renderer: pool,
 		Recorder: recorder, Now: time.Now,
 	}
 	if err := setupProxies(mgr, options, e, read, &proxy.Reconciler{
@@ -200,7 +200,7 @@ func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *ref
 		Watches(&fleetv1.BundleDeployment{}, mapped(e.ofDeployment)).
 		Watches(&fleetv1.Bundle{}, mapped(e.by(bundle.ByBundle, itself)), builder.WithPredicates(comesOrGoes)).
 		Watches(&corev1.ConfigMap{}, mapped(ofValues)).
-		Watches(&addonsv1.FleetAddonConfig{}, mapped(e.of(itself)), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&addonsv1.FleetAddonConfig{}, mapped(e.of(itself)), builder.WithPredicates(predicate.NewPredicateFuncs(r.Settings.Saw), predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(store.FleetClusterMetadata(), mapped(e.ofFleetCluster), builder.WithPredicates(reimported)).
 		WatchesMetadata(references.CRD(), mapped(e.ofKind), builder.WithPredicates(references.ContractNews)).
 		WatchesRawSource(referred.Source()).

@@ -122,9 +122,23 @@ var (
 		Name: "muster_released_fleet_clusters",
 		Help: "Fleet Clusters that were released for a move and whose CAPI Cluster is gone: it was moved, or deleted.",
 	}, nil)
+
+	configMissing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "muster_config_missing",
+		Help: "1 if there was a FleetAddonConfig, and has been none for more than a minute, so that its settings are unknown; otherwise 0.",
+	}, nil)
 )
 
-func init() { ctrlmetrics.Registry.MustRegister(crossNamespaceClass, released) }
+func init() { ctrlmetrics.Registry.MustRegister(crossNamespaceClass, released, configMissing) }
+
+// ConfigMissing sets whether the FleetAddonConfig is gone.
+func ConfigMissing(isMissing bool) {
+	value := 0.0
+	if isMissing {
+		value = 1
+	}
+	configMissing.WithLabelValues().Set(value)
+}
 
 // CrossNamespaceClassClusters sets the number of Clusters whose class is in another namespace.
 func CrossNamespaceClassClusters(count int) {

@@ -9,6 +9,7 @@ package registrar
 
 import (
 	"context"
+	"os"
 	"sync"
 	"time"
 
@@ -126,7 +127,8 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	r := &reconciler{
-		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
+		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(),
+		settings: settings.NewReader(mgr.GetClient()).WithRecord(mgr.GetAPIReader(), nil, os.Getenv("POD_NAMESPACE")),
 		recorder: mgr.GetEventRecorder("muster-registrar"), tally: newTally(), now: time.Now,
 	}
 	namespace := &metav1.PartialObjectMetadata{}
@@ -145,7 +147,7 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Watches(&fleetv1.ClusterRegistration{}, handler.EnqueueRequestsFromMapFunc(r.ofRegistration), builder.WithPredicates(kube.News)).
 		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(r.ofBundle), builder.WithPredicates(kube.News)).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.all)).
-		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.NewPredicateFuncs(r.settings.Saw), predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(namespace, handler.EnqueueRequestsFromMapFunc(r.inNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Complete(r)
 }

@@ -3,6 +3,7 @@ package settings
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -16,8 +17,12 @@ import (
 // Reader reads the effective settings from a cached FleetAddonConfig.
 type Reader struct {
 	config client.Reader
+	// record reads and writes the record that there is a FleetAddonConfig; nil if there is no record.
+	record *record
 
 	mu sync.Mutex
+	// had means that there is a FleetAddonConfig, or was one. A process does not forget that.
+	had bool
 	// last holds the settings that were read last. Every event reads the settings, but they change only a few
 	// times a year, so they are parsed once.
 	last *InForce
@@ -28,18 +33,23 @@ type InForce struct {
 	Settings
 	// Config is the FleetAddonConfig that the settings come from, as cached; nil if there is none.
 	Config *addonsv1.FleetAddonConfig
-	// Invalid explains why the FleetAddonConfig cannot be used; nil if it can. Until it is fixed, everything stays
-	// as it is, and Settings are those of Retained.
+	// Invalid explains why the FleetAddonConfig cannot be used; nil if it can. Until it is fixed, or back, everything
+	// stays as it is, and Settings are those of Retained.
 	Invalid error
 	// Effect differs if settings differ in a way that matters to a Cluster that is imported and stays selected.
 	// Naming does not matter to such a Cluster, nor do the selectors that select it.
 	Effect string
 }
 
-// NewReader returns a Reader on a cache.
+// IsUnknown reports whether nothing is known of the settings: the FleetAddonConfig is gone. Even those that an
+// invalid FleetAddonConfig has, such as what is excluded from template values, are unknown then.
+func (f *InForce) IsUnknown() bool { return f.Config == nil && f.Invalid != nil }
+
+// NewReader returns a Reader on a cache, without a record: it remembers a FleetAddonConfig only as long as it lives.
 func NewReader(cache client.Reader) *Reader { return &Reader{config: cache} }
 
-// Current returns the effective settings.
+// Current returns the effective settings. Together with an error, these are unknown settings, or nil if the cache
+// cannot be read.
 func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 	config, err := r.get(ctx)
 	if err != nil {
@@ -47,23 +57,45 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.last != nil && isSame(r.last.Config, config) {
+	if config != nil {
+		r.had = true
+		r.record.note(ctx, config)
+	} else if !r.had {
+		if r.had, err = r.record.has(ctx); err != nil {
+			return unknown(err), err
+		}
+	}
+	if r.last != nil && isSame(r.last.Config, config) && (config != nil || r.last.IsUnknown() == r.had) {
 		same := *r.last
 		same.Config = config
 		r.last = &same
 		return r.last, nil
 	}
 	now := &InForce{Config: config}
-	if now.Settings, now.Invalid = From(config); now.Invalid != nil {
+	now.Settings, now.Invalid = From(config)
+	switch {
+	case config == nil && r.had:
+		now = unknown(errors.New(r.record.Missing()))
+	case now.Invalid != nil:
 		now.Settings = Retained(config)
 	}
-	effect, err := effectOf(now.Settings)
-	if err != nil {
+	if now.Effect, err = effectOf(now.Settings); err != nil {
 		return nil, err
 	}
-	now.Effect = effect
 	r.last = now
 	return now, nil
+}
+
+// unknown returns the settings of a FleetAddonConfig that is gone.
+func unknown(why error) *InForce { return &InForce{Settings: Retained(nil), Invalid: why} }
+
+// Saw notes that there is a FleetAddonConfig, or was one: programs that seldom ask for the settings call it for each
+// event. It is a predicate that is always true.
+func (r *Reader) Saw(client.Object) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.had = true
+	return true
 }
 
 func effectOf(in Settings) (string, error) {

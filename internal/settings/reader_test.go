@@ -57,7 +57,7 @@ func TestReader(t *testing.T) {
 		{config("1", "13", "c-", "Nonsense"), "c-", true, true}, // Disabled until it is fixed.
 		{config("1", "13", "c-", "Nonsense"), "c-", true, false},
 		{config("1", "14", "d-", "Exists"), "d-", false, true},
-		{nil, "", false, true},
+		{nil, "", true, true},                                  // It is gone.
 		{config("2", "14", "e-", "Exists"), "e-", false, true}, // The object was recreated, perhaps from a backup.
 	} {
 		cache.config = test.config

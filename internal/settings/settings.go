@@ -164,7 +164,8 @@ func asksForServer(server *addonsv1.Server) bool {
 }
 
 // Retained returns the settings for a FleetAddonConfig whose selectors cannot be parsed: disabled, so that
-// everything stays as it is, and otherwise as in the FleetAddonConfig.
+// everything stays as it is, and otherwise as in the FleetAddonConfig. For one that is gone, nothing else of them may
+// be used.
 func Retained(config *addonsv1.FleetAddonConfig) Settings {
 	rest := config.DeepCopy()
 	if rest != nil && rest.Spec.Cluster != nil {
@@ -175,6 +176,9 @@ func Retained(config *addonsv1.FleetAddonConfig) Settings {
 		panic(err)
 	}
 	retained.Cluster.Enabled = false
+	if config == nil {
+		retained.Cluster.Rancher = addonsv1.RancherOff // The roles for Rancher's objects may be missing.
+	}
 	return retained
 }
 

@@ -128,8 +128,12 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 			cluster = changed
 		}
 	}
-	result, err := r.reconcile(ctx, req, cluster)
-	if err = errors.Join(err, finalizerErr); err != nil {
+	in, unread := r.settings.Current(ctx)
+	if in == nil {
+		return ctrl.Result{}, errors.Join(unread, finalizerErr)
+	}
+	result, err := r.reconcile(ctx, in, req, cluster)
+	if err = errors.Join(err, finalizerErr, unread); err != nil {
 		// Retries of failing Clusters must not delay Clusters that have not been reconciled yet.
 		result.Priority = new(lastPriority)
 	}
@@ -137,11 +141,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 }
 
 // reconcile is Reconcile for a Cluster that exists.
-func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, cluster *clusterv1.Cluster) (ctrl.Result, error) {
-	in, err := r.settings.Current(ctx)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
+func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce, req ctrl.Request, cluster *clusterv1.Cluster) (ctrl.Result, error) {
 	var s *scope
 	var before digest
 	around, err := r.scopes.around(ctx, in.Cluster, cluster)

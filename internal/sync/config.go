@@ -9,6 +9,7 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -28,7 +30,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/kube/references"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -56,6 +60,15 @@ const (
 // statusInterval is the shortest time between two writes of changing counts.
 const statusInterval = 2 * time.Second
 
+const (
+	// missingPatience is how long a FleetAddonConfig may be gone, as while a tool replaces it, before the syncer says
+	// so; missingInterval is how often it does.
+	missingPatience = time.Minute
+	missingInterval = time.Hour
+	// recordInterval is how often the syncer tries to write the record of the FleetAddonConfig after an error.
+	recordInterval = time.Minute
+)
+
 // configReconciler writes the status of the FleetAddonConfig.
 type configReconciler struct {
 	client.Client
@@ -71,6 +84,9 @@ type configReconciler struct {
 	// namespaces are those that the Client reads; empty for all.
 	namespaces map[string]cache.Config
 
+	recorder events.EventRecorder
+	// goneSince is when the FleetAddonConfig was first found to be gone; zero if it is not.
+	goneSince time.Time
 	// missing names the kinds that are not served, as of the last check.
 	missing string
 	// counted means that every Cluster found at startup has been reconciled.
@@ -126,12 +142,13 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	config := in.Config // to be read only
-	metrics.Condition(ConfigValidCondition, in.Invalid == nil)
+	metrics.Condition(ConfigValidCondition, in.Invalid == nil || in.IsUnknown())
+	later := r.reportGone(ctx, in)
 	if config == nil || !isWatched(config, r.watchFilter) {
 		// If several instances run, the one whose watch filter the FleetAddonConfig carries reports
 		// its status. The others are not asked for the installer.
 		metrics.Condition(InstallerAvailableCondition, true)
-		return ctrl.Result{}, nil
+		return later, nil
 	}
 	if r.missing, err = r.gate.missing(ctx); err != nil {
 		return ctrl.Result{}, err
@@ -142,7 +159,6 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if err := errors.Join(r.count(ctx), r.countReleased(ctx)); err != nil {
 		return ctrl.Result{}, err
 	}
-	var later ctrl.Result
 	if !r.counted || r.missing != "" { // A CRD that exists may not be served yet.
 		later.RequeueAfter = statusInterval
 	}
@@ -151,8 +167,8 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if (asks || available != nil || len(in.Mappings) > 0) && later.RequeueAfter == 0 {
-		later.RequeueAfter = installerInterval // No event shows that a Lease grows old, or that a workspace has another Fleet Cluster.
+	if asks || available != nil || len(in.Mappings) > 0 {
+		later.RequeueAfter = kube.Sooner(later.RequeueAfter, installerInterval) // No event shows that a Lease grows old, or that a workspace has another Fleet Cluster.
 	}
 	lacks := asks && r.installer.isMissing(ctx)
 	metrics.Condition(InstallerAvailableCondition, !lacks)
@@ -184,6 +200,34 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		client.FieldOwner(desired.FieldManager), client.ForceOwnership)
 	r.wrote = r.now()
 	return later, client.IgnoreNotFound(err)
+}
+
+// reportGone reports that the FleetAddonConfig is gone, or that this could not be recorded ahead, and returns when to
+// look again.
+func (r *configReconciler) reportGone(ctx context.Context, in *settings.InForce) ctrl.Result {
+	if !in.IsUnknown() {
+		r.goneSince = time.Time{}
+		metrics.ConfigMissing(false)
+		if err := r.settings.Record(ctx); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "If the FleetAddonConfig is deleted, a program that starts later takes the defaults for its settings")
+			r.recorder.Eventf(in.Config, nil, corev1.EventTypeWarning, "NotRecorded", "Record", "%s", message.Short(
+				"if the FleetAddonConfig is deleted, a program that starts later takes the defaults for its settings: "+err.Error(), message.Note))
+			return ctrl.Result{RequeueAfter: recordInterval}
+		}
+		return ctrl.Result{}
+	}
+	if r.goneSince.IsZero() {
+		r.goneSince = r.now()
+	}
+	if left := missingPatience - r.now().Sub(r.goneSince); left > 0 {
+		return ctrl.Result{RequeueAfter: left}
+	}
+	metrics.ConfigMissing(true)
+	ctrl.LoggerFrom(ctx).Info(in.Invalid.Error())
+	key := r.settings.RecordKey()
+	r.recorder.Eventf(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, nil,
+		corev1.EventTypeWarning, "FleetAddonConfigMissing", "Wait", "%s", message.Short(in.Invalid.Error(), message.Note))
+	return ctrl.Result{RequeueAfter: missingInterval}
 }
 
 // count notes whether all Clusters have been reconciled since the start. Until then the

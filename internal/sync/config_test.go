@@ -4,16 +4,21 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/program"
@@ -64,4 +69,58 @@ func TestBundleMappingsThatAreNotRead(t *testing.T) {
 			t.Errorf("got %+v", condition)
 		}
 	}
+}
+
+// A FleetAddonConfig that is gone for more than a minute is reported, and one that is replaced is not.
+func TestMissingConfigIsReported(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "muster"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "muster", Name: settings.RecordName}},
+	).Build()
+	now, recorder := time.Now(), events.NewFakeRecorder(10)
+	r := &configReconciler{
+		Client: api, settings: settings.NewReader(api).WithRecord(api, api, "muster"), tally: NewTally(), recorder: recorder, now: func() time.Time { return now },
+	}
+	reconcile := func(after, again time.Duration, isReported bool) {
+		t.Helper()
+		now = now.Add(after)
+		result, err := r.Reconcile(t.Context(), ctrl.Request{})
+		if err != nil || result.RequeueAfter != again {
+			t.Errorf("again after %s (%v), want %s", result.RequeueAfter, err, again)
+		}
+		var event string
+		select {
+		case event = <-recorder.Events:
+		default:
+		}
+		if isReported != (event != "") || isReported && (!strings.Contains(event, "FleetAddonConfigMissing") || !strings.Contains(event, "spec: {}") || !strings.Contains(event, "muster/muster-config")) {
+			t.Errorf("the event is %q", event)
+		}
+		families, err := ctrlmetrics.Registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range families {
+			if family.GetName() == "muster_config_missing" && (family.GetMetric()[0].GetGauge().GetValue() == 1) != isReported {
+				t.Errorf("the metric is %v", family)
+			}
+		}
+	}
+	reconcile(0, time.Minute, false)
+	reconcile(20*time.Second, 40*time.Second, false)
+	reconcile(40*time.Second, time.Hour, true)
+	config := &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: addonsv1.FleetAddonConfigName, Labels: map[string]string{"a": "b"}}}
+	r.watchFilter = "none" // Its status is not written.
+	if err := api.Create(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	reconcile(time.Hour, 0, false)
+	if err := api.Delete(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	reconcile(0, time.Minute, false)
 }

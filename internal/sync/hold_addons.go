@@ -73,11 +73,18 @@ func (r addOnReader) isHanded(ctx context.Context, cluster *clusterv1.Cluster, o
 		return false, since, nil
 	}
 	since = fleet.CreationTimestamp.Time
-	if !in.Cluster.Enabled || !in.Cluster.PatchResource || fleet.Spec.TemplateValues == nil {
-		return true, since, nil
+	version, found := "", false
+	if fleet.Spec.TemplateValues != nil {
+		version, found, _ = unstructured.NestedString(fleet.Spec.TemplateValues.Data, hold.TopologyVersion...)
 	}
-	version, found, _ := unstructured.NestedString(fleet.Spec.TemplateValues.Data, hold.TopologyVersion...)
-	return !found || version == of.To, since, nil // It is not found if the settings exclude it.
+	switch {
+	case in.Invalid != nil: // The Fleet Cluster may get the version later.
+		return found && version == of.To, since, nil
+	case !in.Cluster.Enabled, !in.Cluster.PatchResource:
+		return true, since, nil
+	default:
+		return !found || version == of.To, since, nil // It is not found if the settings exclude it.
+	}
 }
 
 // hasValues reports whether Fleet renders values for a BundleDeployment. It keeps them in a Secret, and of

@@ -10,6 +10,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -24,6 +25,7 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // heldOne is a Cluster whose upgrade is held.
@@ -329,5 +331,51 @@ func TestSlowLooks(t *testing.T) {
 	}
 	if got := r.interval(client.ObjectKeyFromObject(heldOne())); got < perLook*time.Second {
 		t.Errorf("the next look comes after %s", got)
+	}
+}
+
+// While the settings are unknown, a Fleet Cluster without the new version may get it later. A hold does not end before.
+func TestHoldWhileTheSettingsAreUnknown(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster, of := heldOne(), hold.Hold{From: "v1", To: "v2"}
+	for name, test := range map[string]struct {
+		config  *addonsv1.ClusterConfig
+		isGone  bool
+		version string
+		want    bool
+	}{
+		"gone, the old version":    {isGone: true, version: "v1"},
+		"gone, the new version":    {isGone: true, version: "v2", want: true},
+		"gone, perhaps excluded":   {isGone: true},
+		"invalid, the old version": {config: &addonsv1.ClusterConfig{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Is"}}}}, version: "v1"},
+		"import turned off":        {config: &addonsv1.ClusterConfig{Enabled: ptr.To(false)}, version: "v1", want: true},
+		"excluded":                 {config: &addonsv1.ClusterConfig{}, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+				Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName, OwnerReferences: []metav1.OwnerReference{desired.Owner(cluster)},
+			}}
+			fleet.Spec.TemplateValues = &fleetv1.GenericMap{Data: map[string]any{}}
+			if test.version != "" {
+				if err := unstructured.SetNestedField(fleet.Spec.TemplateValues.Data, test.version, hold.TopologyVersion...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			objects := []client.Object{fleet}
+			if test.config != nil {
+				objects = append(objects, &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: addonsv1.FleetAddonConfigName}, Spec: addonsv1.FleetAddonConfigSpec{Cluster: test.config}})
+			}
+			api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+			r := addOnReader{live: api, settings: settings.NewReader(api), scopes: &scopeReader{Reader: api}}
+			if test.isGone {
+				r.settings.Saw(nil)
+			}
+			if handed, _, err := r.isHanded(t.Context(), cluster, of); err != nil || handed != test.want {
+				t.Errorf("handed: %t (%v)", handed, err)
+			}
+		})
 	}
 }

@@ -143,6 +143,9 @@ func (s *scope) unchanged() outcome {
 	if !s.isClaimed() {
 		return outcome{}
 	}
+	if s.unknown { // Rancher's Fleet Clusters are not looked at.
+		return outcome{keep: conditionTypes}
+	}
 	return outcome{keep: []string{ImportedCondition}}
 }
 

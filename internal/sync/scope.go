@@ -29,10 +29,10 @@ import (
 type scope struct {
 	in settings.Settings
 	// retained means that nothing changes: the import is turned off, or the FleetAddonConfig cannot be
-	// used.
-	retained bool
-	cluster  *clusterv1.Cluster // as cached or written, read-only
-	subject  stamp.Subject
+	// used. Unknown means that nothing is known of the settings.
+	retained, unknown bool
+	cluster           *clusterv1.Cluster // as cached or written, read-only
+	subject           stamp.Subject
 	// selected reports whether the Cluster should be imported; if not, why names the reason.
 	selected bool
 	why      string
@@ -169,7 +169,7 @@ type scopeReader struct {
 
 func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, around surroundings) (*scope, error) {
 	s := &scope{
-		in: in.Settings, retained: !in.Cluster.Enabled, cluster: cluster, subject: stamp.SubjectOf(cluster, around.namespaceLabels),
+		in: in.Settings, retained: !in.Cluster.Enabled, unknown: in.IsUnknown(), cluster: cluster, subject: stamp.SubjectOf(cluster, around.namespaceLabels),
 		paused: capiannotations.IsPaused(cluster, cluster), around: around, beside: around.beside, taken: map[step]bool{},
 	}
 	s.selected, s.why = s.subject.IsSelected(in.Cluster)

@@ -51,17 +51,18 @@ type Options struct {
 // Setup adds the syncer to a manager. Its reconcilers start when the kinds they
 // watch are served.
 func Setup(mgr ctrl.Manager, options Options) error {
-	tally := NewTally()
+	tally, namespace := NewTally(), os.Getenv("POD_NAMESPACE")
+	current := settings.NewReader(mgr.GetClient()).WithRecord(mgr.GetAPIReader(), mgr.GetClient(), namespace)
 	gate := &Gate{crds: mgr.GetClient(), mapper: mgr.GetRESTMapper()}
-	gate.open = func(ctx context.Context) error { return setupReconcilers(ctx, mgr, options, tally) }
+	gate.open = func(ctx context.Context) error { return setupReconcilers(ctx, mgr, options, tally, current) }
 	if err := mgr.Add(everywhere{gate}); err != nil {
 		return err
 	}
 	status := &configReconciler{
-		Client: mgr.GetClient(), settings: settings.NewReader(mgr.GetClient()), tally: tally, gate: gate, now: time.Now,
+		Client: mgr.GetClient(), settings: current, tally: tally, gate: gate, now: time.Now, recorder: mgr.GetEventRecorder("muster-syncer"),
 		watchFilter: options.WatchFilter, namespaces: options.Cache.DefaultNamespaces,
-		installer: newPresence(mgr.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.InstallerLease),
-		helm:      newPresence(mgr.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.HelmLease),
+		installer: newPresence(mgr.GetAPIReader(), namespace, stamp.InstallerLease),
+		helm:      newPresence(mgr.GetAPIReader(), namespace, stamp.HelmLease),
 	}
 	return status.setUp(mgr)
 }
@@ -85,7 +86,7 @@ type common struct {
 	bundlesReady bundlesReady
 }
 
-func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, tally *Tally) error {
+func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, tally *Tally, current *settings.Reader) error {
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -93,7 +94,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	c := &common{
 		Manager: mgr, Options: options, store: store, missed: kube.NewMissedWrites(store),
 		applier:      &kube.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
-		settings:     settings.NewReader(mgr.GetClient()),
+		settings:     current,
 		users:        newUsers(mgr.GetClient(), mgr.GetAPIReader(), store),
 		bundlesReady: bundlesReady{staleAfter: options.StaleAfter, now: time.Now},
 	}

@@ -51,6 +51,8 @@ func (s *scope) next() (step, outcome) {
 		// One step does not wait: clusterctl may move Clusters while the import is turned off, and
 		// Fleet would uninstall their applications.
 		return s.first(release), s.unchanged()
+	case s.unknown: // Whether the Fleet Cluster is to have an owner, too.
+		return rest, s.unchanged()
 	case s.retained:
 		return s.first(reclaim), s.unchanged()
 

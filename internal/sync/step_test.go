@@ -20,8 +20,8 @@ import (
 
 // met is a Cluster as a reconcile finds it.
 type met struct {
-	retained, deleted, specPaused, annotationPaused, selected, pinned, initialized, deleteDeselected bool
-	fleet                                                                                            *metFleet
+	retained, unknown, deleted, specPaused, annotationPaused, selected, pinned, initialized, deleteDeselected bool
+	fleet                                                                                                     *metFleet
 	// byAgent: the agent is to register itself; unregistered: the registrar does not run; unmade: the
 	// objects that a topology Cluster will refer to are not there.
 	byAgent, unregistered, unmade bool
@@ -81,7 +81,7 @@ func (m met) scope() *scope {
 		in.Cluster.OnDeselect = addonsv1.DeselectDelete
 	}
 	s := &scope{
-		in: in, retained: m.retained, cluster: cluster, subject: stamp.SubjectOf(cluster, nil), selected: m.selected, why: "no selector matches",
+		in: in, retained: m.retained || m.unknown, unknown: m.unknown, cluster: cluster, subject: stamp.SubjectOf(cluster, nil), selected: m.selected, why: "no selector matches",
 		paused: m.specPaused || m.annotationPaused, taken: map[step]bool{}, byAgent: m.byAgent, unregistered: m.unregistered,
 	}
 	if m.fleet != nil {
@@ -197,6 +197,11 @@ func TestSteps(t *testing.T) {
 		"off, paused for a move":        {met: met{retained: true, selected: true, pinned: true, specPaused: true, fleet: own}, steps: []step{release}},
 		"off, moved, being deleted":     {met: met{retained: true, pinned: true, specPaused: true, deleted: true, fleet: own}},
 		"off, unpaused again":           {met: met{retained: true, selected: true, pinned: true, fleet: released}, steps: []step{reclaim}},
+		"gone":                          {met: met{unknown: true, selected: true, pinned: true, fleet: own}},
+		"gone, never seen":              {met: met{unknown: true, selected: true}},
+		"gone, paused for a move":       {met: met{unknown: true, pinned: true, specPaused: true, fleet: own}, steps: []step{release}},
+		"gone, unpaused again":          {met: met{unknown: true, pinned: true, fleet: released}},
+		"gone, being deleted":           {met: met{unknown: true, pinned: true, deleted: true, fleet: released}},
 		"off, paused, not Muster's":     {met: met{retained: true, specPaused: true, fleet: foreign}},
 		"being deleted":                 {met: met{deleted: true, selected: true, pinned: true, fleet: own}},
 		"being deleted, paused":         {met: met{deleted: true, selected: true, pinned: true, specPaused: true, fleet: own}},

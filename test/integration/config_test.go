@@ -357,7 +357,7 @@ func TestWarningsOnTheConfig(t *testing.T) {
 	g.Expect(warnedApply(g, configYAML("{cluster: {"+its+"}}"))).To(BeEmpty(), "that one is selected")
 	g.Expect(warnedApply(g, configYAML("{cluster: {selector: {matchLabels: {nobody: has-it}}, "+its+"}}"), "--dry-run=server")).
 		To(ContainSubstring("1 Clusters match only one of the two and are not imported, because both must match: %s/pinned", s.namespace))
-	g.Expect(warnedBy(g, "", "delete", "fac", "fleet-addon-config")).To(MatchRegexp(`Warning: [1-9]\d* Clusters stay imported into Fleet; without a FleetAddonConfig the defaults apply`))
+	g.Expect(warnedBy(g, "", "delete", "fac", "fleet-addon-config")).To(MatchRegexp(`Warning: [1-9]\d* Clusters stay imported into Fleet; without the FleetAddonConfig its settings are unknown`))
 
 	configure(t, g, `{}`)
 	stop(t, g, webhookProcess)

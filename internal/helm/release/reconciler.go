@@ -51,8 +51,10 @@ type scope struct {
 	proxy   *addonsv1.HelmChartProxy
 	release *addonsv1.HelmReleaseProxy
 	inputs  *inputs.Inputs
-	cluster *clusterv1.Cluster
-	bundle  *fleetv1.Bundle
+	// settings are those for the values, read once; nil if they cannot be read, and there are no values.
+	settings *settings.InForce
+	cluster  *clusterv1.Cluster
+	bundle   *fleetv1.Bundle
 	// fleet is the UID of the Fleet Cluster that is the target; empty if it is not known to be the Cluster's.
 	fleet types.UID
 	// deployment is Fleet's BundleDeployment for the Cluster.
@@ -125,6 +127,9 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 	if s.inputs, _, err = r.Inputs.Get(s.proxy); err != nil {
 		s.again = inputs.PollInterval
 		return nil //nolint:nilerr // The HelmChartProxy enqueues the release earlier.
+	}
+	if s.settings, err = r.Settings.Current(ctx); plan.HasValues(s.proxy) && (err != nil || s.settings.IsUnknown()) {
+		return err // Values could have what the settings exclude. The release stays as it is, its status included.
 	}
 	before := s.record
 	s.record.Leaving, s.record.Until = "", nil

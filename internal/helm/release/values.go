@@ -218,13 +218,9 @@ func (s *scope) next(layers []plan.Layer, digest string) plan.Record {
 
 // digestOfSources returns a digest of all sources of the values; 0 if one of them is unknown.
 func (r *Reconciler) digestOfSources(ctx context.Context, s *scope) uint64 {
-	in, err := r.Settings.Current(ctx)
-	if err != nil {
-		return 0
-	}
 	digest := fnv.New64a()
-	fmt.Fprintf(digest, "%s %s %s ", s.inputs.Values, s.cluster.UID, in.Effect)
-	if !s.inputs.Template.IsStatic && (plan.WriteRead(s.cluster, in.Cluster.Exclude, digest) != nil || !r.Sources.Digest(ctx, s.cluster, digest)) {
+	fmt.Fprintf(digest, "%s %s %s ", s.inputs.Values, s.cluster.UID, s.settings.Effect)
+	if !s.inputs.Template.IsStatic && (plan.WriteRead(s.cluster, s.settings.Cluster.Exclude, digest) != nil || !r.Sources.Digest(ctx, s.cluster, digest)) {
 		return 0
 	}
 	return digest.Sum64()
@@ -255,15 +251,11 @@ func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error)
 func (r *Reconciler) renderTemplate(ctx context.Context, s *scope) ([]byte, error) {
 	var data map[string]any
 	if !s.inputs.Template.IsStatic {
-		in, err := r.Settings.Current(ctx)
-		if err != nil {
-			return nil, err
-		}
 		controlPlane, infrastructure, err := r.Sources.Objects(ctx, s.cluster)
 		if err != nil {
 			return nil, err
 		}
-		if data, err = plan.Data(s.cluster, controlPlane, infrastructure, in.Cluster.Exclude); err != nil {
+		if data, err = plan.Data(s.cluster, controlPlane, infrastructure, s.settings.Cluster.Exclude); err != nil {
 			return nil, err
 		}
 	}

@@ -125,6 +125,10 @@ func (w *world) write(t *testing.T, record plan.Record, template string, change 
 	s := scopeOf(t, template)
 	s.record = record
 	change(s)
+	var err error
+	if s.settings, err = w.Settings.Current(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if err := w.writeValues(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,133 @@
+package settings
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+const (
+	// RecordName is the name of the ConfigMap, in the namespace of the programs, that records that there is a
+	// FleetAddonConfig. While the FleetAddonConfig is gone, as while a tool replaces it, the ConfigMap distinguishes
+	// that from an installation that never had one.
+	RecordName = "muster-config"
+	// recordUID is the key with the UID of the FleetAddonConfig.
+	recordUID = "uid"
+)
+
+// record is the record that there is, or was, a FleetAddonConfig. Without one, a program remembers nothing.
+type record struct {
+	key client.ObjectKey
+	// live reads past the cache; writer is nil except in the program that writes the record.
+	live   client.Reader
+	writer client.Writer
+
+	// isAnswered means that there was no record when the program asked.
+	isAnswered bool
+	// noted is the UID that was written last, and failed the error of that write.
+	noted  types.UID
+	failed error
+}
+
+// WithRecord makes the Reader ask for the record before it concludes that there never was a FleetAddonConfig, and
+// write it before anything is done by one, unless writer is nil. The namespace is that of the programs; empty means
+// that there is no record, as outside a cluster.
+func (r *Reader) WithRecord(live client.Reader, writer client.Writer, namespace string) *Reader {
+	if namespace != "" {
+		r.record = &record{key: client.ObjectKey{Namespace: namespace, Name: RecordName}, live: live, writer: writer}
+	}
+	return r
+}
+
+// Record tries again to write the record if the last attempt failed, and returns the error.
+func (r *Reader) Record(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.record == nil || r.record.failed == nil {
+		return nil
+	}
+	r.record.failed = r.record.write(ctx)
+	return r.record.failed
+}
+
+// RecordKey returns the key of the record; zero if there is none.
+func (r *Reader) RecordKey() client.ObjectKey {
+	if r.record == nil {
+		return client.ObjectKey{}
+	}
+	return r.record.key
+}
+
+// Missing says what a missing FleetAddonConfig means, and what to do.
+func (r *record) Missing() string {
+	by := ""
+	if r != nil {
+		by = fmt.Sprintf(", as ConfigMap %s says", r.key)
+	}
+	return "there is no FleetAddonConfig any more, although there was one" + by + ": " + MissingMeans
+}
+
+// MissingMeans ends a sentence about a FleetAddonConfig that is gone.
+const MissingMeans = "its settings are unknown, so everything stays as it is, and no other Cluster is imported; apply the FleetAddonConfig again, or one with an empty spec (spec: {}), which gives the defaults"
+
+// has reports whether there is a record. It asks until it gets an answer. When our namespace is being deleted, the
+// record goes too, so that proves nothing.
+func (r *record) has(ctx context.Context) (bool, error) {
+	if r == nil || r.isAnswered {
+		return false, nil
+	}
+	err := r.live.Get(ctx, r.key, &corev1.ConfigMap{})
+	if err == nil {
+		return true, nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("reading ConfigMap %s, which says whether there was a FleetAddonConfig: %w", r.key, err)
+	}
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := r.live.Get(ctx, client.ObjectKey{Name: r.key.Namespace}, namespace); err != nil {
+		return false, fmt.Errorf("reading Namespace: %w", err)
+	}
+	if !namespace.DeletionTimestamp.IsZero() {
+		return false, errors.New("whether there was a FleetAddonConfig is unknown, because Namespace " + r.key.Namespace + " is being deleted")
+	}
+	r.isAnswered = true
+	return false, nil
+}
+
+// note records a FleetAddonConfig, once.
+func (r *record) note(ctx context.Context, config *addonsv1.FleetAddonConfig) {
+	if r == nil || r.writer == nil || r.noted == config.UID {
+		return
+	}
+	r.noted = config.UID
+	r.failed = r.write(ctx)
+}
+
+func (r *record) write(ctx context.Context) error {
+	object := &corev1.ConfigMap{}
+	err := r.live.Get(ctx, r.key, object)
+	switch {
+	case err == nil && object.Data[recordUID] == string(r.noted):
+		return nil
+	case err == nil:
+		object.Data = map[string]string{recordUID: string(r.noted)}
+		err = r.writer.Update(ctx, object)
+	case apierrors.IsNotFound(err):
+		object.Namespace, object.Name = r.key.Namespace, r.key.Name
+		object.Data = map[string]string{recordUID: string(r.noted)}
+		err = r.writer.Create(ctx, object)
+	}
+	if err != nil {
+		return fmt.Errorf("recording the FleetAddonConfig in ConfigMap %s: %w", r.key, err)
+	}
+	return nil
+}
