@@ -22,6 +22,10 @@ func Build(objects *Objects) *Graph {
 		current = settings.Retained(objects.Config)
 		b.note("%s: its selectors cannot be parsed, so nothing changes until it is corrected: %s", Config, Text(err.Error()))
 	}
+	if objects.IsConfigGone {
+		current = settings.Retained(nil)
+		b.note("%s: there is none any more: %s", Config, settings.MissingMeans)
+	}
 	b.settings = current
 	b.notes()
 	for key := range objects.Classes {

@@ -25,8 +25,9 @@ type Objects struct {
 	// StaleAfter is how long an agent may be silent.
 	StaleAfter time.Duration
 
-	// Config is the FleetAddonConfig, or nil if there is none.
-	Config *addonsv1.FleetAddonConfig
+	// Config is the FleetAddonConfig, or nil if there is none. IsConfigGone means that there was one.
+	Config       *addonsv1.FleetAddonConfig
+	IsConfigGone bool
 	// Namespaces are the labels of each Namespace.
 	Namespaces map[string]map[string]string
 	// Classes are the existing ClusterClasses.

@@ -59,6 +59,12 @@ func kubectl(g Gomega, args ...string) string {
 	return out
 }
 
+// withDefaults gives the FleetAddonConfig an empty spec. Without one, the settings would be unknown.
+func withDefaults(g Gomega) {
+	kubectl(g, "delete", "fleetaddonconfig", "fleet-addon-config", "--ignore-not-found")
+	g.Expect(env.Apply(ctx, "{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config}, spec: {}}")).To(Succeed())
+}
+
 // kubectlApply applies objects with kubectl and these flags, as a user does.
 func kubectlApply(g Gomega, yaml string, flags ...string) string {
 	out, err := env.KubectlInput(ctx, yaml, append([]string{"apply", "-f", "-"}, flags...)...)

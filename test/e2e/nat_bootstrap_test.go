@@ -166,7 +166,7 @@ func testAgentNamespace(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(env.Apply(ctx, `{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config},
 spec: {cluster: {agentNamespace: elsewhere, agentEnvVars: [{name: MUSTER_TEST, value: reached}]}}}`)).To(Succeed())
-	t.Cleanup(func() { kubectl(g, "delete", "fleetaddonconfig", "fleet-addon-config") })
+	t.Cleanup(func() { withDefaults(g) })
 	g.Eventually(func(g Gomega) {
 		fleet := fleetCluster(g, nat)
 		g.Expect(fleet.Spec.AgentEnvVars).To(HaveLen(1))

@@ -152,7 +152,7 @@ func testAgentsOnOneNode(t *testing.T, prod hosted) {
 // leaveNoTemplate restores what later tests expect.
 func leaveNoTemplate(t *testing.T) {
 	g := NewWithT(t)
-	kubectl(g, "delete", "fleetaddonconfig", "fleet-addon-config", "--ignore-not-found")
+	withDefaults(g)
 	kubectl(g, "-n", classNamespace, "delete", "bundles.fleet.cattle.io", "cni", "cloud-provider", "--ignore-not-found")
 }
 

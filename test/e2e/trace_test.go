@@ -110,7 +110,7 @@ spec:
 		for _, c := range clusters {
 			kubectl(g, "-n", c.namespace, "delete", "clusters.cluster.x-k8s.io", c.name, "--wait=false")
 		}
-		kubectl(g, "delete", "fleetaddonconfig", "fleet-addon-config")
+		withDefaults(g)
 	})
 	isMapped := func(from, to string) bool {
 		return slices.ContainsFunc(clusters, func(c *tracedCluster) bool { return c.namespace == to && c.class == from && selected[to] })

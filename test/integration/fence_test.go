@@ -303,6 +303,8 @@ func TestShapesOfTheSyncer(t *testing.T) {
 
 		// RBAC cannot check a name at creation; the fence can.
 		{"may make no Lease but its own", lease("other"), "create", "muster-syncer has no business to create leases"},
+		{"may make no ConfigMap but the record of the FleetAddonConfig", target("v1", "ConfigMap", "muster-system", "other"), "create", "muster-syncer has no business to create configmaps"},
+		{"may read no other ConfigMap", target("v1", "ConfigMap", "muster-system", "other"), "get", "cannot get"},
 		{"may read no Lease but its own", lease("other"), "get", "cannot get"},
 		{"may read its own", its, "get", ""},
 		{"may renew its own", its, "update", ""},

@@ -3,6 +3,7 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -190,6 +191,9 @@ func (s *goneScene) isFrozen(t *testing.T, g Gomega) {
 	unpause(g, s.in)
 	g.Consistently(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, "in").OwnerReferences).To(BeEmpty()) }).Should(Succeed())
 
+	said, err := exec.Command(env.Program("kubectl-muster"), "check", "--kubeconfig", env.Kubeconfig, "-n", s.namespace).Output()
+	g.Expect(err).To(Or(BeNil(), BeAssignableToTypeOf(&exec.ExitError{})))
+	g.Expect(string(said)).To(And(ContainSubstring("FleetAddonConfig: there is none any more"), ContainSubstring("empty spec")))
 	g.Eventually(func(g Gomega) {
 		var all eventsv1.EventList
 		g.Expect(admin.List(ctx, &all, client.InNamespace("muster-system"))).To(Succeed())

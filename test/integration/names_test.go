@@ -22,7 +22,7 @@ import (
 func TestNamesThatAreTaken(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
-	noConfig(t)
+	configure(t, g, "{}")
 	const byHand = ` was created by someone else; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`
 	newFleetCluster(g, s.namespace, "theirs", nil)
 	create(g, s.cluster("prod.eu"))

@@ -373,7 +373,7 @@ func testBothKilled(t *testing.T) {
 // Muster can be uninstalled while everything that it imported stays: no object waits for it.
 func testUninstall(t *testing.T) {
 	g := NewWithT(t)
-	create(g, fixture.Config())
+	g.Expect(client.IgnoreAlreadyExists(admin.Create(ctx, fixture.Config()))).To(Succeed())
 	s := newScene(t, g)
 	s.imported(g, "one")
 	s.imported(g, "two")

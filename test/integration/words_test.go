@@ -345,11 +345,16 @@ func configureCluster(t *testing.T, g Gomega, cluster string) {
 	configure(t, g, "{cluster: "+cluster+"}")
 }
 
-// noConfig deletes the FleetAddonConfig, now and when the test ends.
+// noConfig deletes the FleetAddonConfig until the test ends. After that there is one with the defaults: without one,
+// the settings would be unknown.
 func noConfig(t *testing.T) {
 	t.Helper()
 	remove(NewWithT(t), fixture.Config())
-	t.Cleanup(func() { remove(NewWithT(t), fixture.Config()) })
+	t.Cleanup(func() {
+		g := NewWithT(t)
+		remove(g, fixture.Config())
+		g.Eventually(func() error { return admin.Create(ctx, fixture.Config()) }).Should(Succeed())
+	})
 }
 
 func readConfig(g Gomega) *addonsv1.FleetAddonConfig {
@@ -516,6 +521,9 @@ func requests(g Gomega, since time.Time, where ...func(stack.AuditEvent) bool) (
 	}
 	return selected
 }
+
+// isNoStatus selects requests other than those for the status of the FleetAddonConfig, which has counts.
+func isNoStatus(e stack.AuditEvent) bool { return e.Resource != "fleetaddonconfigs" }
 
 func isWrite(e stack.AuditEvent) bool {
 	return e.Verb != "get" && e.Verb != "list" && e.Verb != "watch"

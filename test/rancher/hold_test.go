@@ -96,7 +96,7 @@ func TestBundleMappings(t *testing.T) {
 	g.Consistently(read).Should(Satisfy(apierrors.IsNotFound))
 	g.Expect(deployed(d)(g)).To(BeEmpty())
 
-	t.Cleanup(func() { g.Expect(client.IgnoreNotFound(admin.Delete(ctx, fixture.Config()))).To(Succeed()) })
+	t.Cleanup(func() { withDefaults(g) })
 	configure := func(mappings string) {
 		g.Expect(env.Apply(ctx, fmt.Sprintf(`{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config}, spec: {rancher: {bundleMappings: [%s]}}}`, mappings))).To(Succeed())
 	}

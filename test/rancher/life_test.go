@@ -205,6 +205,13 @@ func TestProvisionedByRancher(t *testing.T) {
 	g.Expect(seen.own(workspace)).To(ConsistOf("Bundle fleet-agent-edge"), "Rancher's own agent")
 }
 
+// withDefaults gives the FleetAddonConfig an empty spec. Without one, the settings would be unknown.
+func withDefaults(g Gomega) {
+	config := fixture.Config()
+	g.Expect(client.IgnoreNotFound(admin.Delete(ctx, config))).To(Succeed())
+	g.Expect(admin.Create(ctx, fixture.Config())).To(Succeed())
+}
+
 // The modes, for all Clusters and for one.
 func TestModes(t *testing.T) {
 	g := NewWithT(t)
@@ -218,7 +225,7 @@ kind: FleetAddonConfig
 metadata: {name: fleet-addon-config}
 spec: {rancher: {mode: %q}}`, mode))).To(Succeed())
 	}
-	t.Cleanup(func() { g.Expect(client.IgnoreNotFound(admin.Delete(ctx, fixture.Config()))).To(Succeed()) })
+	t.Cleanup(func() { withDefaults(g) })
 	configure("Import")
 	willReport(g, d.Cluster, "True DoubleImport")
 	g.Eventually(func(g Gomega) { isDetached(g, d.fleet(g)) }).Should(Succeed())

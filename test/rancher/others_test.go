@@ -192,7 +192,7 @@ apiVersion: addons.cluster.x-k8s.io/v1alpha1
 kind: FleetAddonConfig
 metadata: {name: fleet-addon-config}
 spec: {install: {version: 0.15.0}, config: {server: {inferLocal: true}, bootstrapLocalCluster: true}}`)).To(Succeed())
-	t.Cleanup(func() { g.Expect(client.IgnoreNotFound(admin.Delete(ctx, fixture.Config()))).To(Succeed()) })
+	t.Cleanup(func() { withDefaults(g) })
 	g.Expect(env.StartComponent(ctx, "installer")).To(Succeed())
 	config := fixture.Config()
 	g.Eventually(func(g Gomega) {

@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/pager"
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/view"
 )
 
@@ -48,6 +50,7 @@ func Read(ctx context.Context, reader client.Reader, scope Scope) (*view.Objects
 			return nil, err
 		}
 	}
+	objects.IsConfigGone = objects.Config == nil && objects.Unread[view.Config] == "" && isRecorded(ctx, reader)
 	if err := beyond(ctx, reader, scope, objects); err != nil {
 		return nil, err
 	}
@@ -55,6 +58,14 @@ func Read(ctx context.Context, reader client.Reader, scope Scope) (*view.Objects
 		return objects, Bundles(ctx, reader, scope, objects)
 	}
 	return objects, nil
+}
+
+// isRecorded reports whether there was a FleetAddonConfig, as far as the user may read that.
+func isRecorded(ctx context.Context, reader client.Reader) bool {
+	records := &metav1.PartialObjectMetadataList{}
+	records.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMapList"))
+	err := reader.List(ctx, records, client.MatchingFields{metav1.ObjectNameField: settings.RecordName}, client.Limit(1))
+	return err == nil && slices.ContainsFunc(records.Items, func(its metav1.PartialObjectMetadata) bool { return its.Name == settings.RecordName })
 }
 
 // note records a kind that could not be read, and returns any other error.

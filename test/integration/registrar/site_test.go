@@ -215,11 +215,11 @@ func (s *site) isImported(g Gomega, reason string) {
 	g.Eventually(func(g Gomega) (its string) { its, _ = s.condition(g, "FleetImported"); return its }).Should(Equal(reason))
 }
 
-// configure sets a FleetAddonConfig with this spec.cluster until the test ends.
+// configure sets a FleetAddonConfig with this spec.cluster until the test ends. After that it has the defaults.
 func configure(t *testing.T, g Gomega, cluster string) {
 	t.Helper()
 	setConfig(g, cluster)
-	t.Cleanup(func() { g.Expect(client.IgnoreNotFound(admin.Delete(ctx, fixture.Config()))).To(Succeed()) })
+	t.Cleanup(func() { setConfig(g, "{}") })
 }
 
 func setConfig(g Gomega, cluster string) {
