@@ -1,8 +1,8 @@
 package integration
 
 import (
-	"fmt"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,15 +19,6 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 	"github.com/muster-fleet/muster/test/fixture"
 )
-
-// many returns so many short labels or annotations.
-func many(count int) map[string]string {
-	entries := map[string]string{}
-	for i := range count {
-		entries[fmt.Sprintf("a%d", i)] = ""
-	}
-	return entries
-}
 
 // sets sets or removes annotations or labels of an object.
 func sets(g Gomega, object client.Object, where string, entries map[string]string, remove bool) {
@@ -62,7 +53,7 @@ func TestTooManyAnnotations(t *testing.T) {
 	begin := time.Now()
 	s.imported(g, "ordinary")
 	t.Logf("the ordinary Cluster was imported after %s", time.Since(begin).Round(time.Millisecond))
-	willReport(g, large, "False TooMuchMetadata", "it has 0 labels and 40000 annotations to copy, of 228890 bytes", "at most 512 labels, 512 annotations and 131072 bytes", "remove some")
+	willReport(g, large, "False TooMuchMetadata", "it has 0 labels and 40000 annotations to copy, of ", "at most 512 labels, 512 annotations and 131072 bytes", "remove some")
 	isAnnounced(g, large, "Warning", "TooMuchMetadata")
 	isGone(g, s.fleet("large"))
 
@@ -94,7 +85,7 @@ func TestAboveTheBoundAllElseGoesOn(t *testing.T) {
 		"of a Cluster that an older Muster imported": {
 			before: func(g Gomega, s scene, cluster *clusterv1.Cluster) {
 				sets(g, cluster, "annotations", many(500), false)
-				g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, "one").Annotations).To(HaveKey("a499")) }).Should(Succeed())
+				g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, "one").Annotations).To(haveKeys(slices.Collect(maps.Keys(many(500)))...)) }).Should(Succeed())
 			},
 			after: func(g Gomega, s scene, cluster *clusterv1.Cluster) {
 				defer stop(t, g, syncerProcess)()

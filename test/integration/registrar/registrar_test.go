@@ -1,6 +1,7 @@
 package registrar
 
 import (
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -40,8 +41,27 @@ func TestHandOut(t *testing.T) {
 
 func TestRotation(t *testing.T) {
 	t.Parallel()
+	rotates(t, nil)
+}
+
+// Labels and annotations that are too many to copy change nothing for the registration.
+func TestRotationAboveTheBoundOfCopies(t *testing.T) {
+	t.Parallel()
+	many := map[string]string{}
+	for i := range 600 {
+		many[fmt.Sprintf("a%d", i)] = ""
+	}
+	rotates(t, many)
+}
+
+func rotates(t *testing.T, annotations map[string]string) {
 	g := NewWithT(t)
 	s, _ := ready(g, "edge")
+	if annotations != nil {
+		change, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+		g.Expect(err).NotTo(HaveOccurred())
+		s.patch(g, string(change))
+	}
 	s.annotate(g, stamp.RotateAnnotation, "1")
 	second := s.granted(g, "second")
 	s.handedOut(g, "second")
