@@ -28,10 +28,11 @@ func TestHelmValuesOfAFleetClusterMadeAnew(t *testing.T) {
 	_, err := env.Kubectl(ctx, "create", "rolebinding", "muster-helm-read-secrets", "-n", s.namespace,
 		"--clusterrole=muster-helm-read-secrets", "--serviceaccount=muster-system:muster-helm")
 	g.Expect(err).NotTo(HaveOccurred())
+	const template = `tier: {{ if hasKey .Cluster.metadata.labels "tier" }}{{ .Cluster.metadata.labels.tier }}{{ else }}{{ fail "no tier" }}{{ end }}`
 	access := named(&corev1.Secret{Data: charts.Secret()}, s.namespace, "repository")
 	proxy := named(&addonsv1.HelmChartProxy{}, s.namespace, "web")
 	proxy.Spec = addonsv1.HelmChartProxySpec{
-		RepoURL: charts.URL, ChartName: "web", Version: "1.0.0", ValuesTemplate: "tier: {{ .Cluster.metadata.labels.tier }}",
+		RepoURL: charts.URL, ChartName: "web", Version: "1.0.0", ValuesTemplate: template,
 		Credentials: &addonsv1.Credentials{Secret: corev1.SecretReference{Name: "repository"}, Key: "config.json"},
 		TLSConfig:   &addonsv1.TLSConfig{CASecretRef: &corev1.SecretReference{Name: "repository"}},
 	}

@@ -102,23 +102,28 @@ func TestCutBundle(t *testing.T) {
 	}
 }
 
-// A HelmChartProxy that gets its first values loses no target, although its template fails on a Cluster.
+// A HelmChartProxy that gets its first values loses no target, although its template fails on one of two Clusters.
 func TestFirstValues(t *testing.T) {
 	of, key := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
 	of.Spec.ValuesTemplate = "a: {{ .Cluster.metadata.labels.tier }}"
 	cluster, fleet := selected()
 	name := plan.BundleName(of, key, 0)
 	have := plan.NewBundle(of, "team", name, plan.Chart{Version: "1.0.0"}, "")
-	have.Spec.Targets = []fleetv1.BundleTarget{{Name: "one", ClusterName: "one"}}
+	have.UID = "uid"
+	have.Spec.Targets = []fleetv1.BundleTarget{{Name: "one", ClusterName: "one"}, {Name: "two", ClusterName: "two"}}
+	second, its := cluster.DeepCopy(), fleet.DeepCopy()
+	second.Name, second.UID, its.Name, its.OwnerReferences[0].Name, its.OwnerReferences[0].UID = "two", "two", "two", "two", "two"
+	renders := releaseOf(of, plan.Key{Namespace: "team", Name: "two"}, name, plan.Record{FleetCluster: "two", Digest: "any", Keys: []string{"values.yaml"}, Bundle: "uid"})
 	in := &inputs.Inputs{}
 	in.Selector, _ = plan.NewSelector(of)
 	for _, text := range []string{`{"fleetCluster":"one"}`, `{"fleetCluster":"one","fleet":"other"}`} {
 		release := releaseOf(of, key, name, plan.Record{})
 		release.Annotations[plan.RecordAnnotation] = text
 		failing(release)
-		got, _, err := reconciler(t, cluster, fleet).targets(t.Context(), &scope{key: client.ObjectKeyFromObject(have), have: have, of: of, in: in, releases: []*addonsv1.HelmReleaseProxy{release}})
-		if err != nil || len(got) != 1 {
-			t.Errorf("with the record %s, %d targets are left (%v)", text, len(got), err)
+		s := &scope{key: client.ObjectKeyFromObject(have), have: have, of: of, in: in, releases: []*addonsv1.HelmReleaseProxy{release, renders}}
+		got, _, err := reconciler(t, cluster.DeepCopy(), fleet.DeepCopy(), second.DeepCopy(), its.DeepCopy()).targets(t.Context(), s)
+		if err != nil || len(got) != 2 || len(got[0].DownstreamResources) != 0 || len(got[1].DownstreamResources) != 1 {
+			t.Errorf("with the record %s, the targets are %v (%v)", text, got, err)
 		}
 	}
 }

@@ -755,3 +755,22 @@ func TestRestoredValues(t *testing.T) {
 		})
 	}
 }
+
+// The cache may lack a Fleet Cluster that was made again. Its release is not gone while Fleet has its BundleDeployment.
+func TestFleetClusterUnseen(t *testing.T) {
+	for left, exists := range []bool{false, true} {
+		w, live := newWorld(t, &renderer{}), newWorld(t, &renderer{})
+		w.Live = live.Client
+		if exists {
+			if err := live.Create(t.Context(), ownFleetCluster("second")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := scopeOf(t, "")
+		s.record.Secret, s.deployment = true, w.deploymentOf(s)
+		s.release.DeletionTimestamp = &metav1.Time{Time: w.clock.Now()}
+		if secret, err := w.uninstallFrom(t, s); err != nil || len(secret.Data) != left {
+			t.Errorf("the Secret has %d keys, want %d (%v)", len(secret.Data), left, err)
+		}
+	}
+}

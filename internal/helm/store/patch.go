@@ -151,10 +151,13 @@ func (s *Store) SetStatus(ctx context.Context, have, want *addonsv1.HelmChartPro
 		return s.Status().Patch(ctx, answer, patch, client.FieldOwner(FieldManager))
 	}
 	changes, isMerged := statusChanges(have, want)
+	isSame := equality.Semantic.DeepEqual(have.Status.MatchingClusters, want.Status.MatchingClusters)
 	switch {
+	case !isMerged && isSame:
+		return s.amend(ctx, have, want, sameObject, changes, send)
 	case !isMerged:
 		return s.amend(ctx, have, want, sameVersion, changes, send)
-	case equality.Semantic.DeepEqual(have.Status.MatchingClusters, want.Status.MatchingClusters):
+	case isSame:
 		return s.send(want, client.MergeFrom(have), send)
 	default: // There may be no list yet that a JSON patch could change.
 		return s.send(want, client.MergeFromWithOptions(have, Unchanged), send)
