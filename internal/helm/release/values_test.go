@@ -114,7 +114,7 @@ func scopeOf(t *testing.T, template string) *scope {
 	bundle := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
 	bundle.UID = types.UID("bundle")
 	return &scope{
-		proxy: of, release: release, bundle: bundle, record: plan.Record{FleetCluster: "one"}, inputs: &inputs.Inputs{Template: parsed},
+		settings: &settings.InForce{Settings: settings.Default()}, proxy: of, release: release, bundle: bundle, record: plan.Record{FleetCluster: "one"}, inputs: &inputs.Inputs{Template: parsed},
 		cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one", UID: "one"}},
 	}
 }
