@@ -85,7 +85,9 @@ func TestAboveTheBoundAllElseGoesOn(t *testing.T) {
 		"of a Cluster that an older Muster imported": {
 			before: func(g Gomega, s scene, cluster *clusterv1.Cluster) {
 				sets(g, cluster, "annotations", many(500), false)
-				g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, "one").Annotations).To(haveKeys(slices.Collect(maps.Keys(many(500)))...)) }).Should(Succeed())
+				g.Eventually(func(g Gomega) {
+					g.Expect(fleetCluster(g, s.namespace, "one").Annotations).To(haveKeys(slices.Collect(maps.Keys(many(500)))...))
+				}).Should(Succeed())
 			},
 			after: func(g Gomega, s scene, cluster *clusterv1.Cluster) {
 				defer stop(t, g, syncerProcess)()
