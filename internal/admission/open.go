@@ -48,11 +48,11 @@ func (a *answer) Write(content []byte) (int, error) {
 // 429.
 func (a *answer) fail(code int, message string) {
 	metrics.Admitted(a.path, metrics.Error)
-	ctrl.Log.Error(errors.New(message), "Failed to answer an admission request", "path", a.path)
 	if code == http.StatusTooManyRequests {
 		a.Header().Set("Retry-After", strconv.Itoa(retrySeconds))
 	} else {
 		code = http.StatusInternalServerError
+		ctrl.Log.Error(errors.New(message), "Failed to answer an admission request", "path", a.path)
 	}
 	http.Error(a.ResponseWriter, message, code)
 }

@@ -2,12 +2,13 @@ package integration
 
 import (
 	"bytes"
-	"cmp"
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmetav1 "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"golang.org/x/sync/errgroup"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -207,58 +209,166 @@ func (l *load) verify(t *testing.T, g Gomega) {
 // webhookLimit is the memory limit of the webhook's container, in MiB.
 const webhookLimit = 256
 
-// Many clients create large Clusters at once, or still more create Clusters of medium size, again and again. The
-// webhook stays within its memory limit and stamps the Clusters of other users, and no fail-closed request of theirs
-// is refused. The requests do not come from the API server, which takes longer over them than the webhook. The
-// webhook lets all the large ones through; a slow machine does not answer all the others in time.
+// fleetClusters is how many Fleet Clusters the webhook has in its caches during a flood.
+const fleetClusters = 5000
+
+// Many clients send the most expensive objects of some kind at once, again and again. The webhook stays within its
+// memory limit, and stamps the Clusters of other users. The requests do not come from the API server, which takes
+// longer over them than the webhook. They are about many namespaces, so that fairness bounds nothing.
 func TestFloods(t *testing.T) {
-	for name, test := range map[string]struct {
-		labels, size, atOnce, rounds int
-		answered                     bool
-	}{"large": {223_000, 2_900_000, 10, 4, true}, "medium": {18_000, 235_000, 480, 3, false}} {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	fillCaches(t, g)
+	// Of everything that the webhook reads, short labels take the most memory, and of templates short actions.
+	medium, large := s.labelled(g, 20_000), s.labelled(g, 223_000)
+	g.Expect(len(medium)).To(BeNumerically("~", 254<<10, 2<<10))
+	g.Expect(len(large)).To(BeNumerically("~", 2_900_000, 200_000))
+	const template = 131072
+	levels := strings.Repeat("(", 100) + "1" + strings.Repeat(")", 100)
+	flat, deep := chart(strings.Repeat("{{1}}", template/5)), chart(strings.Repeat("{{"+levels+"}}", template/205))
+	for name, objects := range map[string]map[string][]string{
+		"parentheses":                {"/validate-helmchartproxy": {chart("{{" + strings.Repeat("(", template-2))}},
+		"blocks":                     {"/validate-helmchartproxy": {chart(strings.Repeat("{{if 1}}", template/8))}},
+		"templates":                  {"/validate-helmchartproxy": {flat, deep}},
+		"Clusters of 255 KiB":        {"/stamp-cluster": {medium}, "/validate-cluster": {medium}},
+		"Clusters of 3 MB":           {"/stamp-cluster": {large}, "/validate-cluster": {large}},
+		"templates and all Clusters": {"/validate-helmchartproxy": {flat, deep}, "/stamp-cluster": {medium, large}, "/validate-cluster": {medium}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			s := newScene(t, g)
-			g.Expect(env.Restart(ctx, webhookProcess)).To(Succeed())
-			webhook := pidOf(webhookProcess)
-			g.Expect(usage.ResetPeak(webhook)).To(Succeed())
-			body := s.review(g, test.labels)
-			g.Expect(len(body)).To(BeNumerically("~", test.size, test.size/14))
-			// These requests share connections, like the API server's.
-			caller := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-			defer caller.CloseIdleConnections()
-			url := "https://127.0.0.1:" + portOf(g, webhookProcess, "--webhook-port=")
-			var attack errgroup.Group
-			for range test.atOnce {
-				attack.Go(func() (failed error) {
-					for range test.rounds {
-						for _, path := range []string{"/stamp-cluster?timeout=3s", "/validate-cluster?timeout=3s"} {
-							failed = cmp.Or(failed, call(caller, url+path, body))
-						}
-					}
-					return failed
-				})
-			}
+			f := startFlood(g, 200, 10, objects)
 			for i := range 20 {
 				other := s.cluster(fmt.Sprintf("other-%d", i))
-				create(g, other)
+				g.Expect(admin.Create(ctx, other, client.DryRunAll)).To(Succeed())
 				g.Expect(other.Labels).To(HaveKey(stamp.ClassNameLabel), "let through without its stamp")
 			}
-			failed := attack.Wait()
-			memory, err := usage.MemoryOf(webhook)
-			g.Expect(err).NotTo(HaveOccurred())
-			t.Logf("the webhook held at most %.0f MiB; of the flood: %v", memory.Peak, failed)
-			g.Expect(memory.Peak).To(BeNumerically("<", webhookLimit*9/10))
-			if test.answered {
-				g.Expect(failed).NotTo(HaveOccurred())
-			}
+			g.Eventually(f.sent.Load, "3m").Should(BeNumerically(">=", 600))
+			memory := f.stop(t, g)
+			g.Expect(memory.Peak).To(BeNumerically("<=", webhookLimit*9/10))
 		})
 	}
 }
 
-// review returns the review of a new Cluster with this many labels. Of everything that the webhook reads, short
-// labels take the most memory.
-func (s scene) review(g Gomega, labels int) []byte {
+// While one tenant sends requests of up to 7 MiB without end, the Clusters of another one are stamped, each of them.
+func TestFloodOfOneTenant(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	f := startFlood(g, 40, 1, map[string][]string{"/stamp-cluster": {s.labelled(g, 535_000), s.labelled(g, 20_000)}})
+	unstamped := 0
+	for i := range 100 {
+		other := s.cluster(fmt.Sprintf("other-%d", i))
+		other.Annotations = map[string]string{"large": strings.Repeat("x", 60<<10)}
+		g.Expect(admin.Create(ctx, other, client.DryRunAll)).To(Succeed())
+		if other.Labels[stamp.ClassNameLabel] == "" {
+			unstamped++
+		}
+	}
+	memory := f.stop(t, g)
+	g.Expect(unstamped).To(BeZero(), "of 100 that were let through")
+	g.Expect(memory.Peak).To(BeNumerically("<=", webhookLimit*9/10))
+}
+
+// fillCaches creates Fleet Clusters until the test ends.
+func fillCaches(t *testing.T, g Gomega) {
+	t.Helper()
+	namespace := newNamespace(t, g, "many", nil)
+	t.Cleanup(func() {
+		NewWithT(t).Expect(admin.DeleteAllOf(ctx, &fleetv1.Cluster{}, client.InNamespace(namespace))).To(Succeed())
+	})
+	var all errgroup.Group
+	all.SetLimit(16)
+	for i := range fleetClusters {
+		all.Go(func() error {
+			its := named(&fleetv1.Cluster{}, namespace, fmt.Sprintf("many-%d", i))
+			its.Labels = map[string]string{"env": "prod", "region": "eu-west-1", "team": fmt.Sprintf("team-%d", i%100)}
+			its.Spec.KubeConfigSecret = its.Name + "-kubeconfig"
+			return admin.Create(ctx, its)
+		})
+	}
+	g.Expect(all.Wait()).To(Succeed())
+}
+
+// flood sends reviews to the webhook until it is stopped.
+type flood struct {
+	webhook    int
+	end        func()
+	wait       sync.WaitGroup
+	sent, busy atomic.Int64
+	failed     atomic.Value
+}
+
+// startFlood restarts the webhook and sends it reviews of the creation of objects at the given paths, in many namespaces.
+func startFlood(g Gomega, atOnce, namespaces int, objects map[string][]string) *flood {
+	g.Expect(env.Restart(ctx, webhookProcess)).To(Succeed())
+	type request struct {
+		path string
+		body []byte
+	}
+	var all []request
+	for path, its := range objects {
+		for _, object := range its {
+			for i := range namespaces {
+				all = append(all, request{path, review(g, fmt.Sprintf("flood-%d", i), object)})
+			}
+		}
+	}
+	f := &flood{webhook: pidOf(webhookProcess)}
+	g.Expect(usage.ResetPeak(f.webhook)).To(Succeed())
+	// These requests share connections, like the API server's.
+	caller := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	url := "https://127.0.0.1:" + portOf(g, webhookProcess, "--webhook-port=")
+	flooding, cancel := context.WithCancel(ctx)
+	f.end = func() { cancel(); f.wait.Wait(); caller.CloseIdleConnections() }
+	for worker := range atOnce {
+		f.wait.Go(func() {
+			for i := worker; flooding.Err() == nil; i++ {
+				its := all[i%len(all)]
+				err := f.call(flooding, caller, url+its.path+"?timeout=3s", its.body)
+				if f.sent.Add(1); err != nil && flooding.Err() == nil {
+					f.failed.Store(err)
+				}
+			}
+		})
+	}
+	return f
+}
+
+// call sends a review, which the webhook must answer.
+func (f *flood) call(ctx context.Context, caller *http.Client, url string, body []byte) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := caller.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode == http.StatusTooManyRequests {
+		f.busy.Add(1)
+		return nil
+	}
+	answer := &admissionv1.AdmissionReview{}
+	if err := json.NewDecoder(response.Body).Decode(answer); err != nil || answer.Response == nil || answer.Response.UID != "flood" {
+		return fmt.Errorf("%s: %s %+v: %w", url, response.Status, answer.Response, err)
+	}
+	return nil
+}
+
+// stop ends the flood, and returns the memory that the webhook took. The webhook must not have ended.
+func (f *flood) stop(t *testing.T, g Gomega) usage.Memory {
+	t.Helper()
+	f.end()
+	g.Expect(pidOf(webhookProcess)).To(Equal(f.webhook), "the webhook has ended")
+	memory, err := usage.MemoryOf(f.webhook)
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Logf("the webhook held at most %.0f MiB; of %d requests, %d were told to try again; a failed one: %v", memory.Peak, f.sent.Load(), f.busy.Load(), f.failed.Load())
+	return memory
+}
+
+// labelled returns a new Cluster with this many labels.
+func (s scene) labelled(g Gomega, labels int) string {
 	cluster := s.cluster("large")
 	cluster.Spec.Topology.ClassRef.Namespace, cluster.Labels = "", map[string]string{}
 	for i := range labels {
@@ -266,28 +376,22 @@ func (s scene) review(g Gomega, labels int) []byte {
 	}
 	object, err := json.Marshal(cluster)
 	g.Expect(err).NotTo(HaveOccurred())
+	return string(object)
+}
+
+// chart returns a new HelmChartProxy with a values template. Its namespace is that of the review.
+func chart(template string) string {
+	return fmt.Sprintf(`{"apiVersion":"addons.cluster.x-k8s.io/v1alpha1","kind":"HelmChartProxy","metadata":{"name":"large","namespace":"$NAMESPACE"},`+
+		`"spec":{"clusterSelector":{},"repoURL":"https://charts.example.com","chartName":"web","valuesTemplate":%q}}`, template)
+}
+
+// review returns the review of the creation of an object in a namespace.
+func review(g Gomega, namespace, object string) []byte {
 	review := &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{
-		UID: "large", Namespace: s.namespace, Name: "large", Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: object},
+		UID: "flood", Namespace: namespace, Name: "large", Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: []byte(strings.Replace(object, "$NAMESPACE", namespace, 1))},
 	}}
 	review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
 	body, err := json.Marshal(review)
 	g.Expect(err).NotTo(HaveOccurred())
 	return body
-}
-
-// call sends a review, which the webhook must answer and allow.
-func call(caller *http.Client, url string, body []byte) error {
-	response, err := caller.Post(url, "application/json", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }()
-	review := &admissionv1.AdmissionReview{}
-	if err := json.NewDecoder(response.Body).Decode(review); err != nil {
-		return err
-	}
-	if review.Response == nil || !review.Response.Allowed || review.Response.UID != "large" {
-		return fmt.Errorf("%s: %+v", url, review.Response)
-	}
-	return nil
 }

@@ -7,10 +7,12 @@ import (
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -18,9 +20,40 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
+// bothWays runs a test with the stamp, and then without it: a tenant can make the stamp fail open, with many large
+// requests at once.
+func bothWays(t *testing.T, test func(t *testing.T, isStamped bool)) {
+	t.Run("stamped", func(t *testing.T) { test(t, true) })
+	t.Run("let through unstamped", func(t *testing.T) {
+		g := NewWithT(t)
+		const path = "/webhooks/0/matchConditions"
+		before := get(g, &admissionregistrationv1.MutatingWebhookConfiguration{}, "", "muster-mutating-webhook")
+		configuration := before.DeepCopy()
+		match := func(conditions []admissionregistrationv1.MatchCondition) {
+			body, err := json.Marshal([]map[string]any{{"op": "replace", "path": path, "value": conditions}})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(admin.Patch(ctx, configuration, client.RawPatch(types.JSONPatchType, body))).To(Succeed())
+		}
+		stamps := func() bool {
+			probe := fixture.Cluster("default", "probe", "class", "")
+			g.Expect(admin.Create(ctx, probe, client.DryRunAll)).To(Succeed())
+			return probe.Labels[stamp.ClassNameLabel] != ""
+		}
+		match([]admissionregistrationv1.MatchCondition{{Name: "never", Expression: "false"}})
+		t.Cleanup(func() {
+			match(before.Webhooks[0].MatchConditions)
+			g.Eventually(stamps).Should(BeTrue())
+		})
+		g.Eventually(stamps).Should(BeFalse())
+		test(t, false)
+	})
+}
+
 // Naming a class of another namespace delivers that namespace's bundles, so only users who may get the class may name
 // it.
-func TestTenants(t *testing.T) {
+func TestTenants(t *testing.T) { bothWays(t, testTenants) }
+
+func testTenants(t *testing.T, _ bool) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	other := newNamespace(t, g, "other-team", nil)
@@ -98,7 +131,9 @@ spec: {topology: {class: standard, classNamespace: %s, version: v1.36.3}}
 
 // A tenant who writes a pin onto a Cluster that is not selected does not make it a user of its class: the webhook
 // removes the pin, and without the webhook the syncer ignores it.
-func TestForgedPinClaimsNothing(t *testing.T) {
+func TestForgedPinClaimsNothing(t *testing.T) { bothWays(t, testForgedPinClaimsNothing) }
+
+func testForgedPinClaimsNothing(t *testing.T, isStamped bool) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	configureCluster(t, g, `{namespaceSelector: {matchLabels: {import: "yes"}}}`)
@@ -108,7 +143,7 @@ func TestForgedPinClaimsNothing(t *testing.T) {
 		probe := s.cluster("probe")
 		g.Expect(admin.Create(ctx, probe, client.DryRunAll)).To(Succeed())
 		g.Expect(stamp.PinOf(probe.Annotations)).To(Equal(stamp.Pin{}))
-		g.Expect(probe.Labels).To(HaveKey(stamp.ClassNameLabel), "the webhook did not answer")
+		g.Expect(probe.Labels[stamp.ClassNameLabel] != "").To(Equal(isStamped), "the webhook did not answer")
 	}).Should(Succeed())
 	cluster := s.started(g, "one")
 	s.started(g, "two")
@@ -128,7 +163,11 @@ func TestForgedPinClaimsNothing(t *testing.T) {
 	} {
 		t.Run("the webhook takes it off: "+name, func(t *testing.T) {
 			g := NewWithT(t)
-			g.Expect(forge(g, "one", pin)).To(And(HaveKey("tried"), haveNoKeys(stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation)))
+			written := forge(g, "one", pin)
+			g.Expect(written).To(HaveKey("tried"))
+			if isStamped {
+				g.Expect(written).To(haveNoKeys(stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation))
+			}
 		})
 	}
 	unopened(g)
