@@ -15,7 +15,7 @@ const mostDepth = 100
 func checkDepth(text string) error {
 	if depth, at := depthOf(text, mostDepth); depth > mostDepth {
 		return fmt.Errorf("%s:%d: blocks and parentheses are nested more than %d deep; move the inner ones to a template of their own "+
-			"with define, or keep what they return in a variable", templateName, 1+strings.Count(text[:at], "\n"), mostDepth)
+			"with define, or keep their result in a variable", templateName, 1+strings.Count(text[:at], "\n"), mostDepth)
 	}
 	return nil
 }
