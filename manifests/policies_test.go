@@ -92,7 +92,8 @@ func compile(t *testing.T, spec admissionregistrationv1.ValidatingAdmissionPolic
 	}
 	authorized, message := cel.OptionalVariableDeclarations{HasAuthorizer: true}, cel.OptionalVariableDeclarations{}
 	for _, variable := range spec.Variables {
-		if its := compiler.CompileAndStoreVariable(&validating.Variable{Name: variable.Name, Expression: variable.Expression}, authorized, environment.StoredExpressions); its.Error != nil {
+		if its := compiler.CompileAndStoreVariable(&validating.Variable{Name: variable.Name, Expression: variable.Expression}, authorized,
+			environment.StoredExpressions); its.Error != nil {
 			t.Fatalf("variable %s: %v", variable.Name, its.Error)
 		}
 	}
@@ -152,7 +153,8 @@ func (p policy) evaluate(t *testing.T, r request) (refused []string, cost int64)
 		&user.DefaultInfo{Name: "system:serviceaccount:muster-system:" + r.account})
 	versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedKind: gvk, VersionedObject: object, VersionedOldObject: old}
 	admitted := cel.CreateAdmissionRequest(attributes, metav1.GroupVersionResource(gvr), metav1.GroupVersionKind(gvk))
-	bindings := cel.OptionalVariableBindings{Authorizer: authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	bindings := cel.OptionalVariableBindings{Authorizer: authorizer.AuthorizerFunc(func(context.Context,
+		authorizer.Attributes) (authorizer.Decision, string, error) {
 		return authorizer.DecisionDeny, "", nil
 	})}
 	run := func(its cel.ConditionEvaluator) []cel.EvaluationResult {
@@ -226,7 +228,8 @@ func owners(count int, others ...string) (result []any) {
 
 func managers(count int, others ...string) (result []any) {
 	for i := range count {
-		result = append(result, map[string]any{"manager": fmt.Sprintf("m%d", i), "operation": "Apply", "fieldsV1": map[string]any{"f:metadata": map[string]any{}}})
+		result = append(result, map[string]any{"manager": fmt.Sprintf("m%d", i), "operation": "Apply",
+			"fieldsV1": map[string]any{"f:metadata": map[string]any{}}})
 	}
 	for _, other := range others {
 		result = append(result, map[string]any{"manager": other, "operation": "Apply"})
@@ -293,7 +296,8 @@ func TestPoliciesBoundSizes(t *testing.T) {
 	parts := func(count int, replicas int64) map[string]any {
 		var all []any
 		for i := range count {
-			all = append(all, fields{"name": fmt.Sprint(i), "replicas": replicas, "variables": fields{"overrides": []any{fields{"name": "x", "value": "y"}}}})
+			all = append(all, fields{"name": fmt.Sprint(i), "replicas": replicas, "variables": fields{"overrides": []any{fields{"name": "x",
+				"value": "y"}}}})
 		}
 		return made(nil, fields{"spec": fields{"topology": fields{"version": "v1", "workers": fields{"machineDeployments": all}}}})
 	}
@@ -304,45 +308,57 @@ func TestPoliciesBoundSizes(t *testing.T) {
 		refused  string
 	}{
 		"muster-syncer-clusters": {
-			"stamps one with many annotations":      {"clusters", annotations(entries(many)), annotations(entries(many, domain+"/owned-by=x", domain+"/cluster-name=x")), ""},
-			"stamps one with many labels":           {"clusters", labels(entries(many)), labels(entries(many, "clusterclass-name."+domain+"=x")), ""},
-			"takes the stamp off":                   {"clusters", annotations(entries(many, domain+"/owned-by=x")), annotations(entries(many)), ""},
-			"ends a hold":                           {"clusters", annotations(entries(many, hook+"=x")), annotations(entries(many)), ""},
-			"begins a hold":                         {"clusters", annotations(entries(many)), annotations(entries(many, hook+"=x")), "40001"},
-			"changes a hold":                        {"clusters", annotations(entries(many, hook+"=x")), annotations(entries(many, hook+"=y")), "40001"},
-			"adds to many annotations":              {"clusters", annotations(entries(many)), annotations(entries(many, "x=y")), "more than 1100: 40001"},
-			"adds to many labels":                   {"clusters", labels(entries(many)), labels(entries(many, "x=y")), "more than 1100: 40001"},
-			"removes of many":                       {"clusters", annotations(entries(many, "x=y")), annotations(entries(many)), "more than 1100: 40000"},
-			"removes all":                           {"clusters", annotations(entries(many)), annotations(entries(0)), "more than 1100: 0"},
-			"grows beyond the bound":                {"clusters", annotations(entries(1000)), annotations(entries(1101)), "more than 1100: 1101"},
-			"pauses one with many annotations":      {"clusters", annotations(entries(many, "x=y")), annotations(entries(many, "cluster.x-k8s.io/paused=")), "40001"},
-			"takes a finalizer off many":            {"clusters", finalizers(names(many, domain)), finalizers(names(many)), ""},
-			"takes another finalizer off many":      {"clusters", finalizers(names(many, domain)), finalizers(names(many-1, domain)), "may take off a Cluster only"},
-			"leaves many owners":                    {"clusters", owned(owners(10_000)), owned(owners(10_000)), ""},
-			"adds to many owners":                   {"clusters", owned(owners(10_000)), owned(owners(10_001)), "owners"},
-			"leaves many managers":                  {"clusters", managed(managers(1000)), managed(managers(1000, "x")), ""},
-			"adds to many variables":                {"clusters", variables(250, "x"), variables(250, "x", fields{"name": "new", "value": "x"}), ""},
-			"fills in defaults of many variables":   {"clusters", variables(150, fields{"a": "b"}), variables(150, fields{"a": "b", "c": "d"}), ""},
-			"changes one of many variables":         {"clusters", variables(250, "x", fields{"name": "new", "value": "x"}), variables(250, "x", fields{"name": "new", "value": "y"}), "new of topology"},
-			"adds to too many variables":            {"clusters", variables(1000, "x"), variables(1000, "x", fields{"name": "new", "value": "x"}), "more than 300 of topology"},
-			"fills in a default of a huge variable": {"clusters", variables(1, fields(entries(many))), variables(1, fields(entries(many, "x=y"))), "0 of topology"},
-			"leaves many workers":                   {"clusters", parts(4000, 1), parts(4000, 1), ""},
-			"scales many workers":                   {"clusters", parts(4000, 1), parts(4000, 2), "4001 parts, more than 300"},
+			"stamps one with many annotations": {"clusters", annotations(entries(many)), annotations(entries(many, domain+"/owned-by=x",
+				domain+"/cluster-name=x")), ""},
+			"stamps one with many labels": {"clusters", labels(entries(many)), labels(entries(many, "clusterclass-name."+domain+"=x")), ""},
+			"takes the stamp off":         {"clusters", annotations(entries(many, domain+"/owned-by=x")), annotations(entries(many)), ""},
+			"ends a hold":                 {"clusters", annotations(entries(many, hook+"=x")), annotations(entries(many)), ""},
+			"begins a hold":               {"clusters", annotations(entries(many)), annotations(entries(many, hook+"=x")), "40001"},
+			"changes a hold": {"clusters", annotations(entries(many, hook+"=x")), annotations(entries(many, hook+"=y")),
+				"40001"},
+			"adds to many annotations": {"clusters", annotations(entries(many)), annotations(entries(many, "x=y")),
+				"more than 1100: 40001"},
+			"adds to many labels": {"clusters", labels(entries(many)), labels(entries(many, "x=y")), "more than 1100: 40001"},
+			"removes of many": {"clusters", annotations(entries(many, "x=y")), annotations(entries(many)),
+				"more than 1100: 40000"},
+			"removes all":            {"clusters", annotations(entries(many)), annotations(entries(0)), "more than 1100: 0"},
+			"grows beyond the bound": {"clusters", annotations(entries(1000)), annotations(entries(1101)), "more than 1100: 1101"},
+			"pauses one with many annotations": {"clusters", annotations(entries(many, "x=y")), annotations(entries(many,
+				"cluster.x-k8s.io/paused=")), "40001"},
+			"takes a finalizer off many": {"clusters", finalizers(names(many, domain)), finalizers(names(many)), ""},
+			"takes another finalizer off many": {"clusters", finalizers(names(many, domain)), finalizers(names(many-1, domain)),
+				"may take off a Cluster only"},
+			"leaves many owners":                  {"clusters", owned(owners(10_000)), owned(owners(10_000)), ""},
+			"adds to many owners":                 {"clusters", owned(owners(10_000)), owned(owners(10_001)), "owners"},
+			"leaves many managers":                {"clusters", managed(managers(1000)), managed(managers(1000, "x")), ""},
+			"adds to many variables":              {"clusters", variables(250, "x"), variables(250, "x", fields{"name": "new", "value": "x"}), ""},
+			"fills in defaults of many variables": {"clusters", variables(150, fields{"a": "b"}), variables(150, fields{"a": "b", "c": "d"}), ""},
+			"changes one of many variables": {"clusters", variables(250, "x", fields{"name": "new", "value": "x"}), variables(250, "x",
+				fields{"name": "new", "value": "y"}), "new of topology"},
+			"adds to too many variables": {"clusters", variables(1000, "x"), variables(1000, "x", fields{"name": "new",
+				"value": "x"}), "more than 300 of topology"},
+			"fills in a default of a huge variable": {"clusters", variables(1, fields(entries(many))), variables(1, fields(entries(many,
+				"x=y"))), "0 of topology"},
+			"leaves many workers": {"clusters", parts(4000, 1), parts(4000, 1), ""},
+			"scales many workers": {"clusters", parts(4000, 1), parts(4000, 2), "4001 parts, more than 300"},
 		},
 		"muster-syncer-cluster-classes": {
-			"takes the finalizer off":     {"clusterclasses", made(fields{"annotations": entries(many), "finalizers": names(0, domain)}, nil), annotations(entries(many)), ""},
+			"takes the finalizer off": {"clusterclasses", made(fields{"annotations": entries(many), "finalizers": names(0, domain)}, nil),
+				annotations(entries(many)), ""},
 			"adds to many annotations":    {"clusterclasses", annotations(entries(many)), annotations(entries(many, "x=y")), "more than 1100: 40001"},
 			"changes one of many labels":  {"clusterclasses", labels(entries(many)), labels(entries(many, "k1=y")), "more than 1100"},
 			"takes a finalizer off many":  {"clusterclasses", finalizers(names(many, domain)), finalizers(names(many)), ""},
 			"puts a finalizer on to many": {"clusterclasses", finalizers(names(many)), finalizers(names(many, domain)), "put none on"},
 		},
 		"muster-syncer-namespaces": {
-			"annotates one with many":      {"namespaces", annotations(entries(many)), annotations(entries(many, workspace)), ""},
-			"takes its annotation off":     {"namespaces", annotations(entries(many, workspace)), annotations(entries(many)), ""},
-			"adds to many annotations":     {"namespaces", annotations(entries(many)), annotations(entries(many, "x=y")), "more than 1100: 40001"},
-			"changes one of many labels":   {"namespaces", labels(entries(many)), labels(entries(many, "k1=y")), "more than 1100: 40000"},
-			"swaps one for a project":      {"namespaces", annotations(entries(many, "x=y")), annotations(entries(many, "field.cattle.io/projectId=x")), "40001"},
-			"annotates beside many labels": {"namespaces", labels(entries(many)), made(fields{"labels": entries(many), "annotations": entries(0, workspace)}, nil), ""},
+			"annotates one with many":    {"namespaces", annotations(entries(many)), annotations(entries(many, workspace)), ""},
+			"takes its annotation off":   {"namespaces", annotations(entries(many, workspace)), annotations(entries(many)), ""},
+			"adds to many annotations":   {"namespaces", annotations(entries(many)), annotations(entries(many, "x=y")), "more than 1100: 40001"},
+			"changes one of many labels": {"namespaces", labels(entries(many)), labels(entries(many, "k1=y")), "more than 1100: 40000"},
+			"swaps one for a project": {"namespaces", annotations(entries(many, "x=y")), annotations(entries(many,
+				"field.cattle.io/projectId=x")), "40001"},
+			"annotates beside many labels": {"namespaces", labels(entries(many)), made(fields{"labels": entries(many), "annotations": entries(0,
+				workspace)}, nil), ""},
 		},
 		"muster-syncer-bundles": {
 			"retargets one with many":    {"bundles", annotations(entries(many)), annotations(entries(many, domain+"/retarget=1")), ""},
@@ -350,98 +366,137 @@ func TestPoliciesBoundSizes(t *testing.T) {
 			"changes one of many labels": {"bundles", labels(entries(many)), labels(entries(many, "k1=y")), "more than 1100: 40000"},
 		},
 		"muster-syncer-cluster-status": {
-			"sets a condition":                    {"clusters/status", conditions(30), conditions(30, "FleetImported"), ""},
-			"leaves many conditions":              {"clusters/status", conditions(10_000), conditions(10_000), ""},
-			"sets a condition beside many others": {"clusters/status", conditions(10_000), conditions(10_000, "FleetImported"), "more than 100: 10000, 10001"},
+			"sets a condition":       {"clusters/status", conditions(30), conditions(30, "FleetImported"), ""},
+			"leaves many conditions": {"clusters/status", conditions(10_000), conditions(10_000), ""},
+			"sets a condition beside many others": {"clusters/status", conditions(10_000), conditions(10_000, "FleetImported"),
+				"more than 100: 10000, 10001"},
 		},
 		"muster-syncer-fleet": {
-			"releases one with many annotations": {"clusters", ourAnnotations(entries(many)), ourAnnotations(entries(many, domain+"/released=true", domain+"/imported-uid=x",
+			"releases one with many annotations": {"clusters", ourAnnotations(entries(many)), ourAnnotations(entries(many,
+				domain+"/released=true", domain+"/imported-uid=x",
 				"argocd.argoproj.io/sync-options=Prune=false", "argocd.argoproj.io/compare-options=IgnoreExtraneous")), ""},
-			"reclaims one with many annotations":    {"clusters", ourAnnotations(entries(many, domain+"/released=true", domain+"/imported-uid=x")), ourAnnotations(entries(many)), ""},
-			"changes its record beside many":        {"clusters", ourAnnotations(entries(many, domain+"/applied-hash=x")), ourAnnotations(entries(many, domain+"/applied-hash=y")), ""},
-			"removes what it copied":                {"clusters", ourAnnotations(entries(many)), ourAnnotations(entries(3000)), ""},
-			"removes all that it copied":            {"clusters", ourAnnotations(entries(many)), ourAnnotations(entries(512)), ""},
-			"deletes one with many annotations":     {"clusters", ourAnnotations(entries(many)), nil, ""},
-			"adds to many annotations":              {"clusters", ourAnnotations(entries(many)), ourAnnotations(entries(many, "x=y")), "more than 1100 labels or annotations of a Fleet object, but for its own: 40001"},
-			"grows beyond the bound":                {"clusters", ourAnnotations(entries(512)), ourAnnotations(entries(1101)), "1101"},
-			"grows to the bound":                    {"clusters", ourAnnotations(entries(512)), ourAnnotations(entries(1024)), ""},
-			"creates one with many":                 {"clusters", nil, ourAnnotations(entries(1101)), "1101"},
-			"hands one with many over to itself":    {"clusters", ourAnnotations(entries(many, "x=y")), ourAnnotations(entries(many, domain+"/adopt=true")), "may not set on a Fleet object: " + domain + "/adopt"},
-			"has Fleet ignore one with many labels": {"clusters", labels(entries(many, ours, "x=y")), labels(entries(many, ours, "fleet.cattle.io/cluster-management=true")), "may not set on a Fleet object"},
-			"gives one with many owners another":    {"clusters", owned(owners(10_000)), owned(owners(10_000, "cluster.x-k8s.io/v1beta2 Cluster")), ""},
-			"takes an owner off many":               {"clusters", owned(owners(10_000, "cluster.x-k8s.io/v1beta2 Cluster")), owned(owners(10_000)), ""},
-			"leaves many finalizers":                {"clusters", finalizers(names(many)), finalizers(names(many)), ""},
-			"adds to many finalizers":               {"clusters", finalizers(names(many)), finalizers(names(many + 1)), "no finalizers"},
-			"changes one of CAAPF's":                {"clusters", made(fields{"managedFields": managers(1000, "addon-provider-fleet")}, nil), made(fields{"managedFields": managers(1000, "addon-provider-fleet")}, nil), ""},
-			"looks for CAAPF among too many":        {"clusters", made(fields{"managedFields": managers(9000, "addon-provider-fleet")}, nil), made(nil, nil), "not Muster's"},
-			"looks for a Cluster among too many":    {"clusters", made(fields{"ownerReferences": owners(10_000, "cluster.x-k8s.io/v1beta2 Cluster")}, nil), made(nil, nil), "not Muster's"},
-			"attaches to one with many managers":    {"clusters", managed(managers(1000)), managed(managers(1000, "muster-attach")), ""},
-			"attaches to one with too many":         {"clusters", managed(managers(9000)), managed(managers(9000, "muster-attach")), ""},
-			"robs one of many managers":             {"clusters", managed(managers(300, "x")), managed(managers(300, "muster-attach")), "another client has set on a Fleet Cluster of Rancher: x"},
+			"reclaims one with many annotations": {"clusters", ourAnnotations(entries(many, domain+"/released=true",
+				domain+"/imported-uid=x")), ourAnnotations(entries(many)), ""},
+			"changes its record beside many": {"clusters", ourAnnotations(entries(many, domain+"/applied-hash=x")),
+				ourAnnotations(entries(many, domain+"/applied-hash=y")), ""},
+			"removes what it copied":            {"clusters", ourAnnotations(entries(many)), ourAnnotations(entries(3000)), ""},
+			"removes all that it copied":        {"clusters", ourAnnotations(entries(many)), ourAnnotations(entries(512)), ""},
+			"deletes one with many annotations": {"clusters", ourAnnotations(entries(many)), nil, ""},
+			"adds to many annotations": {"clusters", ourAnnotations(entries(many)), ourAnnotations(entries(many, "x=y")),
+				"more than 1100 labels or annotations of a Fleet object, but for its own: 40001"},
+			"grows beyond the bound": {"clusters", ourAnnotations(entries(512)), ourAnnotations(entries(1101)), "1101"},
+			"grows to the bound":     {"clusters", ourAnnotations(entries(512)), ourAnnotations(entries(1024)), ""},
+			"creates one with many":  {"clusters", nil, ourAnnotations(entries(1101)), "1101"},
+			"hands one with many over to itself": {"clusters", ourAnnotations(entries(many, "x=y")), ourAnnotations(entries(many,
+				domain+"/adopt=true")), "may not set on a Fleet object: " + domain + "/adopt"},
+			"has Fleet ignore one with many labels": {"clusters", labels(entries(many, ours, "x=y")), labels(entries(many, ours,
+				"fleet.cattle.io/cluster-management=true")), "may not set on a Fleet object"},
+			"gives one with many owners another": {"clusters", owned(owners(10_000)), owned(owners(10_000,
+				"cluster.x-k8s.io/v1beta2 Cluster")), ""},
+			"takes an owner off many": {"clusters", owned(owners(10_000, "cluster.x-k8s.io/v1beta2 Cluster")),
+				owned(owners(10_000)), ""},
+			"leaves many finalizers":  {"clusters", finalizers(names(many)), finalizers(names(many)), ""},
+			"adds to many finalizers": {"clusters", finalizers(names(many)), finalizers(names(many + 1)), "no finalizers"},
+			"changes one of CAAPF's": {"clusters", made(fields{"managedFields": managers(1000, "addon-provider-fleet")}, nil),
+				made(fields{"managedFields": managers(1000, "addon-provider-fleet")}, nil), ""},
+			"looks for CAAPF among too many": {"clusters", made(fields{"managedFields": managers(9000, "addon-provider-fleet")}, nil),
+				made(nil, nil), "not Muster's"},
+			"looks for a Cluster among too many": {"clusters", made(fields{"ownerReferences": owners(10_000,
+				"cluster.x-k8s.io/v1beta2 Cluster")}, nil), made(nil, nil), "not Muster's"},
+			"attaches to one with many managers": {"clusters", managed(managers(1000)), managed(managers(1000, "muster-attach")), ""},
+			"attaches to one with too many":      {"clusters", managed(managers(9000)), managed(managers(9000, "muster-attach")), ""},
+			"robs one of many managers": {"clusters", managed(managers(300, "x")), managed(managers(300, "muster-attach")),
+				"another client has set on a Fleet Cluster of Rancher: x"},
 			"removes Rancher's key of many": {"clusters", labels(entries(many, rancher)), labels(entries(many)),
 				"may not set, change or remove on a Fleet Cluster of Rancher: management.cattle.io/cluster-name"},
 			"makes a group of many labels": {"clustergroups", spec(fields{}), spec(fields{"selector": fields{"matchLabels": entries(many,
 				"clusterclass-name."+domain+"=x", "clusterclass-namespace."+domain+"=x")}}), "may only make ClusterGroups"},
-			"leaves a group of many labels": {"clustergroups", spec(fields{"selector": fields{"matchLabels": entries(many)}}), spec(fields{"selector": fields{"matchLabels": entries(many)}}), ""},
+			"leaves a group of many labels": {"clustergroups", spec(fields{"selector": fields{"matchLabels": entries(many)}}),
+				spec(fields{"selector": fields{"matchLabels": entries(many)}}), ""},
 		},
 		"muster-helm-bundles": {
-			"writes one with many annotations":     {"bundles", ourAnnotations(entries(many)), ourAnnotations(entries(many, domain+"/chart=x")), ""},
-			"removes of many annotations":          {"bundles", ourAnnotations(entries(many)), ourAnnotations(entries(many - 1)), ""},
-			"adds to many annotations":             {"bundles", ourAnnotations(entries(many)), ourAnnotations(entries(many, "x=y")), "but for its own: 40001 labels or annotations"},
-			"adds to many labels":                  {"bundles", labels(entries(many, ours, proxy)), labels(entries(many, ours, proxy, "x=y")), "40003 labels or annotations"},
-			"leaves many targets":                  {"bundles", targets(many), made(fields{"labels": entries(0, ours, proxy), "annotations": entries(0, domain+"/chart=x")}, targets(many)["spec"].(fields)), ""},
-			"takes targets off many":               {"bundles", targets(many), targets(250), ""},
-			"adds to many targets":                 {"bundles", targets(many), targets(many + 1), "40001 targets"},
-			"selects clusters":                     {"bundles", targets(250), targets(250, fields{"clusterSelector": fields{}}), "by clusterName only"},
-			"names many objects for one target":    {"bundles", targets(1), targets(1, fields{"clusterName": "x", "downstreamResources": owners(many)}), "named hcp-….for.…"},
-			"deletes one with many of everything":  {"bundles", made(fields{"labels": entries(many, ours, proxy), "annotations": entries(many)}, fields{"spec": fields{}}), nil, ""},
-			"leaves many owners and adds a record": {"bundles", owned(owners(10_000)), made(fields{"labels": entries(0, ours, proxy), "ownerReferences": owners(10_000), "annotations": entries(0, domain+"/chart=x")}, nil), ""},
+			"writes one with many annotations": {"bundles", ourAnnotations(entries(many)), ourAnnotations(entries(many, domain+"/chart=x")), ""},
+			"removes of many annotations":      {"bundles", ourAnnotations(entries(many)), ourAnnotations(entries(many - 1)), ""},
+			"adds to many annotations": {"bundles", ourAnnotations(entries(many)), ourAnnotations(entries(many, "x=y")),
+				"but for its own: 40001 labels or annotations"},
+			"adds to many labels": {"bundles", labels(entries(many, ours, proxy)), labels(entries(many, ours, proxy, "x=y")),
+				"40003 labels or annotations"},
+			"leaves many targets": {"bundles", targets(many), made(fields{"labels": entries(0, ours, proxy),
+				"annotations": entries(0, domain+"/chart=x")}, targets(many)["spec"].(fields)), ""},
+			"takes targets off many": {"bundles", targets(many), targets(250), ""},
+			"adds to many targets":   {"bundles", targets(many), targets(many + 1), "40001 targets"},
+			"selects clusters": {"bundles", targets(250), targets(250, fields{"clusterSelector": fields{}}),
+				"by clusterName only"},
+			"names many objects for one target": {"bundles", targets(1), targets(1, fields{"clusterName": "x",
+				"downstreamResources": owners(many)}), "named hcp-….for.…"},
+			"deletes one with many of everything": {"bundles", made(fields{"labels": entries(many, ours, proxy), "annotations": entries(many)},
+				fields{"spec": fields{}}), nil, ""},
+			"leaves many owners and adds a record": {"bundles", owned(owners(10_000)), made(fields{"labels": entries(0, ours, proxy),
+				"ownerReferences": owners(10_000), "annotations": entries(0, domain+"/chart=x")}, nil), ""},
 		},
 		"muster-helm-values": {
-			"writes one with many annotations": {"configmaps", ourAnnotations(entries(many)), ourAnnotations(entries(many, domain+"/helmchartproxy=x")), ""},
-			"adds to many annotations":         {"configmaps", ourAnnotations(entries(many)), ourAnnotations(entries(many, "x=y")), "but for its own: 40001"},
-			"adds to many labels":              {"configmaps", labels(entries(many, ours, proxy)), labels(entries(many, ours, proxy, "x=y")), "40003"},
-			"leaves many finalizers":           {"configmaps", finalizers(names(many)), finalizers(names(many)), ""},
-			"adds to many finalizers":          {"configmaps", finalizers(names(many)), finalizers(names(many + 1)), "40001"},
-			"replaces many owners":             {"configmaps", owned(owners(10_000)), owned(owners(0, "fleet.cattle.io/v1alpha1 Bundle")), ""},
-			"adds to many owners":              {"configmaps", owned(owners(10_000)), owned(owners(10_001)), "10001"},
-			"labels a Secret":                  {"secrets", secret(labels(entries(0, ours, proxy))), secret(labels(entries(many, ours, proxy))), "may give Secrets no labels"},
-			"deletes one with many labels":     {"configmaps", labels(entries(many, ours, proxy)), nil, ""},
+			"writes one with many annotations": {"configmaps", ourAnnotations(entries(many)), ourAnnotations(entries(many,
+				domain+"/helmchartproxy=x")), ""},
+			"adds to many annotations": {"configmaps", ourAnnotations(entries(many)), ourAnnotations(entries(many, "x=y")),
+				"but for its own: 40001"},
+			"adds to many labels": {"configmaps", labels(entries(many, ours, proxy)), labels(entries(many, ours, proxy, "x=y")),
+				"40003"},
+			"leaves many finalizers":  {"configmaps", finalizers(names(many)), finalizers(names(many)), ""},
+			"adds to many finalizers": {"configmaps", finalizers(names(many)), finalizers(names(many + 1)), "40001"},
+			"replaces many owners":    {"configmaps", owned(owners(10_000)), owned(owners(0, "fleet.cattle.io/v1alpha1 Bundle")), ""},
+			"adds to many owners":     {"configmaps", owned(owners(10_000)), owned(owners(10_001)), "10001"},
+			"labels a Secret": {"secrets", secret(labels(entries(0, ours, proxy))), secret(labels(entries(many, ours, proxy))),
+				"may give Secrets no labels"},
+			"deletes one with many labels": {"configmaps", labels(entries(many, ours, proxy)), nil, ""},
 		},
 		"muster-helm-proxies": {
-			"adds its finalizer to many":        {"helmchartproxies", finalizers(names(many)), finalizers(names(many, domain+"/helm")), ""},
-			"removes its finalizer from many":   {"helmchartproxies", finalizers(names(many, domain+"/helm")), finalizers(names(many)), ""},
-			"adds another finalizer to many":    {"helmchartproxies", finalizers(names(many)), finalizers(names(many, "x")), "change nothing else"},
-			"takes over a finalizer":            {"helmchartproxies", finalizers(names(3, "helmchartproxy.addons.cluster.x-k8s.io")), finalizers(names(3, domain+"/helm")), ""},
-			"puts a finalizer of others on":     {"helmchartproxies", finalizers(names(3)), finalizers(names(3, "helmchartproxy.addons.cluster.x-k8s.io")), "change nothing else"},
-			"swaps a finalizer":                 {"helmchartproxies", finalizers(names(3, "x")), finalizers(names(3, "y")), "change nothing else"},
-			"leaves many labels and finalizers": {"helmchartproxies", made(fields{"labels": entries(many), "finalizers": names(many)}, nil), made(fields{"labels": entries(many), "finalizers": names(many)}, nil), ""},
+			"adds its finalizer to many":      {"helmchartproxies", finalizers(names(many)), finalizers(names(many, domain+"/helm")), ""},
+			"removes its finalizer from many": {"helmchartproxies", finalizers(names(many, domain+"/helm")), finalizers(names(many)), ""},
+			"adds another finalizer to many":  {"helmchartproxies", finalizers(names(many)), finalizers(names(many, "x")), "change nothing else"},
+			"takes over a finalizer": {"helmchartproxies", finalizers(names(3, "helmchartproxy.addons.cluster.x-k8s.io")),
+				finalizers(names(3, domain+"/helm")), ""},
+			"puts a finalizer of others on": {"helmchartproxies", finalizers(names(3)), finalizers(names(3,
+				"helmchartproxy.addons.cluster.x-k8s.io")), "change nothing else"},
+			"swaps a finalizer": {"helmchartproxies", finalizers(names(3, "x")), finalizers(names(3, "y")), "change nothing else"},
+			"leaves many labels and finalizers": {"helmchartproxies", made(fields{"labels": entries(many), "finalizers": names(many)}, nil),
+				made(fields{"labels": entries(many), "finalizers": names(many)}, nil), ""},
 		},
 		"muster-helm-releases": {
-			"adds its finalizer to many":     {"helmreleaseproxies", release(finalizers(names(many))), release(finalizers(names(many, domain+"/helm"))), ""},
-			"removes a finalizer from many":  {"helmreleaseproxies", release(finalizers(names(many, "helmreleaseproxy.addons.cluster.x-k8s.io"))), release(finalizers(names(many))), ""},
-			"adds another finalizer to many": {"helmreleaseproxies", release(finalizers(names(many))), release(finalizers(names(many, "x"))), "touch no other finalizer"},
-			"adds another finalizer":         {"helmreleaseproxies", release(finalizers(names(3))), release(finalizers(names(3, "x"))), "touch no other finalizer"},
-			"replaces many owners":           {"helmreleaseproxies", release(owned(owners(10_000))), release(owned(owners(0, "addons.cluster.x-k8s.io/v1alpha1 HelmChartProxy"))), ""},
-			"adds to many owners":            {"helmreleaseproxies", release(owned(owners(10_000))), release(owned(owners(10_001))), "only HelmChartProxies owners"},
-			"adds another owner":             {"helmreleaseproxies", release(owned(owners(3))), release(owned(owners(3, "v1 Secret"))), "only HelmChartProxies owners"},
+			"adds its finalizer to many": {"helmreleaseproxies", release(finalizers(names(many))), release(finalizers(names(many,
+				domain+"/helm"))), ""},
+			"removes a finalizer from many": {"helmreleaseproxies", release(finalizers(names(many,
+				"helmreleaseproxy.addons.cluster.x-k8s.io"))), release(finalizers(names(many))), ""},
+			"adds another finalizer to many": {"helmreleaseproxies", release(finalizers(names(many))), release(finalizers(names(many, "x"))),
+				"touch no other finalizer"},
+			"adds another finalizer": {"helmreleaseproxies", release(finalizers(names(3))), release(finalizers(names(3, "x"))),
+				"touch no other finalizer"},
+			"replaces many owners": {"helmreleaseproxies", release(owned(owners(10_000))), release(owned(owners(0,
+				"addons.cluster.x-k8s.io/v1alpha1 HelmChartProxy"))), ""},
+			"adds to many owners": {"helmreleaseproxies", release(owned(owners(10_000))), release(owned(owners(10_001))),
+				"only HelmChartProxies owners"},
+			"adds another owner": {"helmreleaseproxies", release(owned(owners(3))), release(owned(owners(3, "v1 Secret"))),
+				"only HelmChartProxies owners"},
 		},
 		"muster-registrar-registrations": {
 			"revokes what many own": {"clusterregistrations", made(fields{"ownerReferences": owners(10_000)}, nil), nil, ""},
 			"deletes what few own":  {"clusterregistrations", made(fields{"ownerReferences": owners(3)}, nil), nil, "what a Fleet Cluster owns"},
-			"makes one with many labels": {"clusterregistrations", nil, made(fields{"labels": entries(many, ours), "ownerReferences": owners(0, "fleet.cattle.io/v1alpha1 Cluster")},
+			"makes one with many labels": {"clusterregistrations", nil, made(fields{"labels": entries(many, ours), "ownerReferences": owners(0,
+				"fleet.cattle.io/v1alpha1 Cluster")},
 				fields{"spec": fields{"clientID": strings.Repeat("x", 16), "clientRandom": strings.Repeat("x", 16)}}), "no other label"},
 		},
 		"muster-registrar-cluster-status": {
-			"sets a condition":                    {"clusters/status", conditions(30), conditions(30, "FleetAgentManifestReady"), ""},
-			"sets a condition beside many others": {"clusters/status", conditions(10_000), conditions(10_000, "FleetAgentManifestReady"), "more than 100: 10000, 10001"},
+			"sets a condition": {"clusters/status", conditions(30), conditions(30, "FleetAgentManifestReady"), ""},
+			"sets a condition beside many others": {"clusters/status", conditions(10_000), conditions(10_000, "FleetAgentManifestReady"),
+				"more than 100: 10000, 10001"},
 		},
 		"muster-installer-config-status": {
-			"sets a condition":                    {"fleetaddonconfigs/status", conditions(30), conditions(30, "FleetInstalled"), ""},
-			"sets a condition beside many others": {"fleetaddonconfigs/status", conditions(10_000), conditions(10_000, "FleetInstalled"), "more than 100: 10000, 10001"},
+			"sets a condition": {"fleetaddonconfigs/status", conditions(30), conditions(30, "FleetInstalled"), ""},
+			"sets a condition beside many others": {"fleetaddonconfigs/status", conditions(10_000), conditions(10_000, "FleetInstalled"),
+				"more than 100: 10000, 10001"},
 		},
 	} {
-		account := map[string]string{"sy": "muster-syncer", "he": "muster-helm", "re": "muster-registrar", "in": "muster-installer"}[strings.TrimPrefix(policy, "muster-")[:2]]
+		account := map[string]string{"sy": "muster-syncer", "he": "muster-helm", "re": "muster-registrar",
+			"in": "muster-installer"}[strings.TrimPrefix(policy, "muster-")[:2]]
 		for name, test := range tests {
 			t.Run(policy+" "+name, func(t *testing.T) {
 				refused, cost := shipped[policy].evaluate(t, request{account: account, resource: test.resource, old: test.old, object: test.is})
@@ -606,7 +661,8 @@ func (w *walks) isBounded(e ast.Expr, known facts, elements bool) bool {
 		args := call.Args()
 		switch call.FunctionName() {
 		case operators.Conditional:
-			return w.isBounded(args[1], known.and(w.when(args[0], true)), elements) && w.isBounded(args[2], known.and(w.when(args[0], false)), elements)
+			return w.isBounded(args[1], known.and(w.when(args[0], true)), elements) && w.isBounded(args[2], known.and(w.when(args[0], false)),
+				elements)
 		case operators.Add:
 			return w.isBounded(args[0], known, elements) && w.isBounded(args[1], known, elements)
 		case operators.Index:
@@ -717,7 +773,8 @@ func unboundedWalks(t *testing.T, spec map[string]any) []string {
 // tracker searches all that the earlier iterations have left. So each shipped expression bounds what it walks over.
 func TestPoliciesWalkNothingUnbounded(t *testing.T) {
 	seen := 0
-	for _, object := range documents(t, "ValidatingAdmissionPolicy", "MutatingAdmissionPolicy", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration") {
+	for _, object := range documents(t, "ValidatingAdmissionPolicy", "MutatingAdmissionPolicy", "ValidatingWebhookConfiguration",
+		"MutatingWebhookConfiguration") {
 		seen++
 		spec, _, _ := unstructured.NestedMap(object.Object, "spec")
 		if spec == nil {
