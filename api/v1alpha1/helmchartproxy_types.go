@@ -298,6 +298,10 @@ type RolloutStatus struct {
 	// Approval is the hash of the changes that wait for approval; empty if none do.
 	// +optional
 	Approval string `json:"approval,omitempty"`
+	// Retry is the hash of what halts the rollout and does not pass by itself: releases that ceased to
+	// be ready, and agents that went silent. It is empty if there is nothing of that kind.
+	// +optional
+	Retry string `json:"retry,omitempty"`
 	// LastCompleted is the state of the HelmChartProxy when its rollout was last completed.
 	// +optional
 	LastCompleted *CompletedRollout `json:"lastCompleted,omitempty"`
@@ -345,8 +349,8 @@ const (
 	// RolloutApprovedAnnotation approves the changes with the hash that is its value: see
 	// status.rollout.approval.
 	RolloutApprovedAnnotation = "fleet.addons.cluster.x-k8s.io/rollout-approved"
-	// RolloutRetryAnnotation continues a halted rollout: regressions before this time, in RFC 3339,
-	// no longer count.
+	// RolloutRetryAnnotation continues a halted rollout: what has the hash that is its value no longer
+	// counts, see status.rollout.retry.
 	RolloutRetryAnnotation = "fleet.addons.cluster.x-k8s.io/rollout-retry"
 )
 

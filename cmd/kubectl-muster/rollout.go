@@ -95,14 +95,14 @@ func newRolloutRetry(common *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "retry NAME",
 		Short: "Continue a halted rollout, if the change was not the cause",
-		Long: `Continue a halted rollout: releases that ceased to be ready, and agents that went silent,
-before now no longer halt it. A failed release is retried automatically, and halts the
-rollout until it succeeds.
+		Long: `Continue a halted rollout: the releases that ceased to be ready, and the agents that went
+silent, no longer halt it; others that do so later, do. A failed release is retried
+automatically, and halts the rollout until it succeeds.
 
 You need the verbs get, patch and promote on the HelmChartProxy, which is NAME, in the
 namespace of -n or of the kubeconfig, or NAMESPACE/NAME.
 
-Exit codes: 0 done; 1 the rollout is not halted; 2 wrong arguments, no such
+Exit codes: 0 done; 1 the rollout is not halted, or only by failed releases; 2 wrong arguments, no such
 HelmChartProxy, no answer, or missing rights.`,
 		Example:           "  kubectl muster rollout retry team-a/ingress",
 		Args:              withUsage(cobra.ExactArgs(1)),
@@ -217,6 +217,8 @@ func (r *rolloutReport) next() string {
 	switch {
 	case r.Current && r.Approval != "":
 		return its + "promote " + r.Namespace + "/" + r.Name + " --approval=" + r.Approval
+	case r.Current && r.Reason == addonsv1.RolloutHaltedReason && r.Retry == "":
+		return fmt.Sprintf("apply a corrected HelmChartProxy; or go back: %[1]sabort %[2]s/%[3]s", its, r.Namespace, r.Name)
 	case r.Current && r.Reason == addonsv1.RolloutHaltedReason:
 		return fmt.Sprintf("apply a corrected HelmChartProxy; or go back: %[1]sabort %[2]s/%[3]s; or, if the change was not the cause: %[1]sretry %[2]s/%[3]s", its, r.Namespace, r.Name)
 	}

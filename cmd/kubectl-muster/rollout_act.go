@@ -47,8 +47,10 @@ func retrial(r *rolloutReport) (*act, error) {
 	if r.Reason != addonsv1.RolloutHaltedReason {
 		return nil, fmt.Errorf("there is nothing to retry, because the rollout is not halted: %s", r.says())
 	}
-	now := time.Now().UTC().Format(time.RFC3339)
-	return &act{addonsv1.RolloutRetryAnnotation, now, "Regressions, and agents that went silent, before " + now + " no longer count. A failed release is retried automatically."}, nil
+	if r.Retry == "" {
+		return nil, fmt.Errorf("there is nothing to retry, because failed releases are retried automatically: %s", r.says())
+	}
+	return &act{addonsv1.RolloutRetryAnnotation, r.Retry, "These regressions, and agents that went silent, no longer count. A failed release is retried automatically."}, nil
 }
 
 // annotate sets an annotation, unless the HelmChartProxy has changed since it was read.
@@ -113,7 +115,7 @@ func patch(ctx context.Context, cluster client.Client, report *rolloutReport, be
 func hasSameFacts(one, other *addonsv1.HelmChartProxy) bool {
 	facts := func(its *addonsv1.HelmChartProxy) []any {
 		status := ptr.Deref(its.Status.Rollout, addonsv1.RolloutStatus{})
-		return []any{its.UID, its.Generation, its.Annotations, status.Approval, status.LastCompleted}
+		return []any{its.UID, its.Generation, its.Annotations, status.Approval, status.Retry, status.LastCompleted}
 	}
 	return equality.Semantic.DeepEqual(facts(one), facts(other))
 }

@@ -62,9 +62,13 @@ func halted(change func(*addonsv1.HelmChartProxy)) *addonsv1.HelmChartProxy {
 	return ingress(addonsv1.RolloutHaltedReason, "stage canary, 2 of 3 updated: no longer ready while its stage was soaking: team-a/one", func(its *addonsv1.HelmChartProxy) {
 		its.Status.Rollout.Stage = "canary"
 		its.Status.Rollout.Stages[0] = addonsv1.RolloutStageStatus{Name: "canary", Clusters: 3, Updated: 2, Failing: 1}
+		its.Status.Rollout.Retry = failing
 		change(its)
 	})
 }
+
+// failing is the hash of what halts a rollout.
+const failing = "fedcba9876543210"
 
 func unchanged(*addonsv1.HelmChartProxy) {}
 
@@ -207,7 +211,7 @@ func TestRolloutActs(t *testing.T) {
 		code   int
 		// says lists texts that the output or the error must contain.
 		says []string
-		// approved and retried are the annotations; retried is only "now" or nothing.
+		// approved and retried are the annotations.
 		approved, retried string
 	}{
 		"approve":            {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), says: []string{"approve the change for team-a/one, team-a/two", "Approved: " + waiting}, approved: waiting},
@@ -222,8 +226,9 @@ func TestRolloutActs(t *testing.T) {
 		"reported meanwhile": {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: reported, says: []string{"Approved: " + waiting}, approved: waiting},
 		"not allowed":        {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: patching(func(client.WithWatch, client.Object) error { return forbidden }), code: 2, says: []string{"'muster-helm-promote'", "ask for a Role with the verbs get, patch and promote on resource helmchartproxies"}},
 		"no answer":          {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: patching(func(client.WithWatch, client.Object) error { return errors.New("refused") }), code: 2, says: []string{"writing HelmChartProxy team-a/ingress: refused"}},
-		"retry":              {args: "retry team-a/ingress", proxy: halted(unchanged), says: []string{"no longer ready while its stage was soaking: team-a/one", "Regressions, and agents that went silent, before ", "A failed release is retried automatically"}, retried: "now"},
+		"retry":              {args: "retry team-a/ingress", proxy: halted(unchanged), says: []string{"no longer ready while its stage was soaking: team-a/one", "These regressions, and agents that went silent, no longer count", "A failed release is retried automatically"}, retried: failing},
 		"nothing to retry":   {args: "retry team-a/ingress", proxy: waitsForApproval(unchanged), code: 1, says: []string{"not halted: the rollout of HelmChartProxy team-a/ingress is WaitingForApproval: stage rest"}},
+		"only failures":      {args: "retry team-a/ingress", proxy: halted(func(its *addonsv1.HelmChartProxy) { its.Status.Rollout.Retry = "" }), code: 1, says: []string{"there is nothing to retry, because failed releases are retried automatically: the rollout of"}},
 		"retry, not current": {args: "retry team-a/ingress", proxy: halted(func(its *addonsv1.HelmChartProxy) { its.Generation = 5 }), code: 1, says: []string{"not current"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -245,9 +250,8 @@ func TestRolloutActs(t *testing.T) {
 			if got := is.Annotations[addonsv1.RolloutApprovedAnnotation]; got != test.approved || is.Annotations["else"] != "kept" {
 				t.Errorf("annotations %v, want %q approved", is.Annotations, test.approved)
 			}
-			retried, isSet := is.Annotations[addonsv1.RolloutRetryAnnotation]
-			if at, err := time.Parse(time.RFC3339, retried); isSet != (test.retried == "now") || isSet && (err != nil || time.Since(at) > time.Minute) {
-				t.Errorf("retried at %q: %v", retried, err)
+			if got := is.Annotations[addonsv1.RolloutRetryAnnotation]; got != test.retried {
+				t.Errorf("retried %q, want %q", got, test.retried)
 			}
 		})
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os/exec"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,10 +38,10 @@ func TestPromoters(t *testing.T) {
 		return admin.Create(ctx, object(g, fmt.Sprintf(`{apiVersion: %s/v1alpha1, kind: HelmChartProxy, metadata: {namespace: %s, name: web},
 spec: {clusterSelector: {}, chartName: web, repoURL: "https://charts.example.com", rollout: {stages: [{name: all, percent: 100, approval: Manual}]}}}`, charts, namespace)))
 	}).Should(Succeed())
-	plays := func(reason, message, approval string) { // Helm does not run.
+	plays := func(reason, message, approval, failing string) { // Helm does not run.
 		status := fmt.Sprintf(`{"status":{"matchingClusters":[],"observedGeneration":1,
 "conditions":[{"type":"RolloutCompleted","status":"False","reason":%q,"message":%q,"observedGeneration":1,"lastTransitionTime":"2026-11-22T11:48:00Z"}],
-"rollout":{"stage":"all","stages":[{"name":"all","clusters":1,"updated":0,"held":1}],"approval":%q}}}`, reason, message, approval)
+"rollout":{"stage":"all","stages":[{"name":"all","clusters":1,"updated":0,"held":1}],"approval":%q,"retry":%q}}}`, reason, message, approval, failing)
 		g.Expect(admin.Status().Patch(ctx, web(), mergePatch(status))).To(Succeed())
 	}
 	annotations := func() map[string]string {
@@ -54,7 +53,7 @@ spec: {clusterSelector: {}, chartName: web, repoURL: "https://charts.example.com
 	byHand := mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{%q:"0123"}}}`, approved))
 	g.Eventually(func() error { return peter.Patch(ctx, web(), byHand, client.DryRunAll) }).Should(MatchError(ContainSubstring("muster-helm-promote")))
 
-	plays("WaitingForApproval", "stage all, 0 of 1 updated: approve the change for team/one", "4567")
+	plays("WaitingForApproval", "stage all, 0 of 1 updated: approve the change for team/one", "4567", "")
 	out, code := rollout(g, "peter", "status", namespace+"/web")
 	g.Expect(code).To(Equal(3), out)
 	g.Expect(out).To(ContainSubstring("rollout promote " + namespace + "/web --approval=4567"))
@@ -71,21 +70,19 @@ spec: {clusterSelector: {}, chartName: web, repoURL: "https://charts.example.com
 	// Changes that do not affect the rollout are allowed.
 	g.Expect(peter.Patch(ctx, web(), mergePatch(`{"metadata":{"annotations":{"note":"mine"}}}`))).To(Succeed())
 
-	plays("Halted", "stage all, 0 of 1 updated: no longer ready while its stage was soaking: team/one", "")
+	plays("Halted", "stage all, 0 of 1 updated: no longer ready while its stage was soaking: team/one", "", "89ab")
 	out, code = rollout(g, "peter", "retry", namespace+"/web")
 	g.Expect(code).To(Equal(2), out)
 	g.Expect(annotations()).NotTo(HaveKey(retry))
 	out, code = rollout(g, "paula", "retry", namespace+"/web")
 	g.Expect(code).To(Equal(0), out)
-	at, err := time.Parse(time.RFC3339, annotations()[retry])
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(at).To(BeTemporally("~", time.Now(), time.Minute))
+	g.Expect(annotations()).To(HaveKeyWithValue(retry, "89ab"))
 
 	// Muster lets each release move by these annotations.
 	release := func() client.Object { return target(charts+"/v1alpha1", "HelmReleaseProxy", namespace, "web-one") }
 	create(g, object(g, fmt.Sprintf(`{apiVersion: %s/v1alpha1, kind: HelmReleaseProxy, metadata: {namespace: %s, name: web-one, annotations: {fleet.addons.cluster.x-k8s.io/release: "{}"}},
 spec: {clusterRef: {kind: Cluster, namespace: %[2]s, name: one}, chartName: web, repoURL: "https://charts.example.com", namespace: default}}`, charts, namespace)))
-	for _, key := range []string{"rollout-granted", "rollout-approved", "release", "bundle"} {
+	for _, key := range []string{"rollout-granted", "rollout-approved", "rollout-retry", "release", "bundle"} {
 		for _, value := range []string{`"89ab"`, "null"} {
 			if key != "release" && value == "null" {
 				continue // The annotation is not there.

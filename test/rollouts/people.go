@@ -171,7 +171,11 @@ func (s *Scene) approveWhatWaits(ctx context.Context) error {
 }
 
 func (s *Scene) retry(ctx context.Context) error {
-	return s.annotate(ctx, s.promoter, addonsv1.RolloutRetryAnnotation, time.Now().UTC().Format(time.RFC3339))
+	proxy, err := s.proxyNow(ctx)
+	if err != nil || proxy.Status.Rollout == nil || proxy.Status.Rollout.Retry == "" {
+		return err
+	}
+	return s.annotate(ctx, s.promoter, addonsv1.RolloutRetryAnnotation, proxy.Status.Rollout.Retry)
 }
 
 func (s *Scene) annotate(ctx context.Context, c client.Client, key, value string) error {

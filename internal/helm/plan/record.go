@@ -96,8 +96,15 @@ type Regression struct {
 	After metav1.Duration `json:"after"`
 }
 
+// Failure returns the hash of what may halt a rollout, and a person may excuse: the state that the release has, and when
+// it ceased to be ready.
+func (r Record) Failure() string {
+	return Digest([]byte(JSON([]any{r.Revision, r.Digest, r.Rollout.Regression})))
+}
+
 // GrantedAnnotation on a HelmReleaseProxy is the hash of the change that the rollout allows the release to get,
-// and addonsv1.RolloutApprovedAnnotation is the hash of the change that a person has approved for it.
+// addonsv1.RolloutApprovedAnnotation is the hash of the change that a person has approved for it, and
+// addonsv1.RolloutRetryAnnotation is the hash of the Failure that a person has excused.
 const GrantedAnnotation = stamp.Domain + "/rollout-granted"
 
 // Holds reports whether an installed release waits for another content than the one of a Bundle, or has yet to report

@@ -144,7 +144,7 @@ func completed(proxy *addonsv1.HelmChartProxy, version string, since, now time.T
 
 // RolloutStatus returns status.rollout of a HelmChartProxy whose chart has this version, and the condition RolloutCompleted.
 func RolloutStatus(proxy *addonsv1.HelmChartProxy, version string, decision *rollout.Decision, now time.Time) (*addonsv1.RolloutStatus, metav1.Condition) {
-	status, offline, updated := &addonsv1.RolloutStatus{Approval: decision.Approval}, 0, 0
+	status, offline, updated := &addonsv1.RolloutStatus{Approval: decision.Approval, Retry: decision.Retry}, 0, 0
 	for _, its := range decision.Counts {
 		if its.Name == "" && its.Clusters == 0 {
 			continue

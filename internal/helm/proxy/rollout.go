@@ -63,7 +63,12 @@ func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy
 		}
 		d = next()
 	}
+	failing := its.failing(d)
+	d.Retry = its.retryOf(failing)
 	now.rollout, now.version = &d, in.Chart.Version
+	if d.Retry != "" && d.Retry == proxy.Annotations[addonsv1.RolloutRetryAnnotation] {
+		return 0, r.excuse(ctx, its, failing)
+	}
 	return kube.Sooner(its.again, d.Again), r.grant(ctx, its, d)
 }
 
@@ -127,14 +132,45 @@ func (r *Reconciler) addTarget(ctx context.Context, its *rolling, cluster plan.K
 		switch silent := r.Now().Sub(seen); {
 		case silent <= offlineAfter:
 			its.again = kube.Sooner(its.again, max(offlineAfter-silent, store.LastSeenInterval))
-		case isSilenced(its.proxy, release, seen.Add(offlineAfter)):
-			target.Failed = true
+		case isSilenced(release, seen.Add(offlineAfter)):
+			target.Failed, target.Failure = true, plan.RecordOf(release).Failure()
 		default:
 			target.Offline = true
 		}
 	}
 	its.targets = append(its.targets, target)
 	return nil
+}
+
+// failing returns what halts a rollout, and a person may excuse, sorted.
+func (its *rolling) failing(d rollout.Decision) []rollout.Target {
+	if d.Reason != rollout.Halted {
+		return nil
+	}
+	failing := slices.DeleteFunc(slices.Clone(its.targets), func(t rollout.Target) bool { return t.Aside || t.Failure == "" })
+	slices.SortFunc(failing, func(a, b rollout.Target) int { return cmp.Compare(a.Cluster.String(), b.Cluster.String()) })
+	return failing
+}
+
+// retryOf returns the hash of failures; empty if there are none.
+func (its *rolling) retryOf(failing []rollout.Target) string {
+	if len(failing) == 0 {
+		return ""
+	}
+	var parts []string
+	for _, target := range failing {
+		parts = append(parts, target.Cluster.String(), target.Failure)
+	}
+	return its.hashOf(parts)
+}
+
+// excuse notes on each release that a person has excused its failure. So it stays excused when others fail.
+func (r *Reconciler) excuse(ctx context.Context, its *rolling, failing []rollout.Target) error {
+	var errs []error
+	for _, target := range failing {
+		errs = append(errs, r.annotate(ctx, its.releases[target.Cluster], addonsv1.RolloutRetryAnnotation, target.Failure))
+	}
+	return errors.Join(errs...)
 }
 
 // grant writes a decision down.
@@ -178,14 +214,15 @@ func (r *Reconciler) annotate(ctx context.Context, release *addonsv1.HelmRelease
 
 // isSilenced reports whether an agent went silent after its release took a change over, so that the change may be why. An
 // agent is silent from a time on, and was there when that is later than the change; people may say that it was not.
-func isSilenced(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy, from time.Time) bool {
-	its := plan.RecordOf(release).Rollout
-	return its != nil && its.Pending == "" && its.Since != nil && from.After(its.Since.Time) && its.Since.After(retriedAt(proxy))
+func isSilenced(release *addonsv1.HelmReleaseProxy, from time.Time) bool {
+	record := plan.RecordOf(release)
+	its := record.Rollout
+	return its != nil && its.Pending == "" && its.Since != nil && from.After(its.Since.Time) && !isExcused(release, record)
 }
 
-func retriedAt(proxy *addonsv1.HelmChartProxy) time.Time {
-	at, _ := time.Parse(time.RFC3339, proxy.Annotations[addonsv1.RolloutRetryAnnotation])
-	return at
+// isExcused reports whether a person has excused the failure of a release.
+func isExcused(release *addonsv1.HelmReleaseProxy, record plan.Record) bool {
+	return release.Annotations[addonsv1.RolloutRetryAnnotation] == record.Failure()
 }
 
 // targetOf returns what the rollout knows of a release.
@@ -209,7 +246,10 @@ func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, c
 				target.Ready = target.Ready.Add(time.Second)
 			}
 		}
-		target.Regressed = its.Regression != nil && its.Regression.After.Duration < soak && its.Regression.At.After(retriedAt(of.proxy))
+		target.Regressed = its.Regression != nil && its.Regression.After.Duration < soak && !isExcused(release, record)
+		if target.Regressed && its.Pending == "" {
+			target.Failure = record.Failure()
+		}
 		if last, found := r.granted.Load(client.ObjectKeyFromObject(release)); found && last.(grant).isAhead(release, r.Now()) {
 			target.Granted = last.(grant).hash // The cache lacks it, and would let one more Cluster move.
 		} else if found {

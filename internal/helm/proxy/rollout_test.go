@@ -4,6 +4,7 @@ import (
 	"context"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -211,18 +212,20 @@ func TestSilentAgents(t *testing.T) {
 	ready := ago(2 * time.Hour)
 	for name, test := range map[string]struct {
 		its     plan.Rollout
-		retry   string
+		isTried bool
 		granted []string
 		reason  string
 	}{
 		"silent before":     {its: plan.Rollout{Since: ago(10 * time.Minute)}, granted: []string{"b"}, reason: rollout.Progressing},
 		"silent since":      {its: plan.Rollout{Since: ago(50 * time.Minute)}, reason: rollout.Halted},
-		"retried":           {its: plan.Rollout{Since: ago(50 * time.Minute)}, retry: noon.Format(time.RFC3339), granted: []string{"b"}, reason: rollout.Progressing},
+		"retried":           {its: plan.Rollout{Since: ago(50 * time.Minute)}, isTried: true, granted: []string{"b"}, reason: rollout.Progressing},
 		"ready, and silent": {its: plan.Rollout{Since: ago(50 * time.Minute), Ready: ago(45 * time.Minute)}, granted: []string{"b"}, reason: rollout.Progressing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRolled(t, map[string]plan.Rollout{"a": test.its, "b": {Pending: "new", Ready: ready}, "c": {Ready: ready}}, fleet.DeepCopy())
-			r.of.Annotations = map[string]string{addonsv1.RolloutRetryAnnotation: test.retry}
+			if test.isTried {
+				r.retry(t)
+			}
 			if granted, reason := r.step(t); !slices.Equal(granted, test.granted) || reason != test.reason {
 				t.Errorf("granted %v, reason %s: %s", granted, reason, r.state.rollout.Message)
 			}
@@ -257,6 +260,50 @@ func TestClusterBeingDeleted(t *testing.T) {
 				t.Errorf("counts %v", r.state.rollout.Counts)
 			}
 		})
+	}
+}
+
+// retry excuses what halts the rollout.
+func (r *rolled) retry(t *testing.T) {
+	t.Helper()
+	if _, reason := r.step(t); reason != rollout.Halted || r.state.rollout.Retry == "" {
+		t.Fatalf("reason %s, retry %q", reason, r.state.rollout.Retry)
+	}
+	r.of.Annotations = map[string]string{addonsv1.RolloutRetryAnnotation: r.state.rollout.Retry}
+	r.step(t)
+	r.catchUp(t)
+}
+
+// A retry excuses exactly what it names, whatever the clocks say: what happens later halts the rollout again, and what was
+// excused stays so.
+func TestRetryNamesWhatItRetries(t *testing.T) {
+	ready := ago(time.Hour)
+	regression := func(at time.Duration) plan.Rollout {
+		return plan.Rollout{Since: ready, Regression: &plan.Regression{At: *ago(at)}}
+	}
+	r := newRolled(t, map[string]plan.Rollout{"a": regression(time.Minute), "b": {Ready: ready}, "c": {Pending: "new", Ready: ready}})
+	for i := range r.of.Spec.Rollout.Stages {
+		r.of.Spec.Rollout.Stages[i].Soak = &metav1.Duration{Duration: 30 * time.Minute}
+	}
+	r.of.Annotations = map[string]string{addonsv1.RolloutRetryAnnotation: noon.Add(time.Hour).Format(time.RFC3339)}
+	if _, reason := r.step(t); reason != rollout.Halted {
+		t.Errorf("a time that is ahead excuses everything: %s", reason)
+	}
+	r.retry(t)
+	excused := r.of.Annotations[addonsv1.RolloutRetryAnnotation]
+	if _, reason := r.step(t); reason == rollout.Halted || r.state.rollout.Retry != "" {
+		t.Errorf("retried: %s: %s", reason, r.state.rollout.Message)
+	}
+	for i, again := range []plan.Rollout{regression(30 * time.Second), regression(20 * time.Second)} { // First on another Cluster.
+		its := r.state.releases[1-i]
+		its.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: its.Spec.ClusterRef.Name, Installed: true, Rollout: &again}.String()
+		if i == 0 {
+			r.of.Spec.Rollout.Stages[0].ClusterSelector = &metav1.LabelSelector{} // It soaks, too.
+		}
+		_, reason := r.step(t)
+		if reason != rollout.Halted || r.state.rollout.Retry == excused || strings.Contains(r.state.rollout.Message, "team/a") != (i == 1) {
+			t.Errorf("%d: %s, retry %s: %s", i, reason, r.state.rollout.Retry, r.state.rollout.Message)
+		}
 	}
 }
 

@@ -50,6 +50,8 @@ type Target struct {
 	Failed, Blocked bool
 	// Regressed says that the release ceased to be ready while its stage was soaking.
 	Regressed bool
+	// Failure is the hash of a failure of the current state that a person may excuse; empty for none.
+	Failure string
 	// Since is when the release got its current state; zero if it has had that state since before spec.rollout was
 	// set.
 	Since time.Time
@@ -111,8 +113,8 @@ type Decision struct {
 	// Stage is the index of the stage that the rollout waits for, Reason why, and Message the details.
 	Stage           int
 	Reason, Message string
-	// Approval is the hash of the changes that wait for approval.
-	Approval string
+	// Approval is the hash of the changes that wait for approval, and Retry that of the failures that a person may excuse.
+	Approval, Retry string
 	// Again is the time until a soak time ends; zero for none.
 	Again  time.Duration
 	Counts []Count
