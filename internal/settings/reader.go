@@ -75,7 +75,7 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 	now.Settings, now.Invalid = From(config)
 	switch {
 	case config == nil && r.had:
-		now = unknown(errors.New(r.record.Missing()))
+		now = unknown(errors.New(r.record.missing()))
 	case now.Invalid != nil:
 		now.Settings = Retained(config)
 	}

@@ -66,8 +66,8 @@ func (r *Reader) RecordKey() client.ObjectKey {
 	return r.record.key
 }
 
-// Missing says what a missing FleetAddonConfig means, and what to do.
-func (r *record) Missing() string {
+// missing says what a missing FleetAddonConfig means, and what to do.
+func (r *record) missing() string {
 	by := ""
 	if r != nil {
 		by = fmt.Sprintf(", as ConfigMap %s says", r.key)

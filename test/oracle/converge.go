@@ -18,10 +18,10 @@ func Converge(was State) State {
 	s := was.Copy()
 	s.noteUsed()
 	for range 2 { // The registrar's report on an agent that has checked in matters to the syncer.
-		s.converge(settingsOf(was.Config))
+		s.converge(was.settings())
 	}
 	s.collectGarbage()
-	s.convergeHelm(settingsOf(was.Config))
+	s.convergeHelm(was.settings())
 	return s
 }
 
@@ -55,8 +55,11 @@ func (s *State) converge(in settings) {
 // without one, even if its author set one. The webhook ignores existing Fleet Clusters here, and does not pin a
 // name that is not generated yet.
 func Admitted(s State, requested *clusterv1.Cluster) *clusterv1.Cluster {
-	cluster, in := requested.DeepCopy(), settingsOf(s.Config)
+	cluster, in := requested.DeepCopy(), s.settings()
 	stampClass(cluster)
+	if in.unknown { // A pin that it brings stays, and it gets no other.
+		return cluster
+	}
 	delete(cluster.Annotations, ownedBy) // Only Muster may claim it; the name may stay.
 	if cluster.Name != "" && in.selects(cluster, s.Namespaces[cluster.Namespace]) {
 		(&State{}).pin(in, cluster)
@@ -86,6 +89,7 @@ func (s *State) convergeOwner(in settings, cluster *clusterv1.Cluster, fleet *fl
 			fleet.Annotations = set(fleet.Annotations, released, "true")
 			noteOrigin(fleet, cluster)
 		}
+	case in.unknown: // Whether it is to have an owner, too.
 	case fleet.Annotations[released] != "":
 		delete(fleet.Annotations, released)
 		if in.owners {
@@ -206,6 +210,7 @@ func (s *State) releaseProxy(in settings) {
 		retained := !in.enabled || !cluster.DeletionTimestamp.IsZero()
 		switch {
 		case retained && !isKnown(cluster, fleet): // Not ours.
+		case in.unknown && fleet == nil: // It stays, too.
 		case fleet != nil && (retained || meta.FindStatusCondition(cluster.Status.Conditions, importedCondition) != nil):
 			meta.SetStatusCondition(&cluster.Status.Conditions, bundlesReadyOf(fleet))
 		default:

@@ -180,7 +180,7 @@ func (s *State) convergeProxy(in settings, key Key, proxy *addonsv1.HelmChartPro
 		return of.Proxy == key && !bundles[of] && !helm.isCarried(of) && !(retained && len(namespaces[of.Namespace]) > 0)
 	})
 	for of := range bundles {
-		if !retained && !s.waits(proxy, of) {
+		if !retained && !in.freezes(proxy) && !s.waits(proxy, of) {
 			helm.Asked[of] = asked(proxy)
 		}
 	}
@@ -223,6 +223,7 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 	}
 	installedOn := s.Helm.Installed[old.UID]
 	isRetained := carrier.Once && installedOn != ""
+	retained = retained || in.freezes(proxy) && of.Release == carrier.Release()
 	if !retained && !isRetained && of.Release != carrier.Release() {
 		if retained = s.Helm.Down && carrier.Download == "Manager"; !retained { // Otherwise nothing can take its place.
 			return s.withMoved(of.Namespace, old)
@@ -327,6 +328,8 @@ func (s *State) reported(in settings, proxy *addonsv1.HelmChartProxy, cluster *c
 	_, rendered := s.renderedFor(in, proxy, cluster)
 	reasons := []string{"Available"}
 	switch {
+	case in.freezes(proxy): // It stays as it was, if it was reported at all.
+		reasons = append(reasons, "", "GetClusterFailed", "ValueParsingFailed", "HelmReleaseProxyCreationFailed", "HelmReleaseProxySpecsUpdating")
 	case fleet == nil || !isKnown(cluster, fleet):
 		reasons = []string{"GetClusterFailed"}
 	case cluster.Annotations[pinnedName] != fleet.Name: // It has lost its pin.

@@ -56,14 +56,14 @@ var aCluster = map[string]any{"Cluster": map[string]any{"metadata": map[string]a
 // HelmHolds reports whether something of a HelmChartProxy stays as it was, so that its earlier state matters.
 func HelmHolds(was State) bool {
 	s := Converge(was)
-	in := settingsOf(s.Config)
+	in := s.settings()
 	for of, carrier := range s.Helm.Carriers {
 		if of.Only != "" && s.Helm.Installed[carrier.UID] != "" {
 			return true
 		}
 	}
 	for _, proxy := range s.Helm.Proxies {
-		if _, _, retained := s.wanted(proxy); retained || s.Helm.Down || Templates[proxy.Spec.ValuesTemplate](aCluster) == nil {
+		if _, _, retained := s.wanted(proxy); retained || in.freezes(proxy) || s.Helm.Down || Templates[proxy.Spec.ValuesTemplate](aCluster) == nil {
 			return true
 		}
 		for _, cluster := range s.chartClusters(proxy) {
@@ -73,6 +73,12 @@ func HelmHolds(was State) bool {
 		}
 	}
 	return false
+}
+
+// freezes reports whether a HelmChartProxy's releases stay as they are: their values could have what the settings
+// exclude, which is unknown.
+func (in settings) freezes(proxy *addonsv1.HelmChartProxy) bool {
+	return in.unknown && (proxy.Spec.ValuesTemplate != "" || len(proxy.Spec.ValuesFrom) > 0)
 }
 
 // isStatic reports whether the values are the same for all Clusters.

@@ -13,8 +13,10 @@ import (
 )
 
 // settings are what a FleetAddonConfig asks for. A field that it does not mention has its default, and so have all
-// fields without a FleetAddonConfig. Disabling is always explicit.
+// fields if there never was a FleetAddonConfig. Disabling is always explicit.
 type settings struct {
+	// unknown means that the FleetAddonConfig is gone, so that everything stays.
+	unknown bool
 	// missing means that there is no FleetAddonConfig.
 	missing bool
 
@@ -31,6 +33,15 @@ type settings struct {
 	agentSelector  labels.Selector
 
 	classEnabled, classPatch, classOwners bool
+}
+
+// settings returns the settings in force.
+func (s *State) settings() settings {
+	in := settingsOf(s.Config)
+	if s.Config == nil && s.IsConfigGone {
+		in.unknown, in.enabled, in.classEnabled = true, false, false
+	}
+	return in
 }
 
 func settingsOf(config *addonsv1.FleetAddonConfig) settings {

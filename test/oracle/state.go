@@ -33,7 +33,10 @@ func ReferenceTo(object *unstructured.Unstructured) Reference {
 
 // State is everything that Muster reads and writes, at one moment.
 type State struct {
-	Config     *addonsv1.FleetAddonConfig // nil if there is none
+	Config *addonsv1.FleetAddonConfig // nil if there is none
+	// IsConfigGone means that there was a FleetAddonConfig, and is none now.
+	IsConfigGone bool
+
 	Namespaces map[string]*corev1.Namespace
 	Classes    map[Key]*clusterv1.ClusterClass
 	Clusters   map[Key]*clusterv1.Cluster
@@ -68,7 +71,7 @@ func NewState() State {
 // Copy returns a copy that shares nothing with the state.
 func (s *State) Copy() State {
 	return State{
-		Config: s.Config.DeepCopy(), Namespaces: copyMap(s.Namespaces), Classes: copyMap(s.Classes),
+		Config: s.Config.DeepCopy(), IsConfigGone: s.IsConfigGone, Namespaces: copyMap(s.Namespaces), Classes: copyMap(s.Classes),
 		Clusters: copyMap(s.Clusters), Referenced: copyMap(s.Referenced),
 		FleetClusters: copyMap(s.FleetClusters), Groups: copyMap(s.Groups), Mappings: copyMap(s.Mappings), FleetNamespaces: maps.Clone(s.FleetNamespaces),
 		AgentInitiated: s.AgentInitiated.copy(), Helm: s.Helm.copy(), GarbageRemains: s.GarbageRemains,

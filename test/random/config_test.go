@@ -36,7 +36,8 @@ var classOperations = []operation{
 
 var configOperations = []operation{
 	{name: "SetConfig", weight: 7, draw: drawConfig, do: setConfig, racy: always},
-	{name: "DeleteConfig", weight: 2, do: deleteConfig, racy: always},
+	{name: "DeleteConfig", weight: 1, do: deleteConfig, racy: always},
+	{name: "ReplaceConfig", weight: 4, draw: drawKind("", syncerProcess, webhookProcess, helmProcess), do: replaceConfig, racy: always},
 	{name: "LabelNamespace", weight: 4, draw: func(rng *rand.Rand, step *Step) {
 		drawNamespace(rng, step)
 		step.Key, step.Value = "team", oneOf(rng, "", "red", "blue")
@@ -165,8 +166,30 @@ func setConfig(r *run, step Step) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	r.state.Config = config
+	r.state.Config, r.state.IsConfigGone = config, false
 	return true, r.waitForWebhook()
+}
+
+// replaceConfig does what `kubectl replace --force` does, with a restart of a program in between.
+func replaceConfig(r *run, step Step) (bool, error) {
+	if r.state.Config == nil {
+		return false, nil
+	}
+	again := Step{Config: r.state.Config.Spec.DeepCopy()}
+	if err := admin.Delete(ctx, r.state.Config.DeepCopy()); err != nil {
+		return false, err
+	}
+	r.state.Config, r.state.IsConfigGone = nil, true
+	if step.Kind != "" && r.isUp(step.Kind) {
+		r.down[step.Kind] = true
+		if err := env.Stop(ctx, step.Kind); err != nil {
+			return false, err
+		}
+		if err := r.start(step.Kind); err != nil {
+			return false, err
+		}
+	}
+	return setConfig(r, again)
 }
 
 func deleteConfig(r *run, _ Step) (bool, error) {
@@ -176,7 +199,7 @@ func deleteConfig(r *run, _ Step) (bool, error) {
 	if err := admin.Delete(ctx, r.state.Config.DeepCopy()); err != nil {
 		return false, err
 	}
-	r.state.Config = nil
+	r.state.Config, r.state.IsConfigGone = nil, true
 	return true, r.waitForWebhook()
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
 	"github.com/muster-fleet/muster/test/stack"
@@ -185,10 +186,10 @@ func (r *run) finish(check bool) error {
 	if err := errors.Join(r.startCollector(), r.start(syncerProcess, webhookProcess, registrarProcess, helmProcess)); err != nil {
 		return err
 	}
-	if _, err := deleteConfig(r, Step{}); err != nil {
+	if _, err := setConfig(r, Step{Config: &addonsv1.FleetAddonConfigSpec{}}); err != nil {
 		return err
 	}
-	if err := rests("without a FleetAddonConfig"); err != nil {
+	if err := rests("with the defaults"); err != nil {
 		return err
 	}
 	if err := r.forceDelete(slices.Concat(values(r.state.Clusters), values(r.state.Classes), values(r.state.Referenced))); err != nil {

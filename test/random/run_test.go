@@ -260,7 +260,7 @@ func (r *run) observe() (oracle.State, error) {
 	if err != nil {
 		return seen, err
 	}
-	seen.Config, seen.Referenced, seen.GarbageRemains = r.state.Config, r.state.Referenced, r.state.GarbageRemains
+	seen.Config, seen.IsConfigGone, seen.Referenced, seen.GarbageRemains = r.state.Config, r.state.IsConfigGone, r.state.Referenced, r.state.GarbageRemains
 	seen.FleetNamespaces = r.state.FleetNamespaces
 	known := r.state.AgentInitiated
 	known.Registrations, known.Manifests = seen.AgentInitiated.Registrations, seen.AgentInitiated.Manifests
