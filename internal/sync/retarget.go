@@ -48,7 +48,9 @@ func (r *mappingReconciler) begins(ctx context.Context, key types.NamespacedName
 // no mappings. The mapping's annotation records the progress, and the reconciles of Clusters copy it to
 // their Fleet Clusters. In a workspace, where the Fleet Clusters are Rancher's, follow annotates the
 // Bundles instead.
-func (r *mappingReconciler) follow(ctx context.Context, in settings.Settings, key types.NamespacedName) (ctrl.Result, error) {
+func (r *mappingReconciler) follow(
+	ctx context.Context, in settings.Settings, key types.NamespacedName,
+) (ctrl.Result, error) {
 	var mapping fleetv1.BundleNamespaceMapping
 	found, err := r.Store.Get(ctx, key, &mapping)
 	note, isAsked := mapping.Annotations[desired.RetargetAnnotation], slices.Contains(in.Mappings, key)
@@ -68,7 +70,7 @@ func (r *mappingReconciler) follow(ctx context.Context, in settings.Settings, ke
 		}
 		next = note + desired.RetargetAgain
 	}
-	_, err = r.Patch(ctx, &mapping, map[string]any{"metadata": map[string]any{"annotations": map[string]any{desired.RetargetAnnotation: next}}})
+	_, err = r.Patch(ctx, &mapping, retargeting(next))
 	return ctrl.Result{}, err
 }
 
@@ -78,12 +80,13 @@ func (r *mappingReconciler) retargetBundles(ctx context.Context, mapping *fleetv
 	if err != nil {
 		return false, err
 	}
-	bundles := &metav1.PartialObjectMetadataList{}
+	begun, bundles := desired.Begun(mapping), &metav1.PartialObjectMetadataList{}
 	bundles.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("BundleList"))
 	var names []string
 	if _, err := pager.Each(ctx, r.live, bundles, func(page *metav1.PartialObjectMetadataList) {
 		for i := range page.Items {
-			if bundle := &page.Items[i]; bundle.Annotations[desired.RetargetAnnotation] != desired.Begun(mapping) && bundle.DeletionTimestamp.IsZero() {
+			bundle := &page.Items[i]
+			if bundle.DeletionTimestamp.IsZero() && bundle.Annotations[desired.RetargetAnnotation] != begun {
 				names = append(names, bundle.Name)
 			}
 		}
@@ -93,7 +96,7 @@ func (r *mappingReconciler) retargetBundles(ctx context.Context, mapping *fleetv
 	names = names[:min(bundlesAtOnce, len(names))]
 	var refused []error
 	for _, name := range names {
-		if err := r.retarget(ctx, types.NamespacedName{Namespace: mapping.Namespace, Name: name}, desired.Begun(mapping)); err != nil {
+		if err := r.retarget(ctx, types.NamespacedName{Namespace: mapping.Namespace, Name: name}, begun); err != nil {
 			refused = append(refused, err)
 		}
 	}
@@ -128,14 +131,22 @@ func (r *clusterReconciler) retarget(ctx context.Context, s *scope) (err error) 
 	if noted == have {
 		return nil
 	}
-	return r.patchFleetCluster(ctx, s, map[string]any{"metadata": map[string]any{"annotations": map[string]any{desired.RetargetAnnotation: noted}}})
+	return r.patchFleetCluster(ctx, s, retargeting(noted))
+}
+
+// retargeting returns a change of the RetargetAnnotation; nil removes it.
+func retargeting(value any) map[string]any {
+	return map[string]any{"metadata": map[string]any{"annotations": map[string]any{desired.RetargetAnnotation: value}}}
 }
 
 // begunFor returns the mappings to a Cluster's namespace that began to map when it had Fleet Clusters
 // already. The cache may not show the one that was just made for the Cluster.
-func begunFor(ctx context.Context, reader client.Reader, store *kube.Store, cluster *clusterv1.Cluster) ([]string, error) {
+func begunFor(
+	ctx context.Context, reader client.Reader, store *kube.Store, cluster *clusterv1.Cluster,
+) ([]string, error) {
 	var list fleetv1.BundleNamespaceMappingList
-	if err := reader.List(ctx, &list, client.MatchingFields{byMapped: cluster.Namespace}, client.UnsafeDisableDeepCopy); err != nil {
+	into := client.MatchingFields{byMapped: cluster.Namespace}
+	if err := reader.List(ctx, &list, into, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing BundleNamespaceMappings: %w", err)
 	}
 	var keys []types.NamespacedName
