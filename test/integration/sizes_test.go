@@ -24,8 +24,8 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// shortKeys returns this number of keys, as short as they can be: the API server accepts 256 KiB of annotations.
-func shortKeys(count int) map[string]string {
+// many returns this number of keys, as short as they can be: the API server accepts 256 KiB of annotations.
+func many(count int) map[string]string {
 	result := map[string]string{}
 	for i := range count {
 		result["k"+strconv.FormatInt(int64(i), 36)] = ""
@@ -57,7 +57,7 @@ func TestSizesThatPoliciesMeet(t *testing.T) {
 		cluster := s.holds(g, "one", "30m")
 		addOn := addOn(g, cluster, "cni")
 		fleet := fleetCluster(g, s.namespace, "one")
-		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": shortKeys(20_000)}})
+		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": many(20_000)}})
 		g.Expect(err).NotTo(HaveOccurred())
 		patch(g, fleet, string(body))
 
@@ -175,9 +175,9 @@ func costs(g Gomega, s scene) []costly {
 		change(its)
 		return its
 	}
-	annotated := func(its *unstructured.Unstructured) { its.SetAnnotations(shortKeys(40_000)) }
+	annotated := func(its *unstructured.Unstructured) { its.SetAnnotations(many(40_000)) }
 	labelled := func(its *unstructured.Unstructured) {
-		all := shortKeys(40_000)
+		all := many(40_000)
 		maps.Copy(all, its.GetLabels())
 		its.SetLabels(all)
 	}
