@@ -39,7 +39,7 @@ const (
 )
 
 // errBusy is the answer to a request that waited in vain.
-var errBusy = errors.New("too many large objects are being checked at once; try again later; an object smaller than 8 KiB never waits")
+var errBusy = errors.New("too many large objects are being checked at once; try again later")
 
 // budget limits the bytes of all requests that the webhook reads and decides at once. A user who may create objects
 // in a single namespace chooses their size and number. Enough large ones at once would stop the webhook, and the
