@@ -81,7 +81,7 @@ func (b *budget) take(ctx context.Context, r *http.Request) (give func(), err er
 		size = largestRequest
 	}
 	var shares []*fair.Shares
-	if size > largeRequest { // This share comes first, so that a request that waits for it keeps nothing from smaller ones.
+	if size > largeRequest { // This share comes first: a request that waits for it keeps nothing from smaller ones.
 		shares = append(shares, b.large)
 	}
 	if size > smallRequest {

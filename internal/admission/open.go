@@ -67,7 +67,8 @@ func resultOf(response admissionv1.AdmissionResponse) string {
 		return metrics.Denied
 	}
 	switch code := response.Result.Code; {
-	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusTooManyRequests, code >= http.StatusInternalServerError:
+	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusTooManyRequests,
+		code >= http.StatusInternalServerError:
 		return metrics.Error
 	default:
 		return metrics.Denied

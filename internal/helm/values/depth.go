@@ -14,8 +14,8 @@ const mostDepth = 100
 // checkDepth returns an error if a template is nested too deep to be parsed.
 func checkDepth(text string) error {
 	if depth, at := depthOf(text, mostDepth); depth > mostDepth {
-		return fmt.Errorf("%s:%d: blocks and parentheses are nested more than %d deep; move the inner ones to a template of their own "+
-			"with define, or keep their result in a variable", templateName, 1+strings.Count(text[:at], "\n"), mostDepth)
+		return fmt.Errorf("%s:%d: blocks and parentheses are nested more than %d deep; "+
+			"move the inner ones to a template of their own with define, or keep their result in a variable", templateName, 1+strings.Count(text[:at], "\n"), mostDepth)
 	}
 	return nil
 }

@@ -49,8 +49,8 @@ const mostParsed = 512 << 10
 var parsing = fair.New(mostParsed, mostParsed/2)
 
 // Use parses a values template of a namespace and calls use with it. It waits until there is memory for it; all
-// callers share mostParsed bytes of text, and each namespace has at most half of them. It returns the error of Parse, or
-// an error of the context, which ended before.
+// callers share mostParsed bytes of text, and each namespace has at most half of them. It returns the error of Parse,
+// or an error of the context, which ended before.
 func Use(ctx context.Context, namespace, text string, use func(*Template)) error {
 	size := min(int64(len(text)), mostParsed)
 	if err := parsing.Take(ctx, namespace, size); err != nil {
