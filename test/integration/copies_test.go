@@ -1,14 +1,17 @@
 package integration
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
@@ -279,4 +282,29 @@ func TestHoldEndsAboveTheBound(t *testing.T) {
 	willHold(g, cluster, "True WaitingForAddOns")
 	sets(g, cluster, "annotations", shortKeys(600), false)
 	g.Eventually(func(g Gomega) { isFree(g, cluster) }).Should(Succeed())
+}
+
+// A Fleet Cluster that etcd refuses is sent once, and again when its content has changed.
+func TestTooLargeForEtcd(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	large := s.cluster("large")
+	large.Spec.Topology.Variables = []clusterv1.ClusterVariable{{Name: "x", Value: apiextensionsv1.JSON{Raw: []byte(`"` + strings.Repeat("x", 900_000) + `"`)}}}
+	begin := time.Now()
+	create(g, large)
+	initialize(g, large)
+	willReport(g, large, "False Failed", "the biggest part of its template values is /Cluster/spec/topology/variables, 9000", "spec.cluster.templateValues.exclude", "too large")
+	isGone(g, s.fleet("large"))
+	sent := func() int {
+		return len(requests(g, begin, isWrite, about("/fleet.cattle.io/v1alpha1/namespaces/"+s.namespace+"/clusters/large")))
+	}
+	first := sent()
+	g.Expect(first).To(BeNumerically(">", 0))
+	for _, provisioned := range []bool{true, false, true} { // The Cluster is reconciled, with the same content.
+		g.Expect(admin.Status().Patch(ctx, large, mergePatch(fmt.Sprintf(`{"status":{"initialization":{"infrastructureProvisioned":%t}}}`, provisioned)))).To(Succeed())
+		time.Sleep(500 * time.Millisecond)
+	}
+	g.Consistently(sent).Should(Equal(first))
+	configureCluster(t, g, `{templateValues: {exclude: [/Variables]}}`)
+	willReport(g, large, "True Imported")
 }
