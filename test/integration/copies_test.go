@@ -52,7 +52,7 @@ func TestTooManyAnnotations(t *testing.T) {
 		g.Expect(admin.Patch(ctx, large, client.RawPatch(types.JSONPatchType, change))).To(Succeed())
 		t.Logf("writing %d annotations took %s", len(annotations), time.Since(begin).Round(time.Millisecond))
 	}
-	annotate(shortKeys(40_000))
+	annotate(many(40_000))
 	begin := time.Now()
 	s.imported(g, "ordinary")
 	t.Logf("the ordinary Cluster was imported after %s", time.Since(begin).Round(time.Millisecond))
@@ -82,22 +82,22 @@ func TestAboveTheBoundAllElseGoesOn(t *testing.T) {
 		message       string
 	}{
 		"of a Cluster": {
-			after:   func(g Gomega, _ scene, cluster *clusterv1.Cluster) { sets(g, cluster, "annotations", shortKeys(600), false) },
+			after:   func(g Gomega, _ scene, cluster *clusterv1.Cluster) { sets(g, cluster, "annotations", many(600), false) },
 			message: "nothing is copied from the Cluster, because it has 2 labels and 601 annotations",
 		},
 		"of a Cluster that an older Muster imported": {
 			before: func(g Gomega, s scene, cluster *clusterv1.Cluster) {
-				sets(g, cluster, "annotations", shortKeys(500), false)
+				sets(g, cluster, "annotations", many(500), false)
 				g.Eventually(func(g Gomega) {
-					g.Expect(fleetCluster(g, s.namespace, "one").Annotations).To(haveKeys(slices.Collect(maps.Keys(shortKeys(500)))...))
+					g.Expect(fleetCluster(g, s.namespace, "one").Annotations).To(haveKeys(slices.Collect(maps.Keys(many(500)))...))
 				}).Should(Succeed())
 			},
 			after: func(g Gomega, s scene, cluster *clusterv1.Cluster) {
 				defer stop(t, g, syncerProcess)()
-				sets(g, cluster, "annotations", shortKeys(3000), false)
+				sets(g, cluster, "annotations", many(3000), false)
 				live := fleetCluster(g, s.namespace, "one")
 				live.ManagedFields, live.ResourceVersion, live.UID = nil, "", ""
-				maps.Copy(live.Annotations, shortKeys(3000))
+				maps.Copy(live.Annotations, many(3000))
 				fields, err := desired.Configuration(live)
 				g.Expect(err).NotTo(HaveOccurred())
 				fields["apiVersion"], fields["kind"] = fleetVersion, "Cluster"
@@ -106,7 +106,7 @@ func TestAboveTheBoundAllElseGoesOn(t *testing.T) {
 			message: "nothing is copied from the Cluster, because it has 2 labels and 3001 annotations",
 		},
 		"of its class": {
-			after:   func(g Gomega, s scene, _ *clusterv1.Cluster) { sets(g, s.class, "labels", shortKeys(600), false) },
+			after:   func(g Gomega, s scene, _ *clusterv1.Cluster) { sets(g, s.class, "labels", many(600), false) },
 			message: "nothing is copied from ClusterClass ",
 		},
 	} {
@@ -188,7 +188,7 @@ func TestAboveTheBoundAllElseGoesOn(t *testing.T) {
 			g.Expect(group.Labels).To(HaveKeyWithValue("tier", "gold"))
 			other := newClass(g, s.classNamespace, "other", map[string]string{"tier": "lead"})
 			if name == "of its class" {
-				sets(g, other, "labels", shortKeys(600), false)
+				sets(g, other, "labels", many(600), false)
 			}
 			patch(g, cluster, `{"spec":{"topology":{"classRef":{"name":"other"}}}}`)
 			will(func(g Gomega, live *fleetv1.Cluster) {
@@ -205,8 +205,8 @@ func TestAboveTheBoundAllElseGoesOn(t *testing.T) {
 			stays(g)
 
 			// With less, everything is copied.
-			sets(g, cluster, "annotations", shortKeys(3000), true)
-			sets(g, other, "labels", shortKeys(600), true)
+			sets(g, cluster, "annotations", many(3000), true)
+			sets(g, other, "labels", many(600), true)
 			willReport(g, cluster, "True Imported")
 			g.Eventually(func(g Gomega) {
 				labels, annotations, values := copiedOf(fleetCluster(g, s.namespace, "one"))
@@ -235,7 +235,7 @@ func TestGroupAboveTheBound(t *testing.T) {
 	its := named(&fleetv1.ClusterGroup{}, namespace, "standard")
 	appears(g, its)
 	uid := its.UID
-	sets(g, class, "labels", shortKeys(600), false)
+	sets(g, class, "labels", many(600), false)
 	patch(g, class, entry("labels", "tier", `"lead"`))
 	hasOwners := func(count int) {
 		t.Helper()
@@ -262,7 +262,7 @@ func TestGroupAboveTheBound(t *testing.T) {
 	}).Should(Succeed())
 	g.Expect(its.Labels).To(HaveLen(3))
 
-	sets(g, class, "labels", shortKeys(600), true)
+	sets(g, class, "labels", many(600), true)
 	g.Eventually(func(g Gomega) {
 		exists(g, its)
 		g.Expect(its.Labels).To(HaveKeyWithValue("tier", "lead"))
@@ -280,7 +280,7 @@ func TestHoldEndsAboveTheBound(t *testing.T) {
 	reportsApplied(g, addOn(g, cluster, "cni"), false)
 	g.Expect(setVersion(g, cluster, nextVersion)).NotTo(BeEmpty())
 	willHold(g, cluster, "True WaitingForAddOns")
-	sets(g, cluster, "annotations", shortKeys(600), false)
+	sets(g, cluster, "annotations", many(600), false)
 	g.Eventually(func(g Gomega) { isFree(g, cluster) }).Should(Succeed())
 }
 
