@@ -337,10 +337,9 @@ func TestPoliciesBoundSizes(t *testing.T) {
 				fields{"name": "new", "value": "y"}), "new of topology"},
 			"adds to too many variables": {"clusters", variables(1000, "x"), variables(1000, "x", fields{"name": "new",
 				"value": "x"}), "more than 300 of topology"},
-			"fills in a default of a huge variable": {"clusters", variables(1, fields(entries(many))), variables(1, fields(entries(many,
-				"x=y"))), "0 of topology"},
-			"leaves many workers": {"clusters", parts(4000, 1), parts(4000, 1), ""},
-			"scales many workers": {"clusters", parts(4000, 1), parts(4000, 2), "4001 parts, more than 300"},
+			"fills in a default of a huge variable": {"clusters", variables(1, entries(many)), variables(1, entries(many, "x=y")), "0 of topology"},
+			"leaves many workers":                   {"clusters", parts(4000, 1), parts(4000, 1), ""},
+			"scales many workers":                   {"clusters", parts(4000, 1), parts(4000, 2), "4001 parts, more than 300"},
 		},
 		"muster-syncer-cluster-classes": {
 			"takes the finalizer off": {"clusterclasses", made(fields{"annotations": entries(many), "finalizers": names(0, domain)}, nil),

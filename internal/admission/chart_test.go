@@ -23,6 +23,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/crd"
+	"github.com/muster-fleet/muster/internal/helm/templates"
 	"github.com/muster-fleet/muster/internal/helm/values"
 	"github.com/muster-fleet/muster/internal/manifests"
 	"github.com/muster-fleet/muster/internal/program"
@@ -176,7 +177,7 @@ func TestTemplatesWaitForMemory(t *testing.T) {
 	defer close(busy)
 	holding.Add(1)
 	held.Go(func() {
-		if err := values.Use(t.Context(), "greedy", strings.Repeat(" ", 256<<10), func(*values.Template) { holding.Done(); <-busy }); err != nil {
+		if err := templates.Use(t.Context(), "greedy", strings.Repeat(" ", 256<<10), func(*values.Template) { holding.Done(); <-busy }); err != nil {
 			t.Error(err)
 		}
 	})

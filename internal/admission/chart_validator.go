@@ -19,6 +19,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/templates"
 	"github.com/muster-fleet/muster/internal/manifests"
 )
 
@@ -70,7 +71,7 @@ func (v ChartValidator) validate(ctx context.Context, old, proxy *addonsv1.HelmC
 	}
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	template, ofTemplate, err := plan.Examine(waiting, proxy)
+	template, ofTemplate, err := templates.Examine(waiting, proxy)
 	if proxy.Spec.ValuesTemplate != old.Spec.ValuesTemplate {
 		if err != nil {
 			return nil, apierrors.NewTooManyRequests(errBusy.Error(), retrySeconds)
@@ -203,7 +204,7 @@ func (c *checker) checkChart(ctx context.Context, about Finding, from *manifests
 	if !ok {
 		return err
 	}
-	template, errs, err := plan.Examine(ctx, proxy)
+	template, errs, err := templates.Examine(ctx, proxy)
 	if err != nil {
 		return err
 	}

@@ -5,9 +5,9 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	controlplanev1beta1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta1"
+	controlplanev1beta1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta1" //nolint:staticcheck // It is read for as long as Cluster API serves it.
 	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
-	clusterv1beta1 "sigs.k8s.io/cluster-api/api/core/v1beta1"
+	clusterv1beta1 "sigs.k8s.io/cluster-api/api/core/v1beta1" //nolint:staticcheck // It is read for as long as Cluster API serves it.
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	kubeadmconversion "sigs.k8s.io/cluster-api/controlplane/kubeadm/webhooks/conversion"
 	"sigs.k8s.io/cluster-api/core/webhooks/conversion"

@@ -19,6 +19,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/templates"
 	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
@@ -243,7 +244,7 @@ func newChartProxy(ctx context.Context, of *addonsv1.HelmChartProxy, now time.Ti
 	if plan.HasValues(of) {
 		its.Spec.ValuesTemplate = "any"
 	}
-	template, _, _ := plan.Examine(ctx, of) // In doubt, it reads the version.
+	template, _, _ := templates.Examine(ctx, of) // In doubt, it reads the version.
 	return &chartProxy{
 		HelmChartProxy: its, isUpToDate: plan.IsUpToDate(of), isPolled: len(of.Spec.ValuesFrom) > 0, isAwaited: isAwaited(of, now),
 		readsVersion: template.ReadsVersion,

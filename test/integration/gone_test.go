@@ -27,7 +27,6 @@ type goneScene struct {
 	mappedFrom    string
 	in, out, held *clusterv1.Cluster
 	charts        *repository.Repository
-	namespaces    []string
 	deniedByVerb  client.Client
 }
 

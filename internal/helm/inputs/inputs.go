@@ -27,6 +27,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/fair"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/repository"
+	"github.com/muster-fleet/muster/internal/helm/templates"
 	"github.com/muster-fleet/muster/internal/helm/values"
 	"github.com/muster-fleet/muster/internal/kube"
 )
@@ -54,7 +55,7 @@ type Inputs struct {
 	// Notice is a message for the author.
 	Notice   string
 	Selector *plan.Selector
-	Template plan.Template
+	Template templates.Template
 	// Layers are the values from ConfigMaps and Secrets, in the order in which Helm merges them.
 	Layers []plan.Layer
 	// Secret says that a layer comes from a Secret.
@@ -262,7 +263,7 @@ func (r *Reader) read(ctx context.Context, proxy *addonsv1.HelmChartProxy) (in *
 	problems := plan.Validate(proxy)
 	var errs field.ErrorList
 	var err error
-	if in.Template, errs, err = plan.Examine(ctx, proxy); err != nil {
+	if in.Template, errs, err = templates.Examine(ctx, proxy); err != nil {
 		in.again = PollInterval
 		return fail(addonsv1.ValueParsingFailedReason, err)
 	}

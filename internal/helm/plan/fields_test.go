@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/templates"
 	"github.com/muster-fleet/muster/test/helm/table"
 )
 
@@ -40,7 +41,7 @@ func checkField(t *testing.T, row table.Row) {
 	}
 	its := written(t, spec)
 	said := row.Quoted()
-	template, errs, err := Examine(t.Context(), its)
+	template, errs, err := templates.Examine(t.Context(), its)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,8 @@
 package plan
 
 import (
-	"context"
 	"fmt"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
 
@@ -17,9 +15,6 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
-	"github.com/muster-fleet/muster/internal/helm/values"
-	"github.com/muster-fleet/muster/internal/hold"
-	"github.com/muster-fleet/muster/internal/message"
 )
 
 // Default sets the defaults of cluster-api-addon-provider-helm.
@@ -179,44 +174,6 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 		warnings = append(warnings, "spec.credentials: with spec.download Agent, the credentials are copied to the namespaces of the selected Clusters, and the Clusters' agents get them")
 	}
 	return warnings
-}
-
-// ofStatus finds a status that a template reads.
-var ofStatus = regexp.MustCompile(`{{[^}]*(\.(?:Cluster|ControlPlane|InfraCluster)\.status)\b`)
-
-// Template is what the text of a values template shows.
-type Template struct {
-	// IsStatic says that the values are the same for all Clusters.
-	IsStatic bool
-	// ReadsVersion says that the template can read the version of a Cluster's topology, or cannot be parsed.
-	ReadsVersion bool
-	Warnings     []string
-}
-
-// Examine parses the values template of a HelmChartProxy when it is the namespace's turn, and returns its errors. Its last
-// result is not nil if the context ended before.
-func Examine(ctx context.Context, proxy *addonsv1.HelmChartProxy) (its Template, errs field.ErrorList, err error) {
-	text, path := proxy.Spec.ValuesTemplate, field.NewPath("spec", "valuesTemplate")
-	its.ReadsVersion = true
-	warn := func(format string, args ...any) {
-		its.Warnings = append(its.Warnings, path.String()+": "+fmt.Sprintf(format, args...))
-	}
-	if found := ofStatus.FindStringSubmatch(text); found != nil {
-		warn("%s is not available: values do not follow a status", found[1])
-	}
-	err = values.Use(ctx, proxy.Namespace, text, func(template *values.Template) {
-		its.IsStatic, its.ReadsVersion = template.IsStatic(), hold.Reads(template.Root(), hold.TopologyVersion)
-		for _, name := range template.Unsteady() {
-			warn("%s returns a different result whenever the values are rendered again, and each time the release is upgraded", name)
-		}
-		if stuck := hold.Stuck(template.Root()); stuck != "" {
-			warn("%s", stuck)
-		}
-	})
-	if err != nil && ctx.Err() == nil {
-		return its, field.ErrorList{field.Invalid(path, message.Short(text, 80), "cannot be parsed: "+err.Error())}, nil
-	}
-	return its, nil, err
 }
 
 // CheckURL returns an error unless a URL of a repository is absolute and https or oci. It uses the messages of

@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/templates"
 )
 
 // The table of the reference lists which fields Muster refuses, and which get a warning. Messages about repoURL
@@ -88,7 +89,7 @@ func TestRules(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			its := proxy(test.change)
-			template, errs, err := Examine(t.Context(), its)
+			template, errs, err := templates.Examine(t.Context(), its)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -201,6 +201,20 @@ func (g grant) isAhead(cached *addonsv1.HelmReleaseProxy, now time.Time) bool {
 	return kube.IsOlder(cached, g.version) && now.Sub(g.at) < kube.Lag
 }
 
+// grantAhead returns the hash of a grant that the cache lacks; empty if there is none.
+func (r *Reconciler) grantAhead(cached *addonsv1.HelmReleaseProxy) string {
+	key := client.ObjectKeyFromObject(cached)
+	last, found := r.granted.Load(key)
+	if !found {
+		return ""
+	}
+	if its := last.(grant); its.isAhead(cached, r.Now()) {
+		return its.hash
+	}
+	r.granted.Delete(key)
+	return ""
+}
+
 // annotate sets an annotation of a HelmReleaseProxy. The next reconcile follows from the write.
 func (r *Reconciler) annotate(ctx context.Context, release *addonsv1.HelmReleaseProxy, key, value string) error {
 	want := release.DeepCopy()
@@ -250,21 +264,23 @@ func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, c
 		if target.Regressed && its.Pending == "" {
 			target.Failure = record.Failure()
 		}
-		if last, found := r.granted.Load(client.ObjectKeyFromObject(release)); found && last.(grant).isAhead(release, r.Now()) {
-			target.Granted = last.(grant).hash // The cache lacks it, and would let one more Cluster move.
-		} else if found {
-			r.granted.Delete(client.ObjectKeyFromObject(release))
-		}
+		target.Granted = cmp.Or(r.grantAhead(release), target.Granted) // Without it, one more Cluster would move.
 	}
-	if available := meta.FindStatusCondition(conditions, addonsv1.ClusterAvailableCondition); available != nil {
-		switch available.Reason {
-		case addonsv1.GetClusterFailedReason:
-			target.Aside = true
-		case addonsv1.ValueParsingFailedReason, addonsv1.HelmReleaseProxyCreationFailedReason:
-			target.Blocked = true
-		}
+	switch reasonOf(conditions, addonsv1.ClusterAvailableCondition) {
+	case addonsv1.GetClusterFailedReason:
+		target.Aside = true
+	case addonsv1.ValueParsingFailedReason, addonsv1.HelmReleaseProxyCreationFailedReason:
+		target.Blocked = true
 	}
 	return target
+}
+
+// reasonOf returns the reason of a condition; empty if there is none.
+func reasonOf(conditions []metav1.Condition, conditionType string) string {
+	if its := meta.FindStatusCondition(conditions, conditionType); its != nil {
+		return its.Reason
+	}
+	return ""
 }
 
 // hashOf makes the hash that a person approves. It is another one once a rollout was completed: the annotation stays, and

@@ -45,9 +45,9 @@ func (s *scope) hasContent() bool {
 }
 
 // isHeld reports whether the release has to wait for its turn with these values, and notes that in the record.
-func (r *Reconciler) isHeld(ctx context.Context, s *scope, digest string) (bool, error) {
+func (r *Reconciler) isHeld(ctx context.Context, s *scope, digest string) bool {
 	if s.record.Rollout == nil || !s.record.Installed {
-		return false, nil
+		return false
 	}
 	its := *s.record.Rollout
 	its.Pending = ""
@@ -56,25 +56,25 @@ func (r *Reconciler) isHeld(ctx context.Context, s *scope, digest string) (bool,
 	}
 	s.record.Rollout = &its
 	if its.Pending == "" || s.release.Annotations[plan.GrantedAnnotation] == its.Pending {
-		return false, nil
+		return false
 	}
-	if isLost, err := r.isLost(ctx, s); isLost || err != nil {
-		return false, err
+	if r.isLost(ctx, s) {
+		return false
 	}
 	s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, "the release waits for its turn in the rollout")
-	return true, nil
+	return true
 }
 
 // isLost reports whether the values or the BundleDeployment of the release were deleted. Fleet works on no target of a
 // Bundle while one names values that do not exist, and the old ones cannot be rendered any more.
-func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
+func (r *Reconciler) isLost(ctx context.Context, s *scope) bool {
 	// The values are deleted with an earlier Bundle, or Fleet creates no BundleDeployment for a held target.
 	isElsewhere := s.record.Digest != "" && s.record.Bundle != s.bundle.UID
 	if isElsewhere || s.deployment == nil && s.record.Rollout.Content != s.bundle.Labels[plan.ContentLabel] {
-		return true, nil
+		return true
 	}
 	if s.record.Digest == "" {
-		return false, nil
+		return false
 	}
 	if s.record.Secret { // The program gets no events for Secrets.
 		s.retryAfter(checkInterval)
@@ -87,7 +87,7 @@ func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
 		r.Recorder.Eventf(s.proxy, nil, corev1.EventTypeWarning, "ValuesLost", "Deploy", "Cluster %s gets the change before its turn: somebody has deleted the values that it had, %s %s",
 			s.release.Spec.ClusterRef.Name, plan.KindOfValues(s.record.Secret), s.key(s.record))
 	}
-	return err == nil && !found, nil
+	return err == nil && !found
 }
 
 // takeOver records that the release has the wanted content with the values that were just written.

@@ -90,10 +90,8 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	if from == 0 || last.from != from {
 		last = written{}
 	}
-	if last.isHeld {
-		if isHeld, err := r.isHeld(ctx, s, last.digest); isHeld || err != nil {
-			return err
-		}
+	if last.isHeld && r.isHeld(ctx, s, last.digest) {
+		return nil
 	}
 	if r.isCurrent(ctx, s, last) {
 		return nil
@@ -125,9 +123,9 @@ func (r *Reconciler) putOrHold(ctx context.Context, s *scope, last written, laye
 		s.retryAfter(checkInterval)
 		return nil
 	}
-	if isHeld, err := r.isHeld(ctx, s, digest); isHeld || err != nil {
+	if r.isHeld(ctx, s, digest) {
 		r.rendered.Store(client.ObjectKeyFromObject(s.release), written{from: from, digest: digest, at: r.Now(), isHeld: true})
-		return err
+		return nil
 	}
 	return r.put(ctx, s, s.next(layers, digest), layers, from)
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/helm/templates"
 	"github.com/muster-fleet/muster/internal/helm/worker"
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/program"
@@ -104,7 +105,7 @@ func scopeOf(t *testing.T, template string) *scope {
 	t.Helper()
 	of := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web", UID: "web"}}
 	of.Spec.ValuesTemplate = template
-	parsed, errs, err := plan.Examine(t.Context(), of)
+	parsed, errs, err := templates.Examine(t.Context(), of)
 	if err != nil || len(errs) > 0 {
 		t.Fatal(errs, err)
 	}

@@ -4,7 +4,6 @@ package values
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,8 +16,6 @@ import (
 	"github.com/Masterminds/sprig/v3"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
-
-	"github.com/muster-fleet/muster/internal/helm/fair"
 )
 
 const (
@@ -42,30 +39,8 @@ var functions = func() template.FuncMap {
 	return all
 }()
 
-// mostParsed is how many bytes of templates Use has parsed at once. A parsed template takes up to 75 times as much
-// memory as its text.
-const mostParsed = 512 << 10
-
-var parsing = fair.New(mostParsed, mostParsed/2)
-
-// Use parses a values template of a namespace and calls use with it. It waits until there is memory for it; all
-// callers share mostParsed bytes of text, and each namespace has at most half of them. It returns the error of Parse,
-// or an error of the context, which ended before.
-func Use(ctx context.Context, namespace, text string, use func(*Template)) error {
-	size := min(int64(len(text)), mostParsed)
-	if err := parsing.Take(ctx, namespace, size); err != nil {
-		return err
-	}
-	defer parsing.Release(namespace, size)
-	parsed, err := Parse(text)
-	if err == nil {
-		use(parsed)
-	}
-	return err
-}
-
 // Parse parses a values template, whose length the CRD limits. The error says where it is wrong. Programs that
-// parse the templates of several namespaces in their own process call Use instead.
+// parse the templates of several namespaces in their own process use package templates.
 func Parse(text string) (*Template, error) {
 	if err := checkDepth(text); err != nil {
 		return nil, err
