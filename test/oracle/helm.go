@@ -258,7 +258,8 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 			bundle.Only = "Cluster " + cluster.Name
 		}
 		own, rendered := s.renderedFor(in, proxy, cluster)
-		if retained || isPaused(cluster) || !rendered || s.waits(proxy, bundle) {
+		isUnpinned := !in.enabled && !isClaimed(cluster) // The syncer pins nothing, and without a pin a release gets nothing new.
+		if retained || isPaused(cluster) || isUnpinned || !rendered || s.waits(proxy, bundle) {
 			stay(fleet.Name) // It keeps its last.
 			continue
 		}
