@@ -192,7 +192,7 @@ func made(meta, more map[string]any) map[string]any {
 	return result
 }
 
-// with returns the numbers of entries of a map or a list beside others: keys, or elements.
+// entries returns a map with a number of entries, and others.
 func entries(count int, others ...string) map[string]any {
 	result := map[string]any{}
 	for i := range count {
@@ -239,8 +239,8 @@ func managers(count int, others ...string) (result []any) {
 
 type fields = map[string]any
 
-// What a tenant lengthens without measure is not walked: what is unchanged passes, what grows is refused with its
-// number, and what an account must be able to do to such an object passes.
+// No policy walks a map or list that a tenant has made very long: an unchanged one passes, growth is refused with the
+// number, and an account can still do what it must do to such an object.
 func TestPoliciesBoundSizes(t *testing.T) {
 	const (
 		many    = 40_000
@@ -554,7 +554,7 @@ type walks struct {
 	found     []string
 }
 
-// named are the maps and lists whose entries the kind's schema names, so that nobody lengthens them.
+// named are the maps and lists whose entries the kind's schema names, which therefore have a bound.
 var named = map[string]string{
 	"object":                                "the kind",
 	"oldObject":                             "the kind",
@@ -769,7 +769,7 @@ func unboundedWalks(t *testing.T, spec map[string]any) []string {
 }
 
 // The time of a comprehension grows with the square of its length, whatever the API server's cost limit: cel-go's cost
-// tracker searches all that the earlier iterations have left. So each shipped expression bounds what it walks over.
+// tracker searches all that the earlier iterations have left. So each shipped expression has a bound for each map and list.
 func TestPoliciesWalkNothingUnbounded(t *testing.T) {
 	seen := 0
 	for _, object := range documents(t, "ValidatingAdmissionPolicy", "MutatingAdmissionPolicy", "ValidatingWebhookConfiguration",
