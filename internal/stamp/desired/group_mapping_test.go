@@ -176,6 +176,19 @@ func TestBegunMapping(t *testing.T) {
 	if got := Begun(mapping); got != "uid.3" {
 		t.Errorf("begun: %q", got)
 	}
+	for name, forge := range map[string]func(*fleetv1.BundleNamespaceMapping){
+		"a long value": func(its *fleetv1.BundleNamespaceMapping) {
+			its.Annotations[RetargetAnnotation] = strings.Repeat("1", 1000)
+		},
+		"another value":    func(its *fleetv1.BundleNamespaceMapping) { its.Annotations[RetargetAnnotation] = "again" },
+		"maps nothing":     func(its *fleetv1.BundleNamespaceMapping) { its.BundleSelector = nil },
+		"is being deleted": func(its *fleetv1.BundleNamespaceMapping) { now := metav1.Now(); its.DeletionTimestamp = &now },
+	} {
+		forged := mapping.DeepCopy()
+		if forge(forged); Begun(forged) != "" {
+			t.Errorf("%s: begun: %q", name, Begun(forged))
+		}
+	}
 	if mapping.Annotations[HashAnnotation] != Mapping("classes", "team").Annotations[HashAnnotation] {
 		t.Error("the hash is another")
 	}
@@ -202,6 +215,8 @@ func TestRetargeted(t *testing.T) {
 		{"a.1.again b.1", []string{"b.1.again"}, "b.1.again"},
 		{"a.1.again", []string{"a.1"}, "a.1"},
 		{"forged", []string{"a.1"}, "a.1"},
+		{strings.Repeat("x", 1000), nil, ""},
+		{"a.1 " + strings.Repeat("x", 1000) + ".1", []string{"a.1"}, "a.1"},
 	} {
 		if got := Retargeted(test.have, test.begun); got != test.want {
 			t.Errorf("%q with %q: %q, want %q", test.have, test.begun, got, test.want)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -154,20 +155,29 @@ const RetargetAnnotation = stamp.Domain + "/retarget"
 // RetargetAgain ends the RetargetAnnotation of a mapping that Fleet is to look at for the second time.
 const RetargetAgain = ".again"
 
-// Begun returns the mapping and what its RetargetAnnotation says; empty if it has none.
+// begun matches the RetargetAnnotation of a mapping, and noted what Begun returns.
+var (
+	begun = regexp.MustCompile(`^[0-9]{1,19}(\.again)?$`)
+	noted = regexp.MustCompile(`^[0-9A-Za-z-]{1,36}\.[0-9]{1,19}(\.again)?$`)
+)
+
+// Begun returns the mapping and what its RetargetAnnotation says; empty if it has none. What else is written there
+// counts for nothing, nor does a mapping that maps nothing: whoever can make one that maps can do far more.
 func Begun(mapping *fleetv1.BundleNamespaceMapping) string {
 	value := mapping.Annotations[RetargetAnnotation]
-	if value == "" {
+	if !begun.MatchString(value) || !mapping.DeletionTimestamp.IsZero() || !Maps(mapping) {
 		return ""
 	}
 	return string(mapping.UID) + "." + value
 }
 
 // Retargeted returns the RetargetAnnotation of a Fleet Cluster whose namespace has these begun
-// mappings. It keeps a value that names all of them, so that no mapping that goes changes the value.
+// mappings. It keeps a value that names all of them, so that no mapping that goes changes the value,
+// unless somebody else wrote it.
 func Retargeted(have string, begun []string) string {
 	known := strings.Fields(have)
-	if slices.ContainsFunc(begun, func(mapping string) bool { return !slices.Contains(known, mapping) }) {
+	isForeign := func(mapping string) bool { return !noted.MatchString(mapping) }
+	if slices.ContainsFunc(begun, func(mapping string) bool { return !slices.Contains(known, mapping) }) || slices.ContainsFunc(known, isForeign) {
 		return strings.Join(begun, " ")
 	}
 	return have
