@@ -132,9 +132,14 @@ func (a *Applier) Patch(ctx context.Context, seen client.Object, change map[stri
 // wraps the API server's.
 func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch bool) (client.Object, Result, error) {
 	result, write := Created, a.create
-	isPart := want.GetAnnotations()[desired.HashAnnotation] == ""
+	content := want.GetAnnotations()[desired.HashAnnotation]
+	isPart := content == ""
 	if isPart {
-		write = a.createPart
+		fields, err := desired.Configuration(want)
+		if err != nil {
+			return nil, "", err
+		}
+		write, content = a.createPart, desired.Hash(fields)
 	}
 	if have != nil {
 		if isPart {
@@ -157,7 +162,7 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 		}
 	}
 	var written client.Object
-	err := a.Store.Try(want, func() (err error) {
+	err := a.Store.Try(want, content, func() (err error) {
 		written, err = write(ctx, want)
 		return err
 	})

@@ -75,7 +75,7 @@ func (c cached) Get(_ context.Context, key client.ObjectKey, object client.Objec
 	return nil
 }
 
-func newApplier(t *testing.T, server *server, shows *fleetv1.Cluster) *Applier {
+func newApplier(t *testing.T, server client.Client, shows *fleetv1.Cluster) *Applier {
 	t.Helper()
 	scheme, err := program.Scheme()
 	if err != nil {

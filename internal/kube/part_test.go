@@ -186,6 +186,33 @@ func TestTooLargeIsNotTriedAgain(t *testing.T) {
 	}
 }
 
+// creating refuses to create objects, and counts.
+type creating struct {
+	client.Client
+	err   error
+	count int
+}
+
+func (c *creating) Create(context.Context, client.Object, ...client.CreateOption) error {
+	c.count++
+	return c.err
+}
+
+// A part has no hash of its own, and the hash of what was applied before it says nothing about the part.
+func TestTooLargePartIsTriedAgain(t *testing.T) {
+	server := &creating{err: apierrors.NewRequestEntityTooLargeError("limit is 3145728")}
+	applier := newApplier(t, server, nil)
+	for i, size := range []int{3, 3, 1} {
+		want := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod"}}
+		want.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("Cluster"))
+		want.Spec.AgentNamespace = strings.Repeat("a", size)
+		_, _, err := applier.Apply(t.Context(), want, nil, true)
+		if writes := []int{1, 1, 2}[i]; !errors.Is(err, server.err) || server.count != writes {
+			t.Errorf("%d: %d writes, want %d; the error is %v", i, server.count, writes, err)
+		}
+	}
+}
+
 func TestIsTooLarge(t *testing.T) {
 	annotations := field.NewPath("metadata", "annotations")
 	invalid := func(errs ...*field.Error) error {

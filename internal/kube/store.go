@@ -20,8 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-
-	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // Lag is how long a write is remembered that the cache has not shown. A cache that lags longer has lost its
@@ -139,14 +137,13 @@ func (s *Store) Created(object client.Object) error {
 // Deleted remembers that the object is gone.
 func (s *Store) Deleted(object client.Object) error { return s.remember(object, write{deleted: true}) }
 
-// Try writes an object. If the API server has refused the same content as too large within the TooLargeInterval, by the
-// object's hash, Try returns that error instead.
-func (s *Store) Try(want client.Object, write func() error) error {
+// Try writes an object with a content, which its hash names. If the API server has refused the same content as too large
+// within the TooLargeInterval, Try returns that error instead.
+func (s *Store) Try(want client.Object, content string, write func() error) error {
 	key, err := s.key(want, client.ObjectKeyFromObject(want))
 	if err != nil {
 		return err
 	}
-	content := want.GetAnnotations()[desired.HashAnnotation]
 	s.mu.Lock()
 	last, isKnown := s.refused[key]
 	s.mu.Unlock()
@@ -157,7 +154,7 @@ func (s *Store) Try(want client.Object, write func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.refused, key)
-	if content != "" && IsTooLarge(err) {
+	if IsTooLarge(err) {
 		s.refused[key] = refusal{content, err, s.now().Add(TooLargeInterval)}
 	}
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,6 +22,9 @@ const (
 	RecordName = "muster-config"
 	// recordUID is the key with the UID of the FleetAddonConfig.
 	recordUID = "uid"
+	// RecordInterval is how often Record looks whether the record is still there: no program watches ConfigMaps, and
+	// somebody may have deleted it, or restored an earlier etcd.
+	RecordInterval = time.Hour
 )
 
 // record is the record that there is, or was, a FleetAddonConfig. Without one, a program remembers nothing.
@@ -32,9 +36,11 @@ type record struct {
 
 	// isAnswered means that there was no record when the program asked.
 	isAnswered bool
-	// noted is the UID that was written last, and failed the error of that write.
+	// noted is the UID that was written last, at is when, and failed the error of that write.
 	noted  types.UID
+	at     time.Time
 	failed error
+	now    func() time.Time
 }
 
 // WithRecord makes the Reader ask for the record before it concludes that there never was a FleetAddonConfig, and
@@ -42,20 +48,21 @@ type record struct {
 // that there is no record, as outside a cluster.
 func (r *Reader) WithRecord(live client.Reader, writer client.Writer, namespace string) *Reader {
 	if namespace != "" {
-		r.record = &record{key: client.ObjectKey{Namespace: namespace, Name: RecordName}, live: live, writer: writer}
+		r.record = &record{key: client.ObjectKey{Namespace: namespace, Name: RecordName}, live: live, writer: writer, now: time.Now}
 	}
 	return r
 }
 
-// Record tries again to write the record if the last attempt failed, and returns the error.
+// Record writes the record again if the last attempt failed or was RecordInterval ago, and returns the error.
 func (r *Reader) Record(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.record == nil || r.record.failed == nil {
+	its := r.record
+	if its == nil || its.noted == "" || its.failed == nil && its.now().Sub(its.at) < RecordInterval {
 		return nil
 	}
-	r.record.failed = r.record.write(ctx)
-	return r.record.failed
+	its.write(ctx)
+	return its.failed
 }
 
 // RecordKey returns the key of the record; zero if there is none.
@@ -84,11 +91,12 @@ func (r *record) has(ctx context.Context) (bool, error) {
 	if r == nil || r.isAnswered {
 		return false, nil
 	}
-	err := r.live.Get(ctx, r.key, &corev1.ConfigMap{})
-	if err == nil {
+	object := &corev1.ConfigMap{}
+	err := r.live.Get(ctx, r.key, object)
+	if err == nil && object.Data[recordUID] != "" {
 		return true, nil
 	}
-	if !apierrors.IsNotFound(err) {
+	if client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("reading ConfigMap %s, which says whether there was a FleetAddonConfig: %w", r.key, err)
 	}
 	namespace := &metav1.PartialObjectMetadata{}
@@ -109,10 +117,12 @@ func (r *record) note(ctx context.Context, config *addonsv1.FleetAddonConfig) {
 		return
 	}
 	r.noted = config.UID
-	r.failed = r.write(ctx)
+	r.write(ctx)
 }
 
-func (r *record) write(ctx context.Context) error {
+func (r *record) write(ctx context.Context) { r.failed, r.at = r.try(ctx), r.now() }
+
+func (r *record) try(ctx context.Context) error {
 	object := &corev1.ConfigMap{}
 	err := r.live.Get(ctx, r.key, object)
 	switch {

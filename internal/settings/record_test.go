@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -134,6 +135,38 @@ func TestReplacedConfig(t *testing.T) {
 	cache.config.Spec.Cluster = &addonsv1.ClusterConfig{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Is"}}}}
 	if in, err := reader.Current(t.Context()); err != nil || in.Invalid == nil || in.IsUnknown() {
 		t.Errorf("invalid: %v, unknown: %t, %v", in.Invalid, in.IsUnknown(), err)
+	}
+}
+
+// TestRecordIsWrittenAgain checks that a record that somebody deleted is back within RecordInterval, and that a ConfigMap
+// of that name without a UID is none.
+func TestRecordIsWrittenAgain(t *testing.T) {
+	server, cache, now := &apiServer{}, &oneConfig{config: configOf("1")}, time.Now()
+	syncer := NewReader(cache).WithRecord(server, server, "muster")
+	syncer.record.now = func() time.Time { return now }
+	look := func() {
+		t.Helper()
+		for range 3 {
+			if _, err := syncer.Current(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := syncer.Record(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	look()
+	server.record = nil // It was deleted, or etcd restored.
+	now = now.Add(RecordInterval)
+	if look(); server.record == nil || server.puts != 2 || server.gets != 2 {
+		t.Fatalf("the record is %v after %d writes and %d GETs", server.record, server.puts, server.gets)
+	}
+	cache.config = nil
+	for uid, isUnknown := range map[string]bool{"1": true, "": false} {
+		server.record = recorded(uid)
+		if in, err := NewReader(cache).WithRecord(server, nil, "muster").Current(t.Context()); err != nil || in.IsUnknown() != isUnknown {
+			t.Errorf("with UID %q: %v, %v", uid, in, err)
+		}
 	}
 }
 

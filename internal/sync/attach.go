@@ -54,7 +54,7 @@ func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
 		}
 	}
 	var written *fleetv1.Cluster
-	err = r.applier.Store.Try(want, func() (err error) {
+	err = r.applier.Store.Try(want, want.Annotations[desired.HashAnnotation], func() (err error) {
 		written, others, err = r.applyAttachment(ctx, want)
 		return err
 	})

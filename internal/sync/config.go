@@ -214,7 +214,7 @@ func (r *configReconciler) reportGone(ctx context.Context, in *settings.InForce)
 				"if the FleetAddonConfig is deleted, a program that starts later takes the defaults for its settings: "+err.Error(), message.Note))
 			return ctrl.Result{RequeueAfter: recordInterval}
 		}
-		return ctrl.Result{}
+		return ctrl.Result{RequeueAfter: settings.RecordInterval}
 	}
 	if r.goneSince.IsZero() {
 		r.goneSince = r.now()

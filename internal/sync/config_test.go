@@ -79,7 +79,7 @@ func TestMissingConfigIsReported(t *testing.T) {
 	}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "muster"}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "muster", Name: settings.RecordName}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "muster", Name: settings.RecordName}, Data: map[string]string{"uid": "1"}},
 	).Build()
 	now, recorder := time.Now(), events.NewFakeRecorder(10)
 	r := &configReconciler{
@@ -118,7 +118,7 @@ func TestMissingConfigIsReported(t *testing.T) {
 	if err := api.Create(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	reconcile(time.Hour, 0, false)
+	reconcile(time.Hour, settings.RecordInterval, false)
 	if err := api.Delete(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}

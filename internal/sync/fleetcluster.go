@@ -37,7 +37,7 @@ func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	if s.begun, err = begunFor(ctx, r.Client, r.applier.Store, s.cluster); err != nil {
+	if s.begun, err = begunFor(ctx, r.Client, r.applier.Store, s.cluster.Namespace, useOf(s.cluster)); err != nil {
 		return err
 	}
 	want := s.wants(values, clientID)

@@ -12,7 +12,6 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -123,7 +122,7 @@ func (r *mappingReconciler) retarget(ctx context.Context, key types.NamespacedNa
 // retarget notes on a Fleet Cluster which mappings have begun to map, so that Fleet looks at its Bundles
 // again. It changes nothing else: the Cluster is deselected, or patchResource is off.
 func (r *clusterReconciler) retarget(ctx context.Context, s *scope) (err error) {
-	if s.begun, err = begunFor(ctx, r.Client, r.applier.Store, s.cluster); err != nil {
+	if s.begun, err = begunFor(ctx, r.Client, r.applier.Store, s.cluster.Namespace, use{}); err != nil {
 		return err
 	}
 	have := s.fleet.Annotations[desired.RetargetAnnotation]
@@ -139,19 +138,17 @@ func retargeting(value any) map[string]any {
 	return map[string]any{"metadata": map[string]any{"annotations": map[string]any{desired.RetargetAnnotation: value}}}
 }
 
-// begunFor returns the mappings to a Cluster's namespace that began to map when it had Fleet Clusters
-// already. The cache may not show the one that was just made for the Cluster.
-func begunFor(
-	ctx context.Context, reader client.Reader, store *kube.Store, cluster *clusterv1.Cluster,
-) ([]string, error) {
+// begunFor returns the mappings to a namespace that began to map when it had Fleet Clusters already. The cache may not
+// show the one that was just made for a use, and of an unread namespace it shows none.
+func begunFor(ctx context.Context, reader client.Reader, store *kube.Store, namespace string, made use) ([]string, error) {
 	var list fleetv1.BundleNamespaceMappingList
-	into := client.MatchingFields{byMapped: cluster.Namespace}
+	into := client.MatchingFields{byMapped: namespace}
 	if err := reader.List(ctx, &list, into, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing BundleNamespaceMappings: %w", err)
 	}
 	var keys []types.NamespacedName
-	if used := useOf(cluster); !used.isZero() {
-		keys = append(keys, used.mapping())
+	if !made.isZero() {
+		keys = append(keys, made.mapping())
 	}
 	for i := range list.Items {
 		keys = append(keys, client.ObjectKeyFromObject(&list.Items[i]))

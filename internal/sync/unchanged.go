@@ -121,7 +121,7 @@ func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster, besid
 	if !used.isZero() {
 		group = used.group()
 	}
-	begun, err := begunFor(ctx, d.Reader, d.store, cluster)
+	begun, err := begunFor(ctx, d.Reader, d.store, cluster.Namespace, used)
 	if err != nil {
 		return outputs{}
 	}

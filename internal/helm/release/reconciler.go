@@ -280,8 +280,12 @@ func (r *Reconciler) forgetGone(ctx context.Context, s *scope) error {
 	if err != nil || fleet != nil {
 		return err
 	}
-	if s.isTarget() { // Updates of a Bundle enqueue no releases.
-		s.retryAfter(store.BehindInterval)
+	if s.isTarget() {
+		again := store.BehindInterval // Updates of a Bundle enqueue no releases.
+		if store.IsCut(s.bundle) {
+			again = checkInterval // A person has to correct it.
+		}
+		s.retryAfter(again)
 		return nil
 	}
 	s.record = plan.Record{Fleet: last.Fleet}

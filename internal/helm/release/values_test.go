@@ -613,7 +613,10 @@ func TestFleetClusterComesBack(t *testing.T) {
 					s.bundle.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: "one"}}
 				}
 				if test.isCut {
-					s.bundle.Annotations["cut-in-the-cache"] = "true"
+					s.bundle.Spec.Targets = make([]fleetv1.BundleTarget, 2*plan.MaxTargets+1)
+					if _, err := store.Trim(s.bundle); err != nil || !store.IsCut(s.bundle) {
+						t.Fatal("not cut", err)
+					}
 				}
 			}
 			first := w.write(t, plan.Record{FleetCluster: "one", Fleet: "first", Installed: true, Sync: 2}, ofCluster, in)

@@ -233,9 +233,10 @@ func TestRefusedChanges(t *testing.T) {
 
 // The cache keeps Muster's largest Bundles except for their files, and cuts foreign contents.
 func TestTrim(t *testing.T) {
-	ours := func(layers int) *fleetv1.Bundle {
+	// A HelmChartProxy may get more layers after its Bundle was filled.
+	filled := func(then, layers int) *fleetv1.Bundle {
 		of := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
-		of.Spec.ValuesTemplate, of.Spec.ValuesFrom, of.Spec.Options.Wait = "a: b", make([]addonsv1.ValuesReference, layers), true
+		of.Spec.ValuesTemplate, of.Spec.ValuesFrom, of.Spec.Options.Wait = "a: b", make([]addonsv1.ValuesReference, then), true
 		bundle := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0", Agent: true}, "")
 		bundle.Spec.Resources = []fleetv1.BundleResource{{Name: "Chart.yaml", Content: "name: web"}}
 		record := plan.Record{Digest: "any", Keys: slices.Repeat([]string{"00.yaml"}, layers+1), Sync: 1, Rollout: &plan.Rollout{Version: "1.0.0"}}
@@ -250,11 +251,17 @@ func TestTrim(t *testing.T) {
 		bundle.Spec.RolloutStrategy = plan.StrategyFor(bundle.Spec.Targets, func(fleetCluster string) bool { return fleetCluster == "0" })
 		return bundle
 	}
+	ours := func(layers int) *fleetv1.Bundle { return filled(layers, layers) }
 	trim := func(object any) {
 		t.Helper()
 		if _, err := Trim(object); err != nil {
 			t.Fatal(err)
 		}
+	}
+	grown := filled(0, 16)
+	grown.Annotations = map[string]string{"cut-in-the-cache": "as others may write"}
+	if trim(grown); IsCut(grown) || len(grown.Spec.Targets) != plan.MaxTargets {
+		t.Errorf("a Bundle of ours that got 16 layers later is cut: %d targets are left", len(grown.Spec.Targets))
 	}
 	for _, layers := range []int{0, 3, 7, 15, 16} {
 		bundle, whole := ours(layers), ours(layers)
@@ -271,9 +278,9 @@ func TestTrim(t *testing.T) {
 	for name, forge := range map[string]func(*fleetv1.Bundle){
 		"targets": func(b *fleetv1.Bundle) { b.Spec.Targets = slices.Repeat(b.Spec.Targets, 100) },
 		"a target": func(b *fleetv1.Bundle) {
-			b.Spec.Targets[0].DownstreamResources = make([]fleetv1.DownstreamResource, 10_000)
+			b.Spec.Targets[0].DownstreamResources = make([]fleetv1.DownstreamResource, 30_000)
 		},
-		"dependencies": func(b *fleetv1.Bundle) { b.Spec.DependsOn = make([]fleetv1.BundleRef, 10_000) },
+		"dependencies": func(b *fleetv1.Bundle) { b.Spec.DependsOn = make([]fleetv1.BundleRef, 30_000) },
 	} {
 		bundle := ours(0)
 		forge(bundle)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"crypto/rand"
 	"encoding/json"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -17,9 +18,9 @@ import (
 // An empty item of a list is three bytes for the API server, and up to 170 in memory. The cache keeps no spec of a Bundle
 // that has many more items than Muster's, and no such Bundle is read past it: see CutError.
 const (
-	cutAnnotation = "cut-in-the-cache"
-	// mostSyntax is larger than the number of braces, brackets and commas in one of Muster's Bundles, outside its files.
-	mostSyntax = 12_000
+	// mostSyntax is larger than the number of braces, brackets and commas in one of Muster's Bundles, outside its files, also
+	// if a HelmChartProxy got more spec.valuesFrom after its Bundle was full.
+	mostSyntax = 30_000
 	// mostCopied is larger than the number of objects with values that a target of ours names.
 	mostCopied = 8
 	// mostRelease is larger than the number of bytes of a namespace, a name and a revision.
@@ -29,6 +30,9 @@ const (
 	// digestMark stands in the cache for files and values, with their digest.
 	digestMark = "muster-digest"
 )
+
+// cutAnnotation is on objects in the cache. Its name is another in each process, so nobody can write it.
+var cutAnnotation = "cut-in-the-cache-" + rand.Text()
 
 // IsCut reports whether the cache has cut an object.
 func IsCut(object client.Object) bool { return object.GetAnnotations()[cutAnnotation] != "" }
