@@ -11,7 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/version"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/cel"
@@ -65,7 +68,7 @@ func documents(t *testing.T, kinds ...string) (found []*unstructured.Unstructure
 	return found
 }
 
-// policy is a shipped ValidatingAdmissionPolicy, compiled as the API server does.
+// policy is a shipped ValidatingAdmissionPolicy, compiled as the oldest supported API server does.
 type policy struct {
 	matches, validations, messages cel.ConditionEvaluator
 	spec                           admissionregistrationv1.ValidatingAdmissionPolicySpec
@@ -86,14 +89,14 @@ func policies(t *testing.T) map[string]policy {
 
 func compile(t *testing.T, spec admissionregistrationv1.ValidatingAdmissionPolicySpec) policy {
 	t.Helper()
-	compiler, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	compiler, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(version.MajorMinor(1, 30)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	authorized, message := cel.OptionalVariableDeclarations{HasAuthorizer: true}, cel.OptionalVariableDeclarations{}
 	for _, variable := range spec.Variables {
 		if its := compiler.CompileAndStoreVariable(&validating.Variable{Name: variable.Name, Expression: variable.Expression}, authorized,
-			environment.StoredExpressions); its.Error != nil {
+			environment.NewExpressions); its.Error != nil {
 			t.Fatalf("variable %s: %v", variable.Name, its.Error)
 		}
 	}
@@ -114,7 +117,7 @@ func compile(t *testing.T, spec admissionregistrationv1.ValidatingAdmissionPolic
 		expressions []cel.ExpressionAccessor
 		declares    cel.OptionalVariableDeclarations
 	}{{&result.matches, matches, authorized}, {&result.validations, validations, authorized}, {&result.messages, messages, message}} {
-		*its.to = compiler.CompileCondition(its.expressions, its.declares, environment.StoredExpressions)
+		*its.to = compiler.CompileCondition(its.expressions, its.declares, environment.NewExpressions)
 		if err := errors.Join((*its.to).CompilationErrors()...); err != nil {
 			t.Fatal(err)
 		}
@@ -237,6 +240,33 @@ func managers(count int, others ...string) (result []any) {
 	return result
 }
 
+// wide returns entries of managedFields that have many fields each.
+func wide(all []any) []any {
+	for _, entry := range all {
+		entry.(fields)["fieldsV1"] = fields{"f:metadata": fields{"f:annotations": entries(40)}}
+	}
+	return all
+}
+
+// timed returns the processor time that this process uses for a function, the least of three.
+func timed(t *testing.T, run func()) (least time.Duration) {
+	t.Helper()
+	used := func() time.Duration {
+		var its syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &its); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(its.Utime.Nano() + its.Stime.Nano())
+	}
+	least = time.Hour
+	for range 3 {
+		at := used()
+		run()
+		least = min(least, used()-at)
+	}
+	return least
+}
+
 type fields = map[string]any
 
 // No policy walks a map or list that a tenant has made very long: an unchanged one passes, growth is refused with the
@@ -249,8 +279,11 @@ func TestPoliciesBoundSizes(t *testing.T) {
 		hook    = "before-upgrade.hook.cluster.cluster.x-k8s.io/muster"
 		proxy   = "helmchartproxy-name." + domain + "=one"
 		rancher = "management.cattle.io/cluster-name=c-1"
-		// mostCost is what the walks over 1100 entries cost at most, in units of CEL.
-		mostCost = 250_000
+		// mostCost is what all expressions of a policy cost at most, in units of CEL: a quarter of the API server's limit.
+		mostCost = celconfig.RuntimeCELCostBudget / 4
+		// mostTime is how many times the time of a small object an object of any size takes at most. Comparing deep
+		// values each with each has no cost in units of CEL, but takes seconds.
+		mostTime = 3000
 	)
 	labels := func(its map[string]any) map[string]any { return made(fields{"labels": its}, nil) }
 	annotations := func(its map[string]any) map[string]any { return made(fields{"annotations": its}, nil) }
@@ -301,7 +334,30 @@ func TestPoliciesBoundSizes(t *testing.T) {
 		}
 		return made(nil, fields{"spec": fields{"topology": fields{"version": "v1", "workers": fields{"machineDeployments": all}}}})
 	}
+	deepParts := func(value, version string) map[string]any {
+		var all []any
+		for i := range 299 {
+			var overrides []any
+			for j := range 60 {
+				overrides = append(overrides, fields{"name": fmt.Sprint(j), "value": "v"})
+			}
+			overrides = append(overrides, fields{"name": "last", "value": fmt.Sprint(value, i)})
+			all = append(all, fields{"name": fmt.Sprint(i), "class": "c", "variables": fields{"overrides": overrides}})
+		}
+		return made(nil, fields{"spec": fields{"topology": fields{"version": "v1", "workers": fields{"machineDeployments": all},
+			"variables": []any{fields{"name": "x", "value": version}}}}})
+	}
+	deepVariables := func(value string) map[string]any {
+		var all []any
+		for i := range 299 {
+			all = append(all, fields{"name": fmt.Sprint(i), "value": append(names(200), fmt.Sprint(value, i))})
+		}
+		return made(nil, fields{"spec": fields{"topology": fields{"variables": all}}})
+	}
 	shipped := policies(t)
+	small := timed(t, func() {
+		shipped["muster-syncer-clusters"].evaluate(t, request{"muster-syncer", "clusters", labels(entries(1)), labels(entries(2))})
+	})
 	for policy, tests := range map[string]map[string]struct {
 		resource string
 		old, is  map[string]any
@@ -339,7 +395,32 @@ func TestPoliciesBoundSizes(t *testing.T) {
 				"value": "x"}), "more than 300 of topology"},
 			"fills in a default of a huge variable": {"clusters", variables(1, entries(many)), variables(1, entries(many, "x=y")), "0 of topology"},
 			"leaves many workers":                   {"clusters", parts(4000, 1), parts(4000, 1), ""},
-			"scales many workers":                   {"clusters", parts(4000, 1), parts(4000, 2), "4001 parts, more than 300"},
+			"scales many workers":                   {"clusters", parts(4000, 1), parts(4000, 2), "4000 workers, more than 300"},
+			"scales 299 workers":                    {"clusters", parts(299, 1), parts(299, 2), "spec.topology: MachineDeployment 0, MachineDeployment 1"},
+			"adds a worker":                         {"clusters", parts(299, 1), parts(300, 1), "spec.topology: MachineDeployment 299"},
+			"removes a worker":                      {"clusters", parts(299, 1), parts(298, 1), "spec.topology: MachineDeployment 298"},
+			"changes a variable of each part":       {"clusters", deepParts("a", "1"), deepParts("b", "1"), "last of MachineDeployment 0; last of"},
+			"changes a variable beside many parts":  {"clusters", deepParts("a", "1"), deepParts("a", "2"), "x of topology"},
+			"changes the end of each variable":      {"clusters", deepVariables("a"), deepVariables("b"), "0, 1, 2"},
+			"swaps annotations while it adds its own": {"clusters", annotations(entries(1100)), annotations(entries(1098, domain+"/owned-by=x",
+				"clusterctl.cluster.x-k8s.io/delete-for-move=", "x=y")), "reserved domain to a Cluster: clusterctl.cluster.x-k8s.io/delete-for-move"},
+			"swaps annotations beside its own": {"clusters", annotations(entries(1098, domain+"/owned-by=x", domain+"/cluster-name=x", "x=y")),
+				annotations(entries(1098, domain+"/owned-by=x", domain+"/cluster-name=x", hook+"s=x")), "reserved domain to a Cluster: " + hook + "s"},
+			"swaps annotations beside a hold": {"clusters", annotations(entries(1099, hook+"=x", "x=y")), annotations(entries(1099, hook+"=x",
+				"x=z")), "may not change or remove labels and annotations of a Cluster: x"},
+			"swaps labels beside its own": {"clusters", labels(entries(1099, "clusterclass-name."+domain+"=x", "tier=prod")), labels(entries(1099,
+				"clusterclass-name."+domain+"=x", "tier=dev")), "may not change or remove labels and annotations of a Cluster: tier"},
+			"stamps one at the bound": {"clusters", annotations(entries(1100)), annotations(entries(1100, domain+"/owned-by=x",
+				domain+"/cluster-name=x", domain+"/rancher-cluster=x")), ""},
+			"ends a hold at the bound": {"clusters", annotations(entries(1100, hook+"=x")), annotations(entries(1100, domain+"/owned-by=x")), ""},
+			"grows beyond the bound with its own": {"clusters", annotations(entries(1100)), annotations(entries(1101, domain+"/owned-by=x")),
+				"more than 1100: 1102"},
+			"has one with many deleted for a move": {"clusters", annotations(entries(many, "x=y")), annotations(entries(many,
+				"clusterctl.cluster.x-k8s.io/delete-for-move=")), "40001"},
+			"hides one with many from Cluster API": {"clusters", labels(entries(many, "x=y")), labels(entries(many,
+				"cluster.x-k8s.io/watch-filter=none")), "40001"},
+			"drops the hooks that one with many waits for": {"clusters", annotations(entries(many, "runtime.cluster.x-k8s.io/pending-hooks=x")),
+				annotations(entries(many, "x=y")), "40001"},
 		},
 		"muster-syncer-cluster-classes": {
 			"takes the finalizer off": {"clusterclasses", made(fields{"annotations": entries(many), "finalizers": names(0, domain)}, nil),
@@ -356,10 +437,22 @@ func TestPoliciesBoundSizes(t *testing.T) {
 			"changes one of many labels": {"namespaces", labels(entries(many)), labels(entries(many, "k1=y")), "more than 1100: 40000"},
 			"swaps one for a project": {"namespaces", annotations(entries(many, "x=y")), annotations(entries(many,
 				"field.cattle.io/projectId=x")), "40001"},
+			"annotates one at the bound": {"namespaces", annotations(entries(1100)), annotations(entries(1100, workspace)), ""},
+			"swaps annotations while it adds its own": {"namespaces", annotations(entries(1099, "openshift.io/sa.scc.uid-range=1000/10")),
+				annotations(entries(1099, "openshift.io/sa.scc.uid-range=0/10", workspace)),
+				"may not change or remove labels and annotations of a Namespace: openshift.io/sa.scc.uid-range"},
+			"swaps annotations beside its own": {"namespaces", annotations(entries(1099, "x=y", workspace)),
+				annotations(entries(1099, "openshift.io/sa.scc.uid-range=0/10", workspace)), "reserved domain to a Namespace: openshift.io"},
 			"annotates beside many labels": {"namespaces", labels(entries(many)), made(fields{"labels": entries(many), "annotations": entries(0,
 				workspace)}, nil), ""},
 		},
 		"muster-syncer-bundles": {
+			"swaps annotations while it adds its own": {"bundles", annotations(entries(1099, "objectset.rio.cattle.io/id=x")),
+				annotations(entries(1099, "objectset.rio.cattle.io/id=y", domain+"/retarget=1")),
+				"may not change or remove labels and annotations of a Bundle: objectset.rio.cattle.io/id"},
+			"swaps annotations beside its own": {"bundles", annotations(entries(1099, "x=y", domain+"/retarget=1")),
+				annotations(entries(1099, "meta.helm.sh/release-name=y", domain+"/retarget=1")), "may not change or remove"},
+			"retargets one at the bound": {"bundles", annotations(entries(1100)), annotations(entries(1100, domain+"/retarget=1")), ""},
 			"retargets one with many":    {"bundles", annotations(entries(many)), annotations(entries(many, domain+"/retarget=1")), ""},
 			"adds to many annotations":   {"bundles", annotations(entries(many)), annotations(entries(many, "x=y")), "more than 1100: 40001"},
 			"changes one of many labels": {"bundles", labels(entries(many)), labels(entries(many, "k1=y")), "more than 1100: 40000"},
@@ -390,6 +483,15 @@ func TestPoliciesBoundSizes(t *testing.T) {
 				domain+"/adopt=true")), "may not set on a Fleet object: " + domain + "/adopt"},
 			"has Fleet ignore one with many labels": {"clusters", labels(entries(many, ours, "x=y")), labels(entries(many, ours,
 				"fleet.cattle.io/cluster-management=true")), "may not set on a Fleet object"},
+			"has Fleet's shard none ignore one with many labels": {"clusters", labels(entries(many, ours, "x=y")), labels(entries(many, ours,
+				"fleet.cattle.io/shard-ref=none")), "may not set on a Fleet object: fleet.cattle.io/shard-ref"},
+			"swaps labels while it adds its own": {"clusters", labels(entries(1099, ours, "x=y")), labels(entries(1099, ours,
+				"clusterclass-name."+domain+"=x", "fleet.cattle.io/x=none")), "may not set on a Fleet object: fleet.cattle.io/x"},
+			"swaps labels of Rancher beside its own": {"clusters", labels(entries(1098, rancher, "management.cattle.io/x=y",
+				"clusterclass-name."+domain+"=x", "cluster-namespace."+domain+"=x")), labels(entries(1098, rancher, "x=y",
+				"clusterclass-name."+domain+"=x", "cluster-namespace."+domain+"=x")), "on a Fleet Cluster of Rancher: management.cattle.io/x"},
+			"records at the bound": {"clusters", ourAnnotations(entries(1100)), ourAnnotations(entries(1100, domain+"/applied-hash=x",
+				domain+"/targeting=x", domain+"/imported-uid=x")), ""},
 			"gives one with many owners another": {"clusters", owned(owners(10_000)), owned(owners(10_000,
 				"cluster.x-k8s.io/v1beta2 Cluster")), ""},
 			"takes an owner off many": {"clusters", owned(owners(10_000, "cluster.x-k8s.io/v1beta2 Cluster")),
@@ -404,8 +506,23 @@ func TestPoliciesBoundSizes(t *testing.T) {
 				"cluster.x-k8s.io/v1beta2 Cluster")}, nil), made(nil, nil), "not Muster's"},
 			"attaches to one with many managers": {"clusters", managed(managers(1000)), managed(managers(1000, "muster-attach")), ""},
 			"attaches to one with too many":      {"clusters", managed(managers(9000)), managed(managers(9000, "muster-attach")), ""},
-			"robs one of many managers": {"clusters", managed(managers(300, "x")), managed(managers(300, "muster-attach")),
+			"detaches from one with too many":    {"clusters", managed(managers(9000, "muster-attach")), managed(managers(9000)), ""},
+			"detaches from one with many":        {"clusters", managed(wide(managers(1099, "muster-attach"))), managed(wide(managers(1099))), ""},
+			"attaches to one with many fields of many managers": {"clusters", managed(wide(managers(1098))), managed(append(wide(managers(1098)),
+				managers(0, "muster-attach")...)), ""},
+			"attaches to one that nobody has applied": {"clusters", managed(managers(3)), managed(managers(3, "before-first-apply",
+				"muster-attach")), ""},
+			"robs one of the managers": {"clusters", managed(managers(40, "x")), managed(managers(40, "muster-attach")),
 				"another client has set on a Fleet Cluster of Rancher: x"},
+			"changes what one of the managers has": {"clusters", managed(managers(40)), managed(append(wide(managers(1)), managers(40)[1:]...)),
+				"another client has set on a Fleet Cluster of Rancher: m0"},
+			"robs one of many managers": {"clusters", managed(managers(300, "x")), managed(managers(300, "muster-attach")),
+				"another client has set on a Fleet Cluster of Rancher: one of 301"},
+			"robs one of many managers of many fields": {"clusters", managed(wide(managers(1098, "x"))), managed(append(wide(managers(1098)),
+				managers(0, "muster-attach")...)), "one of 1099"},
+			"robs one while its own entry exceeds the bound": {"clusters", managed(managers(1099, "x")), managed(managers(1099, "muster-attach",
+				"muster-attach")), "one of 1100"},
+			"adds to many managers": {"clusters", managed(managers(51)), managed(managers(51, "x")), "one of 51"},
 			"removes Rancher's key of many": {"clusters", labels(entries(many, rancher)), labels(entries(many)),
 				"may not set, change or remove on a Fleet Cluster of Rancher: management.cattle.io/cluster-name"},
 			"makes a group of many labels": {"clustergroups", spec(fields{}), spec(fields{"selector": fields{"matchLabels": entries(many,
@@ -498,12 +615,19 @@ func TestPoliciesBoundSizes(t *testing.T) {
 			"in": "muster-installer"}[strings.TrimPrefix(policy, "muster-")[:2]]
 		for name, test := range tests {
 			t.Run(policy+" "+name, func(t *testing.T) {
-				refused, cost := shipped[policy].evaluate(t, request{account: account, resource: test.resource, old: test.old, object: test.is})
+				var refused []string
+				var cost int64
+				took := timed(t, func() {
+					refused, cost = shipped[policy].evaluate(t, request{account: account, resource: test.resource, old: test.old, object: test.is})
+				})
 				if test.refused == "" && len(refused) > 0 || test.refused != "" && !strings.Contains(strings.Join(refused, "\n"), test.refused) {
 					t.Errorf("refused %q, want %q", refused, test.refused)
 				}
 				if cost > mostCost {
 					t.Errorf("cost %d", cost)
+				}
+				if took > max(time.Second, mostTime*small) {
+					t.Errorf("took %s, a small object takes %s", took, small)
 				}
 			})
 		}
@@ -567,9 +691,8 @@ var named = map[string]string{
 	"object.?status.orValue({})":            "the kind",
 	"oldObject.?status.orValue({})":         "the kind",
 	"object.?spec.?selector.orValue({})":    "a label selector",
-	"is":                                    "a part of a topology",
-	"was":                                   "a part of a topology",
-	"place.is":                              "the variables of one part, if it is there",
+	"pair.is":                               "a part of a topology",
+	"pair.was":                              "a part of a topology",
 }
 
 // most is the most entries that an expression may walk.
@@ -594,6 +717,29 @@ func (w *walks) text(e ast.Expr) string {
 	return text
 }
 
+// sized returns what has a bounded size if an expression has a bounded value: size(x), size(x) + size(y), or size(x) less the
+// size of what is bounded.
+func (w *walks) sized(e ast.Expr) facts {
+	if e.Kind() != ast.CallKind {
+		return nil
+	}
+	call := e.AsCall()
+	switch args := call.Args(); call.FunctionName() {
+	case "size":
+		if call.IsMemberFunction() {
+			return facts{w.text(call.Target()): true}
+		}
+		return facts{w.text(args[0]): true}
+	case operators.Add:
+		return w.sized(args[0]).and(w.sized(args[1]))
+	case operators.Subtract:
+		if less := args[1]; less.Kind() == ast.CallKind && less.AsCall().FunctionName() == "size" && w.isBounded(less.AsCall().Args()[0], nil, false) {
+			return w.sized(args[0])
+		}
+	}
+	return nil
+}
+
 // when returns what has a bounded size if an expression is true, or false.
 func (w *walks) when(e ast.Expr, isTrue bool) facts {
 	if e.Kind() != ast.CallKind {
@@ -608,15 +754,12 @@ func (w *walks) when(e ast.Expr, isTrue bool) facts {
 			return w.when(args[0], isTrue).and(w.when(args[1], isTrue))
 		}
 	case operators.LessEquals, operators.Equals, operators.Greater:
-		size := args[0]
-		if isTrue == (name == operators.Greater) || size.Kind() != ast.CallKind || size.AsCall().FunctionName() != "size" ||
-			args[1].Kind() != ast.LiteralKind || args[1].AsLiteral().Value().(int64) > most {
+		if isTrue == (name == operators.Greater) || args[1].Kind() != ast.LiteralKind {
 			return nil
 		}
-		if size.AsCall().IsMemberFunction() {
-			return facts{w.text(size.AsCall().Target()): true}
+		if bound, isNumber := args[1].AsLiteral().Value().(int64); isNumber && bound <= most {
+			return w.sized(args[0])
 		}
-		return facts{w.text(size.AsCall().Args()[0]): true}
 	}
 	return nil
 }
@@ -670,8 +813,10 @@ func (w *walks) isBounded(e ast.Expr, known facts, elements bool) bool {
 			}
 		case "dyn":
 			return w.isBounded(args[0], known, elements)
-		case "flatten":
-			return !elements && w.isBounded(call.Target(), known, false) && w.isBounded(call.Target(), known, true)
+		case "orValue": // of list[?index]
+			if of := call.Target(); !elements && of.Kind() == ast.CallKind && of.AsCall().FunctionName() == operators.OptIndex {
+				return w.isBounded(of.AsCall().Args()[0], known, true) && w.isBounded(args[0], known, false)
+			}
 		}
 	}
 	return !elements && named[w.text(e)] != ""
