@@ -334,6 +334,13 @@ func TestPoliciesBoundSizes(t *testing.T) {
 		}
 		return made(nil, fields{"spec": fields{"topology": fields{"version": "v1", "workers": fields{"machineDeployments": all}}}})
 	}
+	workers := func(deployments, pools []any) map[string]any {
+		return made(nil, fields{"spec": fields{"topology": fields{"workers": fields{"machineDeployments": deployments, "machinePools": pools}}}})
+	}
+	worker := func(name string, overrides ...any) any {
+		return fields{"name": name, "class": "c", "variables": fields{"overrides": overrides}}
+	}
+	set := func(value any) any { return fields{"name": "x", "value": value} }
 	deepParts := func(value, version string) map[string]any {
 		var all []any
 		for i := range 299 {
@@ -402,6 +409,14 @@ func TestPoliciesBoundSizes(t *testing.T) {
 			"changes a variable of each part":       {"clusters", deepParts("a", "1"), deepParts("b", "1"), "last of MachineDeployment 0; last of"},
 			"changes a variable beside many parts":  {"clusters", deepParts("a", "1"), deepParts("a", "2"), "x of topology"},
 			"changes the end of each variable":      {"clusters", deepVariables("a"), deepVariables("b"), "0, 1, 2"},
+			"fills in a default of a MachinePool": {"clusters", workers([]any{worker("a")}, []any{worker("a", set(fields{"a": "b"}))}),
+				workers([]any{worker("a")}, []any{worker("a", set(fields{"a": "b", "c": "d"}))}), ""},
+			"changes a MachinePool with the name of a MachineDeployment": {"clusters", workers([]any{worker("a", set("1"))},
+				[]any{worker("a", set("1"))}), workers([]any{worker("a", set("1"))}, []any{worker("a", set("2"))}), "x of MachinePool a"},
+			"makes a MachineDeployment a MachinePool": {"clusters", workers([]any{worker("a")}, nil), workers(nil, []any{worker("a")}),
+				"spec.topology: MachineDeployment a, MachinePool a"},
+			"swaps workers": {"clusters", workers([]any{worker("a"), worker("b")}, nil), workers([]any{worker("b"), worker("a")}, nil),
+				"spec.topology: the list of workers"},
 			"swaps annotations while it adds its own": {"clusters", annotations(entries(1100)), annotations(entries(1098, domain+"/owned-by=x",
 				"clusterctl.cluster.x-k8s.io/delete-for-move=", "x=y")), "reserved domain to a Cluster: clusterctl.cluster.x-k8s.io/delete-for-move"},
 			"swaps annotations beside its own": {"clusters", annotations(entries(1098, domain+"/owned-by=x", domain+"/cluster-name=x", "x=y")),

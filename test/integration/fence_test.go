@@ -183,7 +183,7 @@ spec: {privateRepoURL: registry.example}
 		{"may not take variables off", cluster, variables(region), "disks, zones of topology"},
 		{"may not change an override", cluster, overrides("[" + value("region", `"x"`) + "]"), "region of controlPlane"},
 		{"may not take the overrides off", cluster, topology(`"controlPlane":{"variables":null}`), "region of controlPlane"},
-		{"may not change an override of workers", cluster, workers(md(1, value("region", `"x"`))), "region of md"},
+		{"may not change an override of workers", cluster, workers(md(1, value("region", `"x"`))), "region of MachineDeployment md"},
 		{"may not scale the control plane", cluster, topology(`"controlPlane":{"replicas":3}`), "spec.topology: controlPlane"},
 		{"may not scale workers", cluster, workers(md(3, north)), "spec.topology: MachineDeployment md"},
 		{"may not take workers off", cluster, workers(""), "spec.topology: MachineDeployment md"},

@@ -235,7 +235,7 @@ func TestFenceOfALargeCluster(t *testing.T) {
 	})).To(Succeed(), "a default is added everywhere")
 	g.Expect(write(func(pool, variable int) (string, bool) {
 		return `{"a":{"b":{"c":2}},"text":"some text of some length"}`, pool == 99 && variable == 9
-	})).To(MatchError(ContainSubstring("variable-9 of pool-99")))
+	})).To(MatchError(ContainSubstring("variable-9 of MachineDeployment pool-99")))
 }
 
 // withClassLabels installs the component until the test ends. It returns when the API server labels Clusters.
