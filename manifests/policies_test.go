@@ -283,7 +283,7 @@ func TestPoliciesBoundSizes(t *testing.T) {
 		mostCost = celconfig.RuntimeCELCostBudget / 4
 		// mostTime is how many times the time of a small object an object of any size takes at most. Comparing deep
 		// values each with each has no cost in units of CEL, but takes seconds.
-		mostTime = 3000
+		mostTime = 5000
 	)
 	labels := func(its map[string]any) map[string]any { return made(fields{"labels": its}, nil) }
 	annotations := func(its map[string]any) map[string]any { return made(fields{"annotations": its}, nil) }
