@@ -193,7 +193,7 @@ test-stack: ## Test the local stack itself
 .PHONY: test-integration
 test-integration: ## Test both programs on a real API server
 	$(STACK) build --profile=api
-	$(TEST) -timeout=30m ./test/integration/...
+	$(TEST) -timeout=45m ./test/integration/...
 
 # Who is imported as what, what is refused, what is put back, what costs nothing, and who may what.
 MAIN_TESTS := TestApplyReturnsTheStamp|TestImportAcrossNamespaces|TestControlPlaneChangeReachesTheValues|TestRebase|TestDeselection|TestDeleteFinishesAtOnce|TestConflictEndsWithItsRival|TestPausedAndNameConflict|TestWhatOthersChangeIsPutBack|TestUnchangedCostsNothing|TestConfigInvalidIsRefused|TestConfigStatusCounts|TestWarningsOnClusters|TestTenants|TestAccessIsNarrow|TestBookkeepingIsMustersOwn|TestAgentInitiated|TestHelmChartProxyFields
