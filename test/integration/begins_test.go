@@ -91,7 +91,8 @@ func TestMappingBeginsToMap(t *testing.T) {
 				since := time.Now()
 				g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
 				quiet(g, s.isIn)
-				g.Expect(requests(g, since, isWrite, s.isIn)).To(BeEmpty())
+				// An event that the API server did not take in time is sent again, whatever was restarted.
+				g.Expect(requests(g, since, isWrite, s.isIn, func(e stack.AuditEvent) bool { return e.Resource != "events" })).To(BeEmpty())
 			}
 			isUnchanged()
 			g.Expect(values()).To(BeEmpty())

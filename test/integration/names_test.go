@@ -155,7 +155,7 @@ func TestConflictEndsWithItsRival(t *testing.T) {
 	waiting := plainCluster(g, namespace, "b", nil)
 	restart()
 	initialize(g, waiting)
-	willReport(g, waiting, "NameConflict", "which exists; delete that Cluster first")
+	willReport(g, waiting, "NameConflict", "which exists")
 	g.Expect(admin.Delete(ctx, rival)).To(Succeed())
 	willReport(g, waiting, "Imported")
 }

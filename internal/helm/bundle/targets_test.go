@@ -92,7 +92,7 @@ func TestCutBundle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			have := plan.NewBundle(of, "team", plan.BundleName(of, key, 0), plan.Chart{Version: "1.0.0"}, "")
 			have.Spec.Targets = []fleetv1.BundleTarget{{Name: "one", ClusterName: "one"}, {Name: "two", ClusterName: "two"}}
-			have.Spec.DependsOn = make([]fleetv1.BundleRef, 13_000) // Somebody has added them.
+			have.Spec.DependsOn = make([]fleetv1.BundleRef, 31_000) // Somebody has added them.
 			r := trimming(reconciler(t, append([]client.Object{cluster.DeepCopy(), fleet.DeepCopy(), have}, test.objects...)...))
 			test.run(t, r, client.ObjectKeyFromObject(have))
 			if err := r.Live.Get(t.Context(), client.ObjectKeyFromObject(have), have); err != nil || len(have.Spec.Targets) != 2 || !have.DeletionTimestamp.IsZero() {
