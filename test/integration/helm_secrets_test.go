@@ -39,8 +39,10 @@ func removeHelm(t *testing.T) {
 	if err := env.Stop(ctx, "muster-helm"); err != nil {
 		t.Error(err)
 	}
-	if _, err := env.Kubectl(ctx, "delete", "-k", "../../manifests/helm", "--ignore-not-found"); err != nil {
-		t.Error(err)
+	for _, folder := range []string{"../../manifests/helm-read-secrets", "../../manifests/helm"} { // Some tests apply the first.
+		if _, err := env.Kubectl(ctx, "delete", "-k", folder, "--ignore-not-found"); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
