@@ -65,7 +65,7 @@ func TestEndHolds(t *testing.T) {
 	const all, command = "ended the hold of team/one\nended the hold of team/two\nno upgrade is held\n", "kubectl annotate clusters.cluster.x-k8s.io --all --all-namespaces "
 	for name, test := range map[string]struct {
 		server interceptor.Funcs
-		// output is all that is said, says are parts of it.
+		// output is the whole output, says are parts of it.
 		output string
 		says   []string
 		// left are the Clusters that are still held, and untold those of them without an event.

@@ -24,7 +24,7 @@ import (
 // and a delete with the contents of a Secret, before it evaluates a policy, or without one. So it writes its
 // Secrets whole, without reading them. It empties unused Secrets, and the garbage collector deletes them.
 
-// SecretInterval is how long what is known of a Secret counts: a user, or an earlier state of etcd, may have changed or
+// SecretInterval is how long the program believes its last write of a Secret: a user, or an earlier state of etcd, may have changed or
 // deleted it, without an event.
 const SecretInterval = time.Minute
 
