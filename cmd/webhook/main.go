@@ -41,7 +41,7 @@ func run(ctx context.Context, args []string) error {
 	if err := o.Begin("webhook", args, o.addTo); err != nil {
 		return err
 	}
-	syncer, err := syncerUser(o.syncerAccount, os.Getenv(namespaceVariable), namespaceFile)
+	own, syncer, err := syncerUser(o.syncerAccount, os.Getenv(namespaceVariable), namespaceFile)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := admission.Setup(mgr, strings.Split(syncer, ":")[2], syncer); err != nil {
+	if err := admission.Setup(mgr, own, syncer); err != nil {
 		return err
 	}
 	readiness := &admission.Readiness{Cache: mgr.GetCache(), Port: o.port, CertDir: o.certDir}
@@ -71,23 +71,23 @@ const (
 	namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 )
 
-// syncerUser returns the user name of the syncer's ServiceAccount. It fails if the namespace is unknown, because
-// the webhook would then undo the syncer's pins.
-func syncerUser(account, namespace, file string) (string, error) {
+// syncerUser returns the namespace of the programs, and the user name of the syncer's ServiceAccount there. It fails if
+// the namespace is unknown, because the webhook would then undo the syncer's pins.
+func syncerUser(account, namespace, file string) (own, user string, err error) {
 	if problems := validation.IsDNS1123Subdomain(account); len(problems) > 0 {
-		return "", fmt.Errorf("--syncer-service-account: %q: %s", account, problems[0])
+		return "", "", fmt.Errorf("--syncer-service-account: %q: %s", account, problems[0])
 	}
 	if namespace == "" {
 		content, err := os.ReadFile(file) //nolint:gosec // It is a constant.
 		if err != nil {
-			return "", fmt.Errorf("the namespace of the syncer's ServiceAccount is unknown: set %s, or run in a pod: %w", namespaceVariable, err)
+			return "", "", fmt.Errorf("the namespace of the syncer's ServiceAccount is unknown: set %s, or run in a pod: %w", namespaceVariable, err)
 		}
 		namespace = strings.TrimSpace(string(content))
 	}
 	if problems := validation.IsDNS1123Label(namespace); len(problems) > 0 {
-		return "", fmt.Errorf("%s: %q: %s", namespaceVariable, namespace, problems[0])
+		return "", "", fmt.Errorf("%s: %q: %s", namespaceVariable, namespace, problems[0])
 	}
-	return "system:serviceaccount:" + namespace + ":" + account, nil
+	return namespace, "system:serviceaccount:" + namespace + ":" + account, nil
 }
 
 func newManager(o *options) (ctrl.Manager, error) {

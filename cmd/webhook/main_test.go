@@ -23,7 +23,7 @@ func TestSyncerUser(t *testing.T) {
 		"a whole username": {account: "system:serviceaccount:a:b", namespace: "muster-system", file: file, fails: "--syncer-service-account"},
 		"no namespace":     {account: "muster-syncer", namespace: "a:b", file: file, fails: "POD_NAMESPACE"},
 	} {
-		got, err := syncerUser(test.account, test.namespace, test.file)
+		_, got, err := syncerUser(test.account, test.namespace, test.file)
 		if got != test.want || (err != nil) != (test.fails != "") || err != nil && !strings.Contains(err.Error(), test.fails) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
