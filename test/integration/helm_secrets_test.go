@@ -46,17 +46,30 @@ func removeHelm(t *testing.T) {
 	}
 }
 
+// startHelm starts the component helm, with a repository that has version 1.0.0 of chart web.
+func startHelm(t *testing.T, g Gomega) *repository.Repository {
+	charts := repository.New()
+	t.Cleanup(charts.Close)
+	g.Expect(charts.Publish("web", "1.0.0", map[string]string{"values.yaml": "{}"})).To(Succeed())
+	g.Expect(env.StartComponent(ctx, "helm")).To(Succeed())
+	t.Cleanup(func() { removeHelm(t) })
+	return charts
+}
+
+// mayReadSecrets lets helm read the Secrets of a namespace.
+func mayReadSecrets(g Gomega, namespace string) {
+	_, err := env.Kubectl(ctx, "create", "rolebinding", "muster-helm-read-secrets", "-n", namespace,
+		"--clusterrole=muster-helm-read-secrets", "--serviceaccount=muster-system:muster-helm")
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
 // By default the program may read no Secret, and says who can allow it, and how. It writes its own Secrets without
 // reading them, and the garbage collector deletes those it no longer needs.
 func TestHelmReadsSecretsWhereAllowed(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	s.imported(g, "one")
-	charts := repository.New()
-	t.Cleanup(charts.Close)
-	g.Expect(charts.Publish("web", "1.0.0", map[string]string{"values.yaml": "{}"})).To(Succeed())
-	g.Expect(env.StartComponent(ctx, "helm")).To(Succeed())
-	t.Cleanup(func() { removeHelm(t) })
+	charts := startHelm(t, g)
 	g.Expect(env.Restart(ctx, "kube-controller-manager")).To(Succeed()) // The garbage collector learns the new kinds.
 
 	access := &corev1.Secret{Data: charts.Secret()}
@@ -223,15 +236,9 @@ func TestHelmLeavesImmutableSecrets(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	s.imported(g, "one")
-	charts := repository.New()
-	t.Cleanup(charts.Close)
-	g.Expect(charts.Publish("web", "1.0.0", map[string]string{"values.yaml": "{}"})).To(Succeed())
-	g.Expect(env.StartComponent(ctx, "helm")).To(Succeed())
-	t.Cleanup(func() { removeHelm(t) })
+	charts := startHelm(t, g)
 	g.Expect(env.Restart(ctx, "kube-controller-manager")).To(Succeed()) // The garbage collector learns the new kinds.
-	_, err := env.Kubectl(ctx, "create", "rolebinding", "muster-helm-read-secrets", "-n", s.namespace,
-		"--clusterrole=muster-helm-read-secrets", "--serviceaccount=muster-system:muster-helm")
-	g.Expect(err).NotTo(HaveOccurred())
+	mayReadSecrets(g, s.namespace)
 
 	access := &corev1.Secret{Data: charts.Secret()}
 	access.Namespace, access.Name = s.namespace, "repository"

@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/test/helm/repository"
 )
 
 // A Fleet Cluster that is deleted, and made again before its Bundle is reconciled, leaves no target whose values do not exist,
@@ -20,14 +19,8 @@ func TestHelmValuesOfAFleetClusterMadeAnew(t *testing.T) {
 	s := newScene(t, g)
 	one := s.imported(g, "one", "tier")
 	s.imported(g, "two", "tier")
-	charts := repository.New()
-	t.Cleanup(charts.Close)
-	g.Expect(charts.Publish("web", "1.0.0", map[string]string{"values.yaml": "{}"})).To(Succeed())
-	g.Expect(env.StartComponent(ctx, "helm")).To(Succeed())
-	t.Cleanup(func() { removeHelm(t) })
-	_, err := env.Kubectl(ctx, "create", "rolebinding", "muster-helm-read-secrets", "-n", s.namespace,
-		"--clusterrole=muster-helm-read-secrets", "--serviceaccount=muster-system:muster-helm")
-	g.Expect(err).NotTo(HaveOccurred())
+	charts := startHelm(t, g)
+	mayReadSecrets(g, s.namespace)
 	const template = `tier: {{ if hasKey .Cluster.metadata.labels "tier" }}{{ .Cluster.metadata.labels.tier }}{{ else }}{{ fail "no tier" }}{{ end }}`
 	access := named(&corev1.Secret{Data: charts.Secret()}, s.namespace, "repository")
 	proxy := named(&addonsv1.HelmChartProxy{}, s.namespace, "web")
