@@ -7,9 +7,9 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/go-openapi/jsonpointer"
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -108,7 +108,7 @@ func mapPatches(path string, current, wanted map[string]string) []jsonpatch.Oper
 		operations = append(operations, jsonpatch.NewOperation("add", path, map[string]string{}))
 	}
 	for _, key := range slices.Sorted(maps.Keys(changes)) {
-		target := path + "/" + escape(key)
+		target := path + "/" + jsonpointer.Escape(key)
 		if value := changes[key]; value != nil {
 			operations = append(operations, jsonpatch.NewOperation("add", target, *value))
 		} else {
@@ -117,9 +117,6 @@ func mapPatches(path string, current, wanted map[string]string) []jsonpatch.Oper
 	}
 	return operations
 }
-
-// escape writes a key as a segment of a JSON pointer (RFC 6901).
-func escape(key string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(key) }
 
 // settingsFor reads the settings in force, and the labels of a Namespace if a selector
 // needs them.

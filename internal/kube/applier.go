@@ -135,11 +135,7 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 	content := want.GetAnnotations()[desired.HashAnnotation]
 	isPart := content == ""
 	if isPart {
-		fields, err := desired.Configuration(want)
-		if err != nil {
-			return nil, "", err
-		}
-		write, content = a.createPart, desired.Hash(fields)
+		write = a.createPart
 	}
 	if have != nil {
 		if isPart {
@@ -160,6 +156,13 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 				return a.updatePart(ctx, want, have)
 			}
 		}
+	}
+	if isPart {
+		fields, err := desired.Configuration(want)
+		if err != nil {
+			return nil, "", err
+		}
+		content = desired.Hash(fields)
 	}
 	var written client.Object
 	err := a.Store.Try(want, content, func() (err error) {

@@ -266,21 +266,13 @@ func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, c
 		}
 		target.Granted = cmp.Or(r.grantAhead(release), target.Granted) // Without it, one more Cluster would move.
 	}
-	switch reasonOf(conditions, addonsv1.ClusterAvailableCondition) {
+	switch ptr.Deref(meta.FindStatusCondition(conditions, addonsv1.ClusterAvailableCondition), metav1.Condition{}).Reason {
 	case addonsv1.GetClusterFailedReason:
 		target.Aside = true
 	case addonsv1.ValueParsingFailedReason, addonsv1.HelmReleaseProxyCreationFailedReason:
 		target.Blocked = true
 	}
 	return target
-}
-
-// reasonOf returns the reason of a condition; empty if there is none.
-func reasonOf(conditions []metav1.Condition, conditionType string) string {
-	if its := meta.FindStatusCondition(conditions, conditionType); its != nil {
-		return its.Reason
-	}
-	return ""
 }
 
 // hashOf makes the hash that a person approves. It is another one once a rollout was completed: the annotation stays, and

@@ -8,8 +8,8 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 
+	"github.com/go-openapi/jsonpointer"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -76,7 +76,7 @@ const mostChanges = 100
 
 // mapChanges returns the operations that turn a map at a path, which exists, into another one.
 func mapChanges[V any](path string, have, want map[string]V) (changes []operation) {
-	item := func(key string) string { return path + "/" + strings.ReplaceAll(key, "/", "~1") }
+	item := func(key string) string { return path + "/" + jsonpointer.Escape(key) }
 	for _, key := range slices.Sorted(maps.Keys(have)) {
 		if _, isWanted := want[key]; !isWanted {
 			changes = append(changes, operation{Op: "remove", Path: item(key)})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/go-openapi/jsonpointer"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
@@ -93,9 +94,7 @@ func BiggestPart(values map[string]any) (pointer string, bytes int) {
 		if key == "" || pointer != "" && 2*size <= bytes {
 			break
 		}
-		pointer, bytes, node = pointer+"/"+escape.Replace(key), size, fields[key]
+		pointer, bytes, node = pointer+"/"+jsonpointer.Escape(key), size, fields[key]
 	}
 	return pointer, bytes
 }
-
-var escape = strings.NewReplacer("~", "~0", "/", "~1")

@@ -155,10 +155,12 @@ const RetargetAnnotation = stamp.Domain + "/retarget"
 // RetargetAgain ends the RetargetAnnotation of a mapping that Fleet is to look at for the second time.
 const RetargetAgain = ".again"
 
+const generation = `[0-9]{1,19}(\.again)?`
+
 // begun matches the RetargetAnnotation of a mapping, and noted what Begun returns.
 var (
-	begun = regexp.MustCompile(`^[0-9]{1,19}(\.again)?$`)
-	noted = regexp.MustCompile(`^[0-9A-Za-z-]{1,36}\.[0-9]{1,19}(\.again)?$`)
+	begun = regexp.MustCompile(`^` + generation + `$`)
+	noted = regexp.MustCompile(`^[0-9A-Za-z-]{1,36}\.` + generation + `$`)
 )
 
 // Begun returns the mapping and what its RetargetAnnotation says; empty if it has none. What else is written there

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-openapi/jsonpointer"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -94,13 +95,11 @@ func variables(cluster *clusterv1.Cluster) (map[string]any, error) {
 	return result, nil
 }
 
-var unescape = strings.NewReplacer("~1", "/", "~0", "~")
-
 // segments splits a JSON pointer (RFC 6901) and unescapes its segments.
 func segments(pointer string) []string {
 	parts := strings.Split(strings.TrimPrefix(pointer, "/"), "/")
 	for i := range parts {
-		parts[i] = unescape.Replace(parts[i])
+		parts[i] = jsonpointer.Unescape(parts[i])
 	}
 	return parts
 }
