@@ -38,8 +38,13 @@ const (
 	defaultTimeout, longestTimeout = 10 * time.Second, 30 * time.Second
 )
 
-// errBusy is the answer to a request that waited in vain.
-var errBusy = errors.New("too many large objects are being checked at once; try again later")
+var (
+	// errBusy is the answer to a request that waited in vain.
+	errBusy = errors.New("too many large objects are being checked at once; try again later")
+	// errHead is the answer to a request that does not say at its head which namespace it is about. It waits for no
+	// share: with a name of 16 KiB, which no object can have, a user could take a share beside that of the namespace.
+	errHead = errors.New("the name of the object is too long")
+)
 
 // budget limits the bytes of all requests that the webhook reads and decides at once. A user who may create objects
 // in a single namespace chooses their size and number. Enough large ones at once would stop the webhook, and the
@@ -65,7 +70,11 @@ func (b *budget) limit(path string, handler admission.Handler) http.Handler {
 		_ = http.NewResponseController(w).SetReadDeadline(deadline) // Every server we use supports it.
 		its := &answer{w, path}
 		give, err := b.take(ctx, r)
-		if err != nil {
+		switch {
+		case errors.Is(err, errHead):
+			its.fail(http.StatusBadRequest, err.Error())
+			return
+		case err != nil:
 			its.fail(http.StatusTooManyRequests, errBusy.Error())
 			return
 		}
@@ -96,7 +105,9 @@ func (b *budget) take(ctx context.Context, r *http.Request) (give func(), err er
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if len(shares) > 0 {
-		namespace = namespaceOf(r)
+		if namespace, err = namespaceOf(r); err != nil {
+			return nil, err
+		}
 	}
 	for _, share := range shares {
 		if err := share.Take(ctx, namespace, size); err != nil {
@@ -108,23 +119,23 @@ func (b *budget) take(ctx context.Context, r *http.Request) (give func(), err er
 	return give, nil
 }
 
-// namespaceKey matches the namespace of an AdmissionReview. The API server writes it before everything that contains
-// a map; within a text, quotation marks are escaped.
-var namespaceKey = regexp.MustCompile(`"namespace":"([^"\\]*)"`)
+// namespaceKey matches the namespace of an AdmissionReview, or what follows it: an object that is in no namespace has
+// none. The API server writes both before everything that contains a map; within a text, quotation marks are escaped.
+var namespaceKey = regexp.MustCompile(`"namespace":"([^"\\]*)"|"operation":"`)
 
-// namespaceOf returns the namespace that a request is about, and leaves the request as it is. Requests without one at
-// their head, such as those with a name of 16 KiB, count as one namespace.
-func namespaceOf(r *http.Request) string {
+// namespaceOf returns the namespace that a request is about, empty for none, and leaves the request as it is.
+func namespaceOf(r *http.Request) (string, error) {
 	body := bufio.NewReaderSize(r.Body, headOfReview)
 	head, _ := body.Peek(headOfReview) // Whoever reads the body next sees the error.
 	r.Body = struct {
 		io.Reader
 		io.Closer
 	}{body, r.Body}
-	if found := namespaceKey.FindSubmatch(head); found != nil {
-		return string(found[1])
+	found := namespaceKey.FindSubmatch(head)
+	if found == nil {
+		return "", errHead
 	}
-	return ""
+	return string(found[1]), nil
 }
 
 // timeoutOf returns how long the API server waits for the answer to a request.

@@ -213,16 +213,23 @@ func TestRequestsEnd(t *testing.T) {
 // The namespace is the one that the API server writes, whatever the object and its name contain.
 func TestNamespaceOf(t *testing.T) {
 	const forged = `"},"namespace":"victim","x":"`
-	long := &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{Name: strings.Repeat("n", headOfReview), Namespace: "team"}}
+	named := func(length int, namespace string) string {
+		return marshaled(t, &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{Name: strings.Repeat("n", length), Namespace: namespace}})
+	}
 	for want, bodies := range map[string][]string{
-		"team": {reviewOf(t, "team", 1<<20), marshaled(t, &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{
+		"team": {reviewOf(t, "team", 1<<20), named(headOfReview/2, "team"), marshaled(t, &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{
 			Name: forged, Namespace: "team", UserInfo: authenticationv1.UserInfo{Username: forged}, Object: runtime.RawExtension{Raw: []byte(`{"namespace":"victim"}`)},
 		}})},
-		"": {marshaled(t, long), "nonsense", ""},
+		"":              {reviewOf(t, "", 1<<20), named(10, "")},
+		errHead.Error(): {named(headOfReview, "team"), named(headOfReview, ""), "nonsense", ""},
 	} {
 		for _, body := range bodies {
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body))
-			if got := namespaceOf(req); got != want {
+			got, err := namespaceOf(req)
+			if err != nil {
+				got = err.Error()
+			}
+			if got != want {
 				t.Errorf("%.100s: %q, want %q", body, got, want)
 			}
 			if read, err := io.ReadAll(req.Body); err != nil || string(read) != body {
@@ -230,6 +237,41 @@ func TestNamespaceOf(t *testing.T) {
 			}
 		}
 	}
+}
+
+// With a name that pushes the namespace out of the request's head, a user gets no second half of the budget.
+func TestLongNamesTakeNoShare(t *testing.T) {
+	b, end := newBudget(), make(chan struct{})
+	if err := b.all.Take(t.Context(), "greedy", perNamespace); err != nil {
+		t.Fatal(err)
+	}
+	reached := make(chan struct{}, 1)
+	holding := b.limit(StampPath, admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
+		reached <- struct{}{}
+		<-end
+		return admission.Allowed("")
+	}))
+	body := marshaled(t, &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{UID: "some-uid", Name: strings.Repeat("n", perNamespace-1000), Namespace: "greedy", Operation: admissionv1.Create}})
+	answered := make(chan *httptest.ResponseRecorder, 1)
+	go func() {
+		req := httptest.NewRequest(http.MethodPost, "/?timeout=10s", strings.NewReader(body))
+		req.Header.Set("Content-Type", "application/json")
+		recorder := httptest.NewRecorder()
+		holding.ServeHTTP(recorder, req)
+		answered <- recorder
+	}()
+	select {
+	case <-reached:
+		t.Error("it has a share")
+	case answer := <-answered:
+		if answer.Code != http.StatusInternalServerError || !strings.Contains(answer.Body.String(), "too long") {
+			t.Errorf("%d %s", answer.Code, answer.Body)
+		}
+	}
+	if answer := asked(t, b.limit(StampPath, allowing), "other", 60<<10); answer.Code != http.StatusOK {
+		t.Errorf("another namespace: %d %s", answer.Code, answer.Body)
+	}
+	close(end)
 }
 
 func marshaled(t *testing.T, value any) string { return string(marshal(t, value)) }
