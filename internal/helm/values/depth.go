@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"text/template"
 	"unicode"
 )
 
@@ -11,27 +12,30 @@ import (
 // of them, so its stack grows with the depth: 20 KB of parentheses take 17 MB.
 const mostDepth = 100
 
-// checkDepth returns an error if a template is nested too deep to be parsed.
-func checkDepth(text string) error {
-	if depth, at := depthOf(text, mostDepth); depth > mostDepth {
-		return fmt.Errorf("%s:%d: blocks and parentheses are nested more than %d deep; "+
-			"move the inner ones to a template of their own with define, or keep their result in a variable", templateName, 1+strings.Count(text[:at], "\n"), mostDepth)
+// ErrTooDeep means that a template is not parsed because of its depth.
+var ErrTooDeep = fmt.Errorf("blocks and parentheses are nested more than %d deep", mostDepth)
+
+// ParseBounded parses a template whose actions begin with left and end with right, unless it is nested too deep.
+func ParseBounded(into *template.Template, left, right, text string) (*template.Template, error) {
+	if depth, at := depthOf(text, left, right, mostDepth); depth > mostDepth {
+		return nil, fmt.Errorf("%s:%d: %w; move the inner ones to a template of their own with define, or keep their result in a variable",
+			into.Name(), 1+strings.Count(text[:at], "\n"), ErrTooDeep)
 	}
-	return nil
+	return into.Delims(left, right).Parse(text)
 }
 
 // depthOf returns how deep the parser would call itself at most for a template, and where it gets there. It stops at
 // the first place deeper than most.
 //
 // It reads tokens as the parser does, up to the first error that the parser finds. What follows does not matter.
-func depthOf(text string, most int) (depth, at int) {
-	n := nesting{most: most}
+func depthOf(text, left, right string, most int) (depth, at int) {
+	n := nesting{most: most, right: right}
 	for pos := 0; n.deepest <= most; {
-		start := strings.Index(text[pos:], "{{")
+		start := strings.Index(text[pos:], left)
 		if start < 0 {
 			break
 		}
-		pos += start + len("{{")
+		pos += start + len(left)
 		if comment := comment.FindString(text[pos:min(len(text), pos+len("- /*"))]); comment != "" {
 			pos += len(comment)
 			end := strings.Index(text[pos:], "*/")
@@ -56,6 +60,8 @@ type nesting struct {
 	// open is the sum of blocks and the number of open parentheses.
 	open              int
 	most, deepest, at int
+	// right ends an action.
+	right string
 }
 
 func (n *nesting) add(levels, at int) {
@@ -69,9 +75,9 @@ func (n *nesting) action(text string, at int) int {
 	parentheses, last := 0, ""
 	for i := 0; i < len(text) && n.deepest <= n.most; {
 		switch c := text[i]; {
-		case strings.HasPrefix(text[i:], "}}"):
+		case strings.HasPrefix(text[i:], n.right):
 			n.open -= parentheses // The parser refuses an action that leaves some open.
-			return i + len("}}")
+			return i + len(n.right)
 		case c == '"' || c == '\'' || c == '`':
 			i += quoted(text[i:])
 		case c == '(':

@@ -85,12 +85,15 @@ func treeDepth(node parse.Node) int {
 	return deepest
 }
 
+// delimiters are those of values templates and of Fleet's.
+var delimiters = [][2]string{{"{{", "}}"}, {"${", "}"}}
+
 // parsedDepth returns how deep the parser nested a template, and whether it parses.
-func parsedDepth(text string) (depth int, ok bool) {
+func parsedDepth(text, left, right string) (depth int, ok bool) {
 	root := parse.New("")
 	root.Mode = parse.SkipFuncCheck
 	trees := map[string]*parse.Tree{}
-	if _, err := root.Parse(text, "", "", trees); err != nil {
+	if _, err := root.Parse(text, left, right, trees); err != nil {
 		return 0, false
 	}
 	for name, tree := range trees {
@@ -112,11 +115,14 @@ func FuzzDepth(f *testing.F) {
 		"{{ (1 | (print 2)).x -}} {{- else}}", "{{with 1}}{{else with ((1))}}{{end}}", "{{/*}}*/}}{{é}}{{1e5}}{{0x1F}}{{1i}}",
 	} {
 		f.Add(seed)
+		f.Add(strings.NewReplacer("{{", "${", "}}", "}").Replace(seed))
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		want, ok := parsedDepth(text)
-		if got, _ := depthOf(text, math.MaxInt); ok && got < want {
-			t.Errorf("%q is nested %d deep, and counted as %d", text, want, got)
+		for _, its := range delimiters {
+			want, ok := parsedDepth(text, its[0], its[1])
+			if got, _ := depthOf(text, its[0], its[1], math.MaxInt); ok && got < want {
+				t.Errorf("%q is nested %d deep, and counted as %d", text, want, got)
+			}
 		}
 	})
 }
@@ -149,16 +155,18 @@ func generated(rng *rand.Rand, left int) string {
 
 // A template without tricks is counted exactly.
 func TestDepthIsExact(t *testing.T) {
-	rng, deepest := rand.New(rand.NewPCG(1, 2)), 0
-	for range 2000 {
-		text := generated(rng, 60)
-		want, ok := parsedDepth(text)
-		if got, _ := depthOf(text, math.MaxInt); !ok || got != want {
-			t.Fatalf("%q is nested %d deep, and counted as %d", text, want, got)
+	for _, its := range delimiters {
+		rng, deepest := rand.New(rand.NewPCG(1, 2)), 0
+		for range 2000 {
+			text := strings.NewReplacer("{{", its[0], "}}", its[1]).Replace(generated(rng, 60))
+			want, ok := parsedDepth(text, its[0], its[1])
+			if got, _ := depthOf(text, its[0], its[1], math.MaxInt); !ok || got != want {
+				t.Fatalf("%q is nested %d deep, and counted as %d", text, want, got)
+			}
+			deepest = max(deepest, want)
 		}
-		deepest = max(deepest, want)
-	}
-	if deepest < 10 {
-		t.Errorf("at most %d deep", deepest)
+		if deepest < 10 {
+			t.Errorf("at most %d deep", deepest)
+		}
 	}
 }

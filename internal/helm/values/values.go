@@ -42,10 +42,7 @@ var functions = func() template.FuncMap {
 // Parse parses a values template, whose length the CRD limits. The error says where it is wrong. Programs that
 // parse the templates of several namespaces in their own process use package templates.
 func Parse(text string) (*Template, error) {
-	if err := checkDepth(text); err != nil {
-		return nil, err
-	}
-	parsed, err := template.New(templateName).Funcs(functions).Parse(text)
+	parsed, err := ParseBounded(template.New(templateName).Funcs(functions), "{{", "}}", text)
 	if err != nil {
 		return nil, errors.New(strings.TrimPrefix(err.Error(), "template: "))
 	}

@@ -175,6 +175,8 @@ func TestRender(t *testing.T) {
 		"templating is disabled":            {bundle: &fleetv1.HelmOptions{DisablePreProcess: true, Values: values("a", "${ .None }").Values}, labels: labelled},
 		"templateValues":                    {bundle: &fleetv1.HelmOptions{TemplateValues: map[string]string{"x": "${ .ClusterValues.rack }"}}, labels: labelled, wrong: "templateValues.x"},
 		"not YAML":                          {bundle: &fleetv1.HelmOptions{TemplateValues: map[string]string{"x": "a: b: c"}}, labels: labelled, wrong: "not YAML"},
+		"nested as deep as may be":          {bundle: values("a", "${ "+strings.Repeat("(", 100)+"1"+strings.Repeat(")", 100)+" }"), labels: labelled},
+		"nested too deep":                   {bundle: &fleetv1.HelmOptions{TemplateValues: map[string]string{"x": "\n${ " + strings.Repeat("(", 101) + "1" + strings.Repeat(")", 101) + " }"}}, labels: labelled, wrong: "helm.templateValues.x:2: blocks and parentheses are nested more than 100 deep"},
 		"the environment is not read":       {bundle: values("a", `${ env "HOME" }`), labels: labelled, wrong: "env"},
 	} {
 		t.Run(name, func(t *testing.T) {

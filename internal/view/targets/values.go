@@ -13,6 +13,8 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/data"
 	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/helm/values"
 )
 
 const (
@@ -24,8 +26,13 @@ const (
 	patience = 5 * time.Second
 )
 
-// ErrTooLong means that rendering the values did not end in time.
-var ErrTooLong = errors.New("rendering its values takes too long")
+// errTooLong means that rendering the values did not end in time.
+var errTooLong = errors.New("rendering its values takes too long")
+
+// IsUnknown reports whether an error of Render is one of our bounds, which Fleet does not have.
+func IsUnknown(err error) bool {
+	return errors.Is(err, errTooLong) || errors.Is(err, values.ErrTooDeep)
+}
 
 // WithValues returns a Bundle with the values that Fleet keeps in a Secret of the Bundle's name.
 func WithValues(bundle *fleetv1.Bundle, secret map[string][]byte) (*fleetv1.Bundle, error) {
@@ -71,7 +78,7 @@ func Render(bundle *fleetv1.Bundle, match *Match, cluster *fleetv1.Cluster) erro
 	case err := <-done:
 		return err
 	case <-time.After(patience):
-		return ErrTooLong
+		return errTooLong
 	}
 }
 
@@ -198,7 +205,7 @@ func mapsIn(value any) (result []map[string]any) {
 }
 
 func execute(name, text string, in map[string]any, into any) error {
-	parsed, err := template.New(name).Funcs(functions()).Option("missingkey=error").Delims("${", "}").Parse(text)
+	parsed, err := values.ParseBounded(template.New(name).Funcs(functions()).Option("missingkey=error"), "${", "}", text)
 	if err != nil {
 		return err
 	}

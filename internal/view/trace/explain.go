@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -221,7 +222,11 @@ func (e *explainer) values() bool {
 			return e.block(nil, "the Secret with its values: %s", err)
 		}
 	}
-	if err := targets.Render(bundle, e.match, e.Fleet); err != nil {
+	switch err := targets.Render(bundle, e.match, e.Fleet); {
+	case targets.IsUnknown(err):
+		e.add(StepValues, Unknown, nil, "it is unknown whether its values can be rendered: %s", err)
+		return true
+	case err != nil:
 		e.trace.Do = "correct the Bundle's values, or give the Cluster the values or labels that they refer to; until then Fleet does not update this Bundle on any Cluster"
 		return e.block(nil, "the Bundle's values cannot be rendered for this Cluster: %s", err)
 	}
@@ -242,6 +247,7 @@ func (e *explainer) blockers(bundle *fleetv1.Bundle) (result []string, err error
 	if e.Others == nil {
 		return nil, nil
 	}
+	var unknown error
 	err = e.Others(func(other *fleetv1.Cluster) {
 		if other.Namespace == e.Fleet.Namespace && other.Name == e.Fleet.Name ||
 			!targets.ReachOf(bundle, other.Namespace, e.namespaceLabels(other.Namespace), e.Mappings).Reaches() {
@@ -252,12 +258,15 @@ func (e *explainer) blockers(bundle *fleetv1.Bundle) (result []string, err error
 		if !match.Deploys() {
 			return
 		}
-		if err := targets.Render(bundle, match, other); err != nil {
+		err := targets.Render(bundle, match, other)
+		if targets.IsUnknown(err) {
+			unknown = err
+		} else if err != nil {
 			result = append(result, fmt.Sprintf("Fleet Cluster %s/%s: %s", other.Namespace, other.Name, err))
 		}
 	})
 	slices.Sort(result)
-	return result, err
+	return result, cmp.Or(err, unknown)
 }
 
 func (e *explainer) block(details []string, format string, args ...any) bool {
