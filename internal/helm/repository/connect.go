@@ -102,23 +102,37 @@ func (c *Client) refuse(_, address string, _ syscall.RawConn) error {
 }
 
 // carriers are the IPv6 networks whose addresses carry an IPv4 address, and the bytes where it may be: IPv4-compatible,
-// 6to4, and NAT64 (RFC 6052), which in 64:ff9b:1::/48 uses prefixes of 48, 56, 64 or 96 bits.
+// SIIT (RFC 2765), 6to4, Teredo's server, and NAT64 (RFC 6052), which in 64:ff9b:1::/48 uses prefixes of 48, 56, 64 or
+// 96 bits.
 var carriers = map[netip.Prefix][][4]int{
-	netip.MustParsePrefix("::/96"):          {{12, 13, 14, 15}},
-	netip.MustParsePrefix("2002::/16"):      {{2, 3, 4, 5}},
-	netip.MustParsePrefix("64:ff9b::/96"):   {{12, 13, 14, 15}},
-	netip.MustParsePrefix("64:ff9b:1::/48"): {{6, 7, 9, 10}, {7, 9, 10, 11}, {9, 10, 11, 12}, {12, 13, 14, 15}},
+	netip.MustParsePrefix("::/96"):           {{12, 13, 14, 15}},
+	netip.MustParsePrefix("::ffff:0:0:0/96"): {{12, 13, 14, 15}},
+	netip.MustParsePrefix("2002::/16"):       {{2, 3, 4, 5}},
+	teredo:                                   {{4, 5, 6, 7}},
+	netip.MustParsePrefix("64:ff9b::/96"):    {{12, 13, 14, 15}},
+	netip.MustParsePrefix("64:ff9b:1::/48"):  {{6, 7, 9, 10}, {7, 9, 10, 11}, {9, 10, 11, 12}, {12, 13, 14, 15}},
 }
+
+// teredo is the network of Teredo (RFC 4380). Its addresses end with the inverted IPv4 address of the client.
+var teredo = netip.MustParsePrefix("2001::/32")
 
 // carriedBy returns the IPv4 addresses that an IPv6 address may carry.
 func carriedBy(its netip.Addr) (all []netip.Addr) {
+	whole := its.As16()
 	for network, places := range carriers {
 		for _, at := range places {
-			whole := its.As16()
 			if isUnused := whole[at[0]] == 0 && len(places) > 1; network.Contains(its) && !isUnused { // No host is in 0.0.0.0/8.
 				all = append(all, netip.AddrFrom4([4]byte{whole[at[0]], whole[at[1]], whole[at[2]], whole[at[3]]}))
 			}
 		}
+	}
+	end := [4]byte(whole[12:])
+	if teredo.Contains(its) {
+		all = append(all, netip.AddrFrom4([4]byte{^end[0], ^end[1], ^end[2], ^end[3]}))
+	}
+	// ISATAP (RFC 5214) works in any network: only the second half of the address shows it.
+	if id := [4]byte(whole[8:12]); id == [4]byte{0, 0, 0x5e, 0xfe} || id == [4]byte{2, 0, 0x5e, 0xfe} {
+		all = append(all, netip.AddrFrom4(end))
 	}
 	return all
 }

@@ -129,6 +129,15 @@ func TestCarriedAddresses(t *testing.T) {
 		"::":                              true,
 		"fe80::1%eth0":                    true,
 		"2001:db8::169.254.169.254":       false,
+		"::ffff:0:169.254.169.254":        true, // SIIT
+		"::ffff:0:192.0.2.1":              false,
+		"2001:db8::5efe:169.254.169.254":  true, // ISATAP
+		"2001:db8::200:5efe:127.0.0.1":    true,
+		"2001:db8::200:5efe:192.0.2.1":    false,
+		"2001:db8::100:5efe:127.0.0.1":    false,
+		"2001:0:a9fe:a9fe::3fff:fdfe":     true,  // Teredo: the server
+		"2001:0:c000:201::5601:5601":      true,  // the client
+		"2001:0:c000:201::3fff:fdfe":      false, // both are 192.0.2.1
 	} {
 		err := client.refuse("tcp", net.JoinHostPort(address, "443"), nil)
 		if (err != nil) != isDenied {
