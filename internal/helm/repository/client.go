@@ -236,14 +236,14 @@ func once[T any](ctx context.Context, c *Client, namespace, key string, maxAge t
 					err = failf(Invalid, "the Client cannot read the answer of the repository")
 				}
 				if err != nil {
-					c.fail(own, err)
+					c.fail(namespace, own, err)
 				}
 			}()
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 			defer cancel()
 			given, size, err := ask(ctx)
 			if err == nil {
-				c.answers.put(key, given, size, c.now())
+				c.answers.put(namespace, key, given, size, c.now())
 			}
 			return given, err
 		})
@@ -259,8 +259,8 @@ func once[T any](ctx context.Context, c *Client, namespace, key string, maxAge t
 	return none, err
 }
 
-func (c *Client) fail(key string, err error) {
-	c.answers.put(key, err, 1<<10+len(err.Error()), c.now())
+func (c *Client) fail(namespace, key string, err error) {
+	c.answers.put(namespace, key, err, 1<<10+len(err.Error()), c.now())
 }
 
 // failed returns a failure after which it is too early to ask again; nil if there is none.

@@ -157,7 +157,7 @@ func (g *guarded) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := g.RoundTripper.RoundTrip(request)
 	var failed net.Error
 	if errors.As(err, &failed) && failed.Timeout() {
-		g.fail(host, err)
+		g.fail(g.namespace, host, err)
 	}
 	return response, err
 }

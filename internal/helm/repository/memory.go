@@ -2,6 +2,7 @@ package repository
 
 import (
 	"bytes"
+	"maps"
 	"sync"
 	"time"
 
@@ -10,11 +11,21 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/fair"
 )
 
-// answers are the latest answers of repositories, up to a total size, but at least one.
+// answers are the latest answers of repositories, up to a total size, but at least one. All namespaces use them. An
+// answer counts for the namespace whose request brought it, and the one with the most loses its oldest first: otherwise,
+// one with many large charts and lists would leave nothing to the others.
 type answers struct {
-	mu         sync.Mutex
-	kept       *lru.Cache
+	mu sync.Mutex
+	// of holds the answers of each namespace, and by says whose an answer is.
+	of         map[string]*share
+	by         map[string]string
 	size, most int
+}
+
+// share holds the answers of a namespace.
+type share struct {
+	*lru.Cache
+	size int
 }
 
 type answer struct {
@@ -24,31 +35,65 @@ type answer struct {
 }
 
 func newAnswers(most int) *answers {
-	a := &answers{most: most}
-	a.kept = lru.NewWithEvictionFunc(0, func(_ lru.Key, its any) { a.size -= its.(answer).size })
-	return a
+	return &answers{most: most, of: map[string]*share{}, by: map[string]string{}}
 }
 
 // get returns an answer that came after a time; nil if there is none.
 func (a *answers) get(key string, since time.Time) any {
-	if its, isKept := a.kept.Get(key); isKept && its.(answer).at.After(since) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	of, isKept := a.by[key]
+	if !isKept {
+		return nil
+	}
+	if its, _ := a.of[of].Get(key); its.(answer).at.After(since) {
 		return its.(answer).value
 	}
 	return nil
 }
 
-// put keeps an answer, unless its size is 0.
-func (a *answers) put(key string, value any, size int, now time.Time) {
+// put keeps an answer for a namespace, unless its size is 0.
+func (a *answers) put(namespace, key string, value any, size int, now time.Time) {
 	if size == 0 {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.kept.Remove(key)
-	a.kept.Add(key, answer{value, size, now})
-	for a.size += size; a.size > a.most && a.kept.Len() > 1; {
-		a.kept.RemoveOldest()
+	if of, isKept := a.by[key]; isKept {
+		a.of[of].Remove(key)
 	}
+	its := a.of[namespace]
+	if its == nil {
+		its = a.newShare()
+		a.of[namespace] = its
+	}
+	its.size += size
+	for a.size += size; a.size > a.most && len(a.by) > 0; {
+		a.largest().RemoveOldest()
+	}
+	its.Add(key, answer{value, size, now})
+	a.by[key] = namespace
+	maps.DeleteFunc(a.of, func(_ string, its *share) bool { return its.size == 0 })
+}
+
+func (a *answers) newShare() *share {
+	its := &share{}
+	its.Cache = lru.NewWithEvictionFunc(0, func(key lru.Key, gone any) {
+		its.size -= gone.(answer).size
+		a.size -= gone.(answer).size
+		delete(a.by, key.(string))
+	})
+	return its
+}
+
+// largest returns the largest share with an answer.
+func (a *answers) largest() (largest *share) {
+	for _, its := range a.of {
+		if its.Len() > 0 && (largest == nil || its.size > largest.size) {
+			largest = its
+		}
+	}
+	return largest
 }
 
 // others is the memory for other namespaces when one downloads as much as it can.

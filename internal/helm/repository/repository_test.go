@@ -218,22 +218,53 @@ func TestAnswers(t *testing.T) {
 	kept, now := newAnswers(48), time.Now()
 	for i := range 60 {
 		now = now.Add(time.Second)
-		kept.put(fmt.Sprint(i), i, 1, now)
+		kept.put("team", fmt.Sprint(i), i, 1, now)
 		kept.get("1", time.Time{})
 	}
 	known := func(key string) bool { return kept.get(key, time.Time{}) != nil }
-	if !known("1") || known("12") || !known("13") || kept.kept.Len() != 48 || kept.size != 48 {
-		t.Errorf("%d are kept, of size %d", kept.kept.Len(), kept.size)
+	if !known("1") || known("12") || !known("13") || len(kept.by) != 48 || kept.size != 48 {
+		t.Errorf("%d are kept, of size %d", len(kept.by), kept.size)
 	}
 	if kept.get("59", now.Add(-time.Nanosecond)) == nil || kept.get("59", now) != nil {
 		t.Error("the age of an answer is wrong")
 	}
-	for range 2 {
-		kept.put("1", 1, 100, now)
+	for _, namespace := range []string{"team", "other", "other"} {
+		kept.put(namespace, "1", 1, 100, now)
 	}
-	if kept.kept.Len() != 1 || kept.size != 100 {
-		t.Errorf("%d are kept in addition to a large one, of size %d", kept.kept.Len(), kept.size)
+	if len(kept.by) != 1 || len(kept.of) != 1 || kept.size != 100 || kept.of["other"].size != 100 {
+		t.Errorf("%d are kept in addition to a large one, of size %d", len(kept.by), kept.size)
 	}
+}
+
+// A namespace with many answers takes the place of its own only, and the latest answer always has a place.
+func TestAnswersAreSharedFairly(t *testing.T) {
+	kept, now := newAnswers(48), time.Now()
+	put := func(namespace, key string, size int) {
+		t.Helper()
+		if kept.put(namespace, key, size, size, now); kept.get(key, time.Time{}) == nil || kept.size > 48 {
+			t.Fatalf("%s of %s is not kept, or all have %d", key, namespace, kept.size)
+		}
+	}
+	areKept := func(keys ...string) {
+		t.Helper()
+		for _, key := range keys {
+			if kept.get(key, time.Time{}) == nil {
+				t.Errorf("%s is not kept", key)
+			}
+		}
+	}
+	put("a", "a", 12)
+	put("b", "b", 12)
+	for i := range 100 {
+		put("greedy", fmt.Sprint("greedy ", i), 1+i%24)
+	}
+	put("late", "late", 8)
+	areKept("a", "b", "late")
+	put("greedy", "large", 40) // It takes the place of others, until they ask again.
+	put("a", "a", 12)
+	put("b", "b", 12)
+	put("greedy", "small", 1)
+	areKept("a", "b", "late", "small")
 }
 
 // One namespace cannot take the memory of all.
