@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -92,6 +93,8 @@ func (r *mappingReconciler) retargetBundles(ctx context.Context, mapping *fleetv
 	}, client.InNamespace(mapping.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
 		return false, fmt.Errorf("listing Bundles: %w", err)
 	}
+	// In another order each time: otherwise, ten that are always refused would keep the others waiting.
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	names = names[:min(bundlesAtOnce, len(names))]
 	var refused []error
 	for _, name := range names {

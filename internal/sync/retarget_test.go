@@ -28,9 +28,8 @@ type following struct {
 	client.Client
 	key types.NamespacedName
 	now time.Time
-	// patched are the Bundles that were annotated, in their order; refused is one that may not be.
-	patched []string
-	refused string
+	// patched are the Bundles that were to be annotated, in their order; refused are those that may not be.
+	patched, refused []string
 }
 
 func newFollowing(t *testing.T, bundles int) *following {
@@ -49,7 +48,7 @@ func newFollowing(t *testing.T, bundles int) *following {
 	f.Client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 			if _, isMetadata := object.(*metav1.PartialObjectMetadata); isMetadata {
-				if f.patched = append(f.patched, object.GetName()); object.GetName() == f.refused {
+				if f.patched = append(f.patched, object.GetName()); slices.Contains(f.refused, object.GetName()) {
 					return errors.New("refused")
 				}
 			}
@@ -138,7 +137,7 @@ func TestRetargetingGoesOnAfterARestart(t *testing.T) {
 // A Bundle that may not be annotated stops none of the others.
 func TestRefusedBundleStopsNoOthers(t *testing.T) {
 	f := newFollowing(t, 25)
-	f.refused = "b003"
+	f.refused = []string{"b003"}
 	var reported error
 	for range 4 {
 		if reported != nil {
@@ -149,5 +148,23 @@ func TestRefusedBundleStopsNoOthers(t *testing.T) {
 	slices.Sort(f.patched)
 	if all := slices.Compact(f.patched); len(all) != 25 || reported == nil || f.note(t) != "1" {
 		t.Errorf("annotated %v, reported %v, the mapping says %q", all, reported, f.note(t))
+	}
+}
+
+// Nor do as many as are annotated in a second.
+func TestRefusedBundlesStopNoOthers(t *testing.T) {
+	f := newFollowing(t, 25)
+	for i := range 2 * bundlesAtOnce {
+		f.refused = append(f.refused, fmt.Sprintf("b%03d", i))
+	}
+	for range 1000 {
+		before := len(f.patched)
+		if _, err := f.follow(t.Context(), settings.Settings{Mappings: []types.NamespacedName{f.key}}, f.key); len(f.patched)-before > bundlesAtOnce {
+			t.Fatalf("%d in a second, %v", len(f.patched)-before, err)
+		}
+	}
+	slices.Sort(f.patched)
+	if all := slices.Compact(f.patched); len(all) != 25 || f.note(t) != "1" {
+		t.Errorf("tried %v, the mapping says %q", all, f.note(t))
 	}
 }
