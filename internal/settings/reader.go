@@ -20,6 +20,7 @@ type Reader struct {
 	// record reads and writes the record that there is a FleetAddonConfig; nil if there is no record.
 	record *record
 
+	// mu is never held while the API server is asked: everybody reads the settings.
 	mu sync.Mutex
 	// had means that there is a FleetAddonConfig, or was one. A process does not forget that.
 	had bool
@@ -55,16 +56,14 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 	if err != nil {
 		return nil, err
 	}
+	if config != nil {
+		r.Saw(config)
+		r.record.note(ctx, config)
+	} else if err := r.look(ctx); err != nil {
+		return unknown(err), err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if config != nil {
-		r.had = true
-		r.record.note(ctx, config)
-	} else if !r.had {
-		if r.had, err = r.record.has(ctx); err != nil {
-			return unknown(err), err
-		}
-	}
 	if r.last != nil && isSame(r.last.Config, config) && (config != nil || r.last.IsUnknown() == r.had) {
 		same := *r.last
 		same.Config = config
@@ -84,6 +83,21 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 	}
 	r.last = now
 	return now, nil
+}
+
+// look asks whether there was a FleetAddonConfig, unless that is known.
+func (r *Reader) look(ctx context.Context) error {
+	r.mu.Lock()
+	had := r.had
+	r.mu.Unlock()
+	if had {
+		return nil
+	}
+	had, err := r.record.has(ctx)
+	if err == nil && had {
+		r.Saw(nil)
+	}
+	return err
 }
 
 // unknown returns the settings of a FleetAddonConfig that is gone.

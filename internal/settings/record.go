@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,12 +37,14 @@ type record struct {
 	writer client.Writer
 
 	// isAnswered means that there was no record when the program asked.
-	isAnswered bool
-	// noted is the UID that was written last, at is when, and failed the error of that write.
-	noted  types.UID
-	at     time.Time
-	failed error
-	now    func() time.Time
+	isAnswered atomic.Bool
+	// noted is the UID that was written last.
+	noted atomic.Value
+	// writing is held during a write. At is when the last one was, and failed its error.
+	writing sync.Mutex
+	at      time.Time
+	failed  error
+	now     func() time.Time
 }
 
 // WithRecord makes the Reader ask for the record before it concludes that there never was a FleetAddonConfig, and
@@ -55,13 +59,15 @@ func (r *Reader) WithRecord(live client.Reader, writer client.Writer, namespace 
 
 // Record writes the record again if the last attempt failed or was RecordInterval ago, and returns the error.
 func (r *Reader) Record(ctx context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	its := r.record
-	if its == nil || its.noted == "" || its.failed == nil && its.now().Sub(its.at) < RecordInterval {
+	if its == nil || its.written() == "" {
 		return nil
 	}
-	its.write(ctx)
+	its.writing.Lock()
+	defer its.writing.Unlock()
+	if its.failed != nil || its.now().Sub(its.at) >= RecordInterval {
+		its.write(ctx, its.written())
+	}
 	return its.failed
 }
 
@@ -88,7 +94,7 @@ const MissingMeans = "its settings are unknown, so everything stays as it is, an
 // has reports whether there is a record. It asks until it gets an answer. When our namespace is being deleted, the
 // record goes too, so that proves nothing.
 func (r *record) has(ctx context.Context) (bool, error) {
-	if r == nil || r.isAnswered {
+	if r == nil || r.isAnswered.Load() {
 		return false, nil
 	}
 	object := &corev1.ConfigMap{}
@@ -107,33 +113,45 @@ func (r *record) has(ctx context.Context) (bool, error) {
 	if !namespace.DeletionTimestamp.IsZero() {
 		return false, errors.New("whether there was a FleetAddonConfig is unknown, because Namespace " + r.key.Namespace + " is being deleted")
 	}
-	r.isAnswered = true
+	r.isAnswered.Store(true)
 	return false, nil
 }
 
-// note records a FleetAddonConfig, once.
-func (r *record) note(ctx context.Context, config *addonsv1.FleetAddonConfig) {
-	if r == nil || r.writer == nil || r.noted == config.UID {
-		return
-	}
-	r.noted = config.UID
-	r.write(ctx)
+// written returns the UID that was written last.
+func (r *record) written() types.UID {
+	uid, _ := r.noted.Load().(types.UID)
+	return uid
 }
 
-func (r *record) write(ctx context.Context) { r.failed, r.at = r.try(ctx), r.now() }
+// note records a FleetAddonConfig, once. Others wait until it is recorded.
+func (r *record) note(ctx context.Context, config *addonsv1.FleetAddonConfig) {
+	if r == nil || r.writer == nil || r.written() == config.UID {
+		return
+	}
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	if r.written() != config.UID {
+		r.write(ctx, config.UID)
+	}
+}
 
-func (r *record) try(ctx context.Context) error {
+func (r *record) write(ctx context.Context, uid types.UID) {
+	r.failed, r.at = r.try(ctx, uid), r.now()
+	r.noted.Store(uid)
+}
+
+func (r *record) try(ctx context.Context, uid types.UID) error {
 	object := &corev1.ConfigMap{}
 	err := r.live.Get(ctx, r.key, object)
 	switch {
-	case err == nil && object.Data[recordUID] == string(r.noted):
+	case err == nil && object.Data[recordUID] == string(uid):
 		return nil
 	case err == nil:
-		object.Data = map[string]string{recordUID: string(r.noted)}
+		object.Data = map[string]string{recordUID: string(uid)}
 		err = r.writer.Update(ctx, object)
 	case apierrors.IsNotFound(err):
 		object.Namespace, object.Name = r.key.Namespace, r.key.Name
-		object.Data = map[string]string{recordUID: string(r.noted)}
+		object.Data = map[string]string{recordUID: string(uid)}
 		err = r.writer.Create(ctx, object)
 	}
 	if err != nil {

@@ -205,6 +205,79 @@ func TestRecordIsWrittenFirst(t *testing.T) {
 	has("3", 6, 3)
 }
 
+// slowServer answers a GET when answer is closed.
+type slowServer struct {
+	*apiServer
+	asked, answer chan struct{}
+}
+
+func (s *slowServer) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+	s.asked <- struct{}{}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.answer:
+		return s.apiServer.Get(ctx, key, into, options...)
+	}
+}
+
+// TestNobodyWaitsForAnother checks that a slow answer of the API server keeps the settings from nobody else: each asks
+// for as long as it may, and who needs no answer gets the settings at once.
+func TestNobodyWaitsForAnother(t *testing.T) {
+	soon := func(what string, do func()) {
+		t.Helper()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			do()
+		}()
+		select {
+		case <-done:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%s waits", what)
+		}
+	}
+	slow := &slowServer{apiServer: &apiServer{}, asked: make(chan struct{}, 10), answer: make(chan struct{})}
+	cache, now := &oneConfig{}, time.Now()
+	reader := NewReader(cache).WithRecord(slow, slow, "muster")
+	reader.record.now = func() time.Time { return now }
+	first := make(chan error)
+	go func() {
+		_, err := reader.Current(context.WithoutCancel(t.Context()))
+		first <- err
+	}()
+	<-slow.asked
+	impatient, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	soon("another", func() {
+		if in, err := reader.Current(impatient); !errors.Is(err, context.DeadlineExceeded) || !in.IsUnknown() {
+			t.Errorf("got %+v, %v", in, err)
+		}
+	})
+	soon("an event", func() { reader.Saw(nil) })
+	close(slow.answer)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+
+	cache.config = configOf("1")
+	if _, err := reader.Current(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	slow.asked, slow.answer, now = make(chan struct{}, 10), make(chan struct{}), now.Add(RecordInterval)
+	go func() { first <- reader.Record(context.WithoutCancel(t.Context())) }()
+	<-slow.asked
+	soon("a reader", func() {
+		if in, err := reader.Current(t.Context()); err != nil || in.IsUnknown() {
+			t.Errorf("got %+v, %v", in, err)
+		}
+	})
+	close(slow.answer)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+}
+
 // Without a namespace, as outside a cluster, there is no record.
 func TestNoRecord(t *testing.T) {
 	server := &apiServer{record: recorded("1")}
