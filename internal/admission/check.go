@@ -174,6 +174,10 @@ func (c *checker) checkCluster(ctx context.Context, in settings.Settings, cluste
 	}
 	c.find(cluster.Finding, SeverityWarning, "metadata.labels", unselected)
 
+	subject, another, err := withOwnPin(ctx, c, cluster.Namespace, subject)
+	if err != nil {
+		return err
+	}
 	refusal, err := nameTaken(ctx, c, in, cluster.Namespace, subject)
 	if err != nil {
 		return err
@@ -181,8 +185,8 @@ func (c *checker) checkCluster(ctx context.Context, in settings.Settings, cluste
 	c.find(cluster.Finding, SeverityError, "metadata.name", refusal)
 	c.find(cluster.Finding, SeverityWarning, "metadata", tooMuchToCopy(in, &clusterRequest{}, subject))
 	wanted := stamp.OnCreate(in, subject)
-	if wanted.Shortened {
-		c.find(cluster.Finding, SeverityWarning, "metadata.name", nameShortened(wanted))
+	for _, warning := range pinWarnings(in, subject, wanted, another) {
+		c.find(cluster.Finding, SeverityWarning, "metadata", warning)
 	}
 	if refusal == "" && wanted.Pin.IsComplete() {
 		pinned := object{}
@@ -220,8 +224,8 @@ func (c *checker) placed() []placed {
 	return all
 }
 
-func (c *checker) fleetCluster(_ context.Context, key types.NamespacedName) (*object, error) {
-	return c.existing[key], nil
+func (c *checker) fleetCluster(_ context.Context, key types.NamespacedName) (found *object, known bool, err error) {
+	return c.existing[key], true, nil
 }
 
 func (c *checker) pinnedTo(_ context.Context, namespace, fleetCluster string) ([]object, error) {

@@ -29,7 +29,7 @@ func nameTaken(ctx context.Context, others inventory, in settings.Settings, name
 
 	cluster := &object{}
 	cluster.Namespace, cluster.Name = namespace, subject.Name
-	fleetCluster, err := others.fleetCluster(ctx, types.NamespacedName{Namespace: namespace, Name: name})
+	fleetCluster, _, err := others.fleetCluster(ctx, types.NamespacedName{Namespace: namespace, Name: name})
 	if err != nil {
 		return "", err
 	}
@@ -62,6 +62,32 @@ func nameTaken(ctx context.Context, others inventory, in settings.Settings, name
 		}
 	}
 	return namespaceTaken(ctx, others, types.NamespacedName{Namespace: namespace, Name: name}, subject.Name)
+}
+
+// withOwnPin is stamp.Subject.WithOwnPin over the Fleet Clusters that exist. While they are unknown, every pin is the
+// Cluster's own: the syncer asks again before it imports the Cluster.
+func withOwnPin(ctx context.Context, others inventory, namespace string, subject stamp.Subject) (own stamp.Subject, another string, err error) {
+	own, another = subject.WithOwnPin(func(name string) bool {
+		fleetCluster, known, failed := others.fleetCluster(ctx, types.NamespacedName{Namespace: namespace, Name: name})
+		err = failed
+		return !known || fleetCluster != nil && stamp.OriginOf(fleetCluster).Name == subject.Name
+	})
+	return own, another, err
+}
+
+// pinWarnings warns about the name that a new Cluster gets in Fleet, if that is not what the settings make of its own.
+func pinWarnings(in settings.Settings, subject stamp.Subject, wanted stamp.Stamp, another string) (warnings []string) {
+	name := wanted.Pin.ClusterName
+	if another != "" {
+		warnings = append(warnings, fmt.Sprintf("annotation %s names Fleet Cluster %q, which is not this Cluster's: it is replaced", stamp.ClusterNameAnnotation, another))
+	}
+	if usual, _ := stamp.FleetName(in.Cluster, subject.Name); name != "" && name != usual {
+		warnings = append(warnings, fmt.Sprintf("this Cluster's Fleet Cluster is %q, as its annotation %s says, not %q, as spec.cluster.naming of the FleetAddonConfig gives; remove the annotation if this is not a Cluster that was restored or moved", name, stamp.ClusterNameAnnotation, usual))
+	}
+	if wanted.Shortened {
+		warnings = append(warnings, fmt.Sprintf("the Cluster's name does not fit Fleet, which wants a DNS label of at most 63 characters: its Fleet Cluster will be named %q", name))
+	}
+	return warnings
 }
 
 // namespaceTaken returns why this Fleet Cluster cannot have the namespace that Fleet derives for it, and what its

@@ -30,13 +30,13 @@ type others struct {
 	err                   error
 }
 
-func (o *others) fleetCluster(_ context.Context, key types.NamespacedName) (*object, error) {
+func (o *others) fleetCluster(_ context.Context, key types.NamespacedName) (found *object, known bool, err error) {
 	for i := range o.fleetClusters {
 		if !o.unknown && client.ObjectKeyFromObject(&o.fleetClusters[i]) == key {
-			return &o.fleetClusters[i], o.err
+			return &o.fleetClusters[i], o.err == nil, o.err
 		}
 	}
-	return nil, o.err
+	return nil, !o.unknown && o.err == nil, o.err
 }
 
 func (o *others) claims(_ context.Context, fleetNamespace string) (all []stamp.FleetClaim, _ map[string]string, _ error) {

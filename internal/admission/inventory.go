@@ -46,7 +46,7 @@ type object = metav1.PartialObjectMetadata
 // inventory answers questions about objects other than the one under review. If it does not know, it finds nothing,
 // or known is false, and the policies neither refuse nor warn.
 type inventory interface {
-	fleetCluster(ctx context.Context, key types.NamespacedName) (*object, error)
+	fleetCluster(ctx context.Context, key types.NamespacedName) (found *object, known bool, err error)
 	// hasCluster reports whether a Cluster exists, with this UID unless the UID is empty.
 	hasCluster(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error)
 	// pinnedTo returns the Clusters of a namespace that are pinned to a Fleet Cluster.
@@ -151,11 +151,12 @@ func (i *Inventory) get(ctx context.Context, kind schema.GroupVersionKind, key t
 	return found, nil
 }
 
-func (i *Inventory) fleetCluster(ctx context.Context, key types.NamespacedName) (*object, error) {
+func (i *Inventory) fleetCluster(ctx context.Context, key types.NamespacedName) (found *object, known bool, err error) {
 	if !i.knows(fleetClusterKind) {
-		return nil, nil
+		return nil, false, nil
 	}
-	return i.get(ctx, fleetClusterKind, key)
+	found, err = i.get(ctx, fleetClusterKind, key)
+	return found, err == nil, err
 }
 
 func (i *Inventory) hasCluster(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error) {

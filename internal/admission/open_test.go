@@ -29,7 +29,7 @@ func (panicking) Get(context.Context, client.ObjectKey, client.Object, ...client
 	panic("get")
 }
 
-func (panicking) fleetCluster(context.Context, types.NamespacedName) (*object, error) {
+func (panicking) fleetCluster(context.Context, types.NamespacedName) (found *object, known bool, err error) {
 	panic("fleetCluster")
 }
 

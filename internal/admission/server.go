@@ -157,7 +157,7 @@ func Setup(mgr ctrl.Manager, own, syncer string) error {
 func handlers(scheme *runtime.Scheme, current *settings.Reader, cached client.Reader, others inventory, reviewer client.Client, live client.Reader, syncer string) map[string]admission.Handler {
 	config := admission.WithValidator(scheme, ConfigValidator{Others: others, Namespaces: cached, Reviewer: reviewer, Live: live})
 	return map[string]admission.Handler{
-		StampPath:          &Stamper{Settings: current, Namespaces: cached, Syncer: syncer},
+		StampPath:          &Stamper{Settings: current, Namespaces: cached, Others: others, Syncer: syncer},
 		ClassAccessPath:    &ClassAccess{Settings: current, Reviewer: reviewer},
 		ClusterPath:        &ClusterValidator{Settings: current, Namespaces: cached, Others: others},
 		ValidateConfigPath: config.Handler,

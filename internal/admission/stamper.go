@@ -30,6 +30,8 @@ type Stamper struct {
 	Settings *settings.Reader
 	// Namespaces reads the cached metadata of Namespaces.
 	Namespaces client.Reader
+	// Others are the Fleet Clusters that exist.
+	Others inventory
 	// Syncer is the user name of the syncer. Only its updates may pin.
 	Syncer string
 }
@@ -44,10 +46,11 @@ func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.R
 		return admission.Errored(http.StatusBadRequest, err)
 	}
 	var wanted stamp.Stamp
+	var warnings []string
 	hook, isRestored := "", false
 	switch req.Operation {
 	case admissionv1.Create:
-		wanted = s.onCreate(ctx, req, cluster.subject(req.Namespace))
+		wanted, warnings = s.onCreate(ctx, req, cluster.subject(req.Namespace))
 		hook = hold.OnCreate(cluster.held(), time.Now())
 	case admissionv1.Update:
 		old, err := parseCluster(req.OldObject.Raw)
@@ -66,26 +69,25 @@ func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.R
 	if _, found := cluster.Metadata.Annotations[stamp.HookAnnotation]; isRestored && !found {
 		response.Warnings = append(response.Warnings, fmt.Sprintf("annotation %s stays: the upgrade waits for its add-ons; to end that, set %s to 0", stamp.HookAnnotation, stamp.HoldAnnotation))
 	}
-	if wanted.Shortened {
-		response.Warnings = append(response.Warnings, nameShortened(wanted))
-	}
+	response.Warnings = append(response.Warnings, warnings...)
 	return response
 }
 
-func (s *Stamper) onCreate(ctx context.Context, req admission.Request, subject stamp.Subject) stamp.Stamp {
+func (s *Stamper) onCreate(ctx context.Context, req admission.Request, subject stamp.Subject) (wanted stamp.Stamp, warnings []string) {
 	current, labels, err := settingsFor(ctx, s.Settings, s.Namespaces, req.Namespace)
+	var another string
+	if err == nil {
+		subject, another, err = withOwnPin(ctx, s.Others, req.Namespace, subject)
+	}
 	if err != nil {
 		// Neither the class nor a pin that the Cluster already has depends on settings. The syncer pins the Cluster
 		// as soon as it can.
 		ctrl.LoggerFrom(ctx).Error(err, "Left the pin of a Cluster as it is", "namespace", req.Namespace, "name", req.Name)
-		return stamp.OnUpdate(subject, stamp.PinOf(subject.Annotations), false)
+		return stamp.OnUpdate(subject, stamp.PinOf(subject.Annotations), false), nil
 	}
 	subject.NamespaceLabels = labels
-	return stamp.OnCreate(current, subject)
-}
-
-func nameShortened(wanted stamp.Stamp) string {
-	return fmt.Sprintf("the Cluster's name does not fit Fleet, which wants a DNS label of at most 63 characters: its Fleet Cluster will be named %q", wanted.Pin.ClusterName)
+	wanted = stamp.OnCreate(current, subject)
+	return wanted, pinWarnings(current, subject, wanted, another)
 }
 
 // patches returns the JSON patch that gives a Cluster its stamp and its hold: one operation for each key that differs,

@@ -87,7 +87,7 @@ func bySyncer(req admission.Request) admission.Request {
 // handle lets the Stamper answer and applies its patch as the API server does.
 func handle(t testing.TB, reader client.Reader, req admission.Request) (string, admission.Response) {
 	t.Helper()
-	response := (&Stamper{Settings: settings.NewReader(reader), Namespaces: reader, Syncer: syncerUser}).Handle(t.Context(), req)
+	response := (&Stamper{Settings: settings.NewReader(reader), Namespaces: reader, Others: &others{}, Syncer: syncerUser}).Handle(t.Context(), req)
 	if !response.Allowed {
 		t.Fatalf("refused: %v", response.Result)
 	}
@@ -236,7 +236,14 @@ func TestStamper(t *testing.T) {
 				stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: "prod",
 			},
 		},
-		"a pin brought along": {reader: &cached{}, request: create(pinned2), want: wantStamp("", "", "other")},
+		"a pin brought along": {
+			reader: &cached{}, request: create(strings.ReplaceAll(pinned2, `"other"`, `"capi-prod"`)), want: wantStamp("", "", "capi-prod"),
+			warnings: []string{`this Cluster's Fleet Cluster is "capi-prod", as its annotation fleet.addons.cluster.x-k8s.io/cluster-name says, not "prod", as spec.cluster.naming of the FleetAddonConfig gives; remove the annotation if this is not a Cluster that was restored or moved`},
+		},
+		"another's pin": {
+			reader: &cached{}, request: create(pinned2), want: wantStamp("", "", "prod"),
+			warnings: []string{`annotation fleet.addons.cluster.x-k8s.io/cluster-name names Fleet Cluster "other", which is not this Cluster's: it is replaced`},
+		},
 
 		"update: nothing":           {reader: &cached{}, request: update(pinned, pinned), want: wantStamp("", "", "prod")},
 		"update: pin dropped":       {reader: &cached{}, request: update(pinned, plain), want: wantStamp("", "", "prod")},
@@ -284,7 +291,7 @@ func TestStamperLetsOtherOperationsThrough(t *testing.T) {
 	for _, operation := range []admissionv1.Operation{admissionv1.Delete, admissionv1.Connect} {
 		req := create(`{"metadata":{"name":"prod"}}`)
 		req.Operation = operation
-		if response := (&Stamper{Settings: settings.NewReader(&cached{}), Namespaces: &cached{}}).Handle(t.Context(), req); !response.Allowed || len(response.Patches) > 0 {
+		if response := (&Stamper{Settings: settings.NewReader(&cached{}), Namespaces: &cached{}, Others: &others{}}).Handle(t.Context(), req); !response.Allowed || len(response.Patches) > 0 {
 			t.Errorf("%s: %+v", operation, response)
 		}
 	}
@@ -299,7 +306,7 @@ func TestStamperRefusesWhatIsNoCluster(t *testing.T) {
 		"no old one":          update(``, `{"metadata":{"name":"prod"}}`),
 	} {
 		t.Run(name, func(t *testing.T) {
-			response := (&Stamper{Settings: settings.NewReader(&cached{}), Namespaces: &cached{}}).Handle(t.Context(), req)
+			response := (&Stamper{Settings: settings.NewReader(&cached{}), Namespaces: &cached{}, Others: &others{}}).Handle(t.Context(), req)
 			if response.Allowed || response.Result.Code != 400 || !strings.HasPrefix(response.Result.Message, "decoding Cluster: ") {
 				t.Errorf("the answer is %+v", response.AdmissionResponse)
 			}
@@ -345,7 +352,7 @@ func TestStamperOverTheWire(t *testing.T) {
 	review := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u1","kind":{"group":"cluster.x-k8s.io","version":"v1beta1","kind":"Cluster"},` +
 		`"resource":{"group":"cluster.x-k8s.io","version":"v1beta1","resource":"clusters"},"name":"prod","namespace":"team","operation":"CREATE","userInfo":{"username":"u"},` +
 		`"object":{"apiVersion":"cluster.x-k8s.io/v1beta1","kind":"Cluster","metadata":{"name":"prod","namespace":"team"},"spec":{"topology":{"class":"standard","classNamespace":"classes"}}},"oldObject":null,"dryRun":true}}`
-	answer := post(t, &admission.Webhook{Handler: &Stamper{Settings: settings.NewReader(&cached{}), Namespaces: &cached{}}}, review)
+	answer := post(t, &admission.Webhook{Handler: &Stamper{Settings: settings.NewReader(&cached{}), Namespaces: &cached{}, Others: &others{}}}, review)
 	if !answer.Response.Allowed || answer.Response.UID != "u1" || ptr.Deref(answer.Response.PatchType, "") != admissionv1.PatchTypeJSONPatch {
 		t.Fatalf("the answer is %+v", answer.Response)
 	}
@@ -390,7 +397,7 @@ func FuzzStamper(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, old, object []byte, namespace string) {
 		for _, reader := range readers {
-			handler := &Stamper{Settings: settings.NewReader(reader), Namespaces: reader}
+			handler := &Stamper{Settings: settings.NewReader(reader), Namespaces: reader, Others: &others{}}
 			for _, operation := range []admissionv1.Operation{admissionv1.Create, admissionv1.Update} {
 				// As the client wrote it, and as the API server would write it.
 				for _, raw := range [][]byte{object, canonical(object)} {

@@ -85,6 +85,10 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 		r.note("Cluster %s is not imported: %s", key, why)
 		return nil
 	}
+	subject, another := subject.WithOwnPin(func(string) bool { return false })
+	if another != "" {
+		r.note("Cluster %s: annotation %s names Fleet Cluster %q, which is not this Cluster's: it is replaced", key, stamp.ClusterNameAnnotation, another)
+	}
 	wanted := stamp.OnCreate(r.settings, subject)
 	if !wanted.Pin.IsComplete() {
 		r.note("Cluster %s has no name yet (generateName); its Fleet Cluster is named once it has one", key)

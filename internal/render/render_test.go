@@ -111,7 +111,7 @@ func TestRenderRefuses(t *testing.T) {
 		documents []string
 		want      string
 	}{
-		"two Clusters of one name":        {[]string{strings.Replace(plain, "prod", "a-b", 1), strings.Replace(plain, "{name: prod,", `{name: other, annotations: {fleet.addons.cluster.x-k8s.io/cluster-name: a-b},`, 1)}, "Cluster team/a-b and Cluster team/other would share Cluster team/a-b; rename one of them"},
+		"two Clusters of one name":        {[]string{strings.Replace(plain, "prod", "a-b", 1), strings.Replace(plain, "{name: prod,", `{name: b, annotations: {fleet.addons.cluster.x-k8s.io/cluster-name: a-b},`, 1)}, "Cluster team/a-b and Cluster team/b would share Cluster team/a-b; rename one of them"},
 		"a Cluster twice":                 {[]string{plain, plain}, "Cluster team/prod and Cluster team/prod would share Cluster team/prod"},
 		"a class twice":                   {[]string{class, class}, "ClusterClass standard and ClusterClass standard would share ClusterGroup classes/standard"},
 		"selectors that cannot be parsed": {[]string{configHead + `{cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`}, "spec.cluster.selector: "},

@@ -13,6 +13,9 @@ import (
 // hashLength is how many hex digits of a SHA-256 distinguish shortened names.
 const hashLength = 8
 
+// leastLeft is how many first characters of a Cluster's name show in a shortened name whose it is.
+const leastLeft = 8
+
 // FleetName returns the name of the Fleet Cluster for a CAPI Cluster: prefix + name + suffix. In
 // Fleet, it becomes part of a Namespace's name and a label value, so it must be a DNS-1123 label. If
 // it is not one, FleetName shortens it, and shortened is true.
@@ -27,6 +30,25 @@ func FleetName(cluster settings.Cluster, name string) (fleetName string, shorten
 // IsFleetName reports whether Fleet can use the name for a Cluster.
 func IsFleetName(name string) bool {
 	return len(validation.IsDNS1123Label(name)) == 0
+}
+
+// isNameOf reports whether settings, today's or earlier ones, may give a Cluster this name in Fleet: it contains the
+// Cluster's name or, if it is a shortened one, as much of it as was left.
+func isNameOf(fleetName, cluster string) bool {
+	readable := replace(cluster, isLowerAlphanumeric)
+	if strings.Contains(fleetName, readable) {
+		return true
+	}
+	cut := len(fleetName) - hashLength - len("-")
+	if cut < 0 || fleetName[cut] != '-' || strings.Trim(fleetName[cut+1:], "0123456789abcdef") != "" {
+		return false
+	}
+	for length := leastLeft; length <= len(readable); length++ {
+		if strings.HasSuffix(fleetName[:cut], readable[:length]) {
+			return true
+		}
+	}
+	return false
 }
 
 // LabelValue returns the name as a label value, shortened if it does not fit.
@@ -68,19 +90,23 @@ func shorten(full string, limit int, allowed func(rune) bool) string {
 	sum := sha256.Sum256([]byte(full))
 	hash := hex.EncodeToString(sum[:])[:hashLength]
 
-	readable := strings.Map(func(r rune) rune {
-		if allowed(r) {
-			return r
-		}
-		return '-'
-	}, full)
-	readable = strings.TrimLeft(readable, "-._")
+	readable := strings.TrimLeft(replace(full, allowed), "-._")
 	readable = readable[:min(len(readable), limit-hashLength-1)]
 	readable = strings.TrimRight(readable, "-._")
 	if readable == "" {
 		return hash
 	}
 	return readable + "-" + hash
+}
+
+// replace returns a name in which '-' stands for each character that is not allowed.
+func replace(name string, allowed func(rune) bool) string {
+	return strings.Map(func(r rune) rune {
+		if allowed(r) {
+			return r
+		}
+		return '-'
+	}, name)
 }
 
 func isLowerAlphanumeric(r rune) bool {

@@ -62,9 +62,23 @@ func PinOf(annotations map[string]string) Pin {
 // whether the Cluster was claimed.
 func (p Pin) IsComplete() bool { return p.OwnedBy != "" && p.ClusterName != "" }
 
-// OnCreate returns the stamp of a Cluster that is being created. If the Cluster brings a pin (restored
-// from a backup, moved by clusterctl), the pin is kept if the Cluster is selected and Fleet can use
-// the name. A Cluster without a name gets no pin: the syncer sets it.
+// WithOwnPin returns the Cluster without a pin that it brings but that is another Cluster's, and the name in that
+// pin; empty if the pin is its own or it brings none. A Cluster that is restored from a backup or moved by clusterctl
+// brings its own pin. One whose manifest was copied and renamed brings another's, by which Fleet would show it under
+// the other's name. IsMadeFrom reports whether a Fleet Cluster of this name says that it was made from a Cluster of this
+// one's name.
+func (s Subject) WithOwnPin(isMadeFrom func(fleetCluster string) bool) (own Subject, another string) {
+	pin := PinOf(s.Annotations).ClusterName
+	if pin == "" || s.Name == "" || isNameOf(pin, s.Name) || isMadeFrom(pin) {
+		return s, ""
+	}
+	s.Annotations = maps.Clone(s.Annotations)
+	delete(s.Annotations, ClusterNameAnnotation)
+	return s, pin
+}
+
+// OnCreate returns the stamp of a Cluster that is being created. If the Cluster brings a pin of its own (see
+// WithOwnPin), the pin is kept if the Cluster is selected. A Cluster without a name gets no pin: the syncer sets it.
 func OnCreate(in settings.Settings, subject Subject) Stamp {
 	stamp := classStamp(subject.Class)
 	if selected, _ := Selected(in.Cluster, stamp.merge(subject.Labels), subject.NamespaceLabels); !selected || subject.Name == "" {

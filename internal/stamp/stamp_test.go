@@ -196,6 +196,68 @@ func TestOnCreate(t *testing.T) {
 	}
 }
 
+// A Cluster that was restored or moved brings its own pin, whatever settings gave it; one that was copied and renamed
+// brings another's.
+func TestWithOwnPin(t *testing.T) {
+	long := strings.Repeat("a", 40) + "." + strings.Repeat("b", 40)
+	tests := map[string]struct {
+		cluster, pin, madeFrom string
+		want                   bool
+	}{
+		"its name":                                    {cluster: "prod", pin: "prod", want: true},
+		"with earlier prefix and suffix":              {cluster: "prod", pin: "capi-prod-eu", want: true},
+		"with dots":                                   {cluster: "prod.eu", pin: "prod-eu-2740657d", want: true},
+		"with a prefix and dots":                      {cluster: "prod.eu", pin: "capi-prod-eu-2740657d", want: true},
+		"cut":                                         {cluster: long, pin: shortened(long), want: true},
+		"cut, after a prefix":                         {cluster: long, pin: shortened("capi-" + long), want: true},
+		"cut to its first eight characters":           {cluster: "production", pin: "x-producti-0123abcd", want: true},
+		"another's":                                   {cluster: "twin", pin: "prod"},
+		"another's, which the new name contains":      {cluster: "prod-2", pin: "prod"},
+		"cut to seven characters":                     {cluster: "production", pin: "x-product-0123abcd"},
+		"cut, but not hexadecimal":                    {cluster: "production", pin: "x-producti-0123abcx"},
+		"cut, but elsewhere":                          {cluster: "production", pin: "x-producti-y-0123abcd"},
+		"a hash alone":                                {cluster: "production", pin: "0123abcd"},
+		"another's, but made from a Cluster so named": {cluster: "twin", pin: "prod", madeFrom: "prod", want: true},
+		"another's, and another one is made from it":  {cluster: "twin", pin: "prod", madeFrom: "twin"},
+		"one that Fleet cannot use":                   {cluster: "prod", pin: "Prod", want: true}, // It counts as none.
+		"no name yet":                                 {pin: "prod", want: true},
+		"none":                                        {cluster: "prod", want: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			brought := makeSubject(test.cluster).Pin(config, test.pin).Label("a", "b").Obj()
+			own, another := brought.WithOwnPin(func(name string) bool { return name == test.madeFrom })
+			want, wantAnother := brought, ""
+			if !test.want {
+				want, wantAnother = makeSubject(test.cluster).Pin(config, "").Label("a", "b").Obj(), test.pin
+			}
+			if diff := cmp.Diff(want, own); diff != "" || another != wantAnother {
+				t.Errorf("another %q, want %q; subject (-want +got):\n%s", another, wantAnother, diff)
+			}
+			if test.pin != "" && brought.Annotations[ClusterNameAnnotation] != test.pin {
+				t.Error("the caller's annotations were changed")
+			}
+		})
+	}
+}
+
+// Whatever settings named it, a Cluster's pin is its own, if they left eight characters of its name.
+func TestEveryNameIsItsOwn(t *testing.T) {
+	for _, name := range []string{"a", "prod", "prod.eu", "a.b.c", strings.Repeat("x", 63), strings.Repeat("x.", 126) + "x", "a-" + strings.Repeat("b.-c", 40) + "d"} {
+		for _, prefix := range []string{"", "capi-", strings.Repeat("p", 44)} {
+			pin, _ := FleetName(settings.Cluster{Prefix: prefix, Suffix: "-eu"}, name)
+			if !isNameOf(pin, name) {
+				t.Errorf("%q is not a name of %q", pin, name)
+			}
+		}
+	}
+}
+
+func shortened(name string) string {
+	pin, _ := FleetName(settings.Cluster{}, name)
+	return pin
+}
+
 func TestOnUpdate(t *testing.T) {
 	pinned := Pin{config, "prod"}
 	tests := map[string]struct {

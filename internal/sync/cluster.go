@@ -233,7 +233,7 @@ func (r *clusterReconciler) take(ctx context.Context, s *scope, next step) error
 		if s.has() && (s.selected || stamp.PinOf(s.cluster.Annotations).IsComplete() || s.fleet.Labels[stamp.ManagedByLabel] == stamp.ManagedBy) {
 			existing = s.fleet.Name
 		}
-		return r.restamp(ctx, s, stamp.OnSync(s.in, s.subject, existing))
+		return r.restamp(ctx, s, stamp.OnSync(s.in, s.withOwnPin(), existing))
 	case claim:
 		return r.claim(ctx, s)
 	case target:

@@ -155,6 +155,19 @@ func (s *scope) attachedTo() types.NamespacedName {
 // pin returns the name of the Fleet Cluster that the Cluster is pinned to.
 func (s *scope) pin() string { return stamp.PinOf(s.cluster.Annotations).ClusterName }
 
+// withOwnPin returns the subject without a pin that another Cluster's manifest brought, where the webhook was not
+// asked. Once FleetImported was reported, the pin stays even if the Fleet Cluster is gone: somebody may have deleted
+// it, or not restored it yet.
+func (s *scope) withOwnPin() stamp.Subject {
+	if meta.FindStatusCondition(s.cluster.Status.Conditions, ImportedCondition) != nil {
+		return s.subject
+	}
+	own, _ := s.subject.WithOwnPin(func(name string) bool {
+		return s.fleet != nil && s.fleet.Name == name && (s.has() || stamp.OriginOf(s.fleet).Name == s.cluster.Name)
+	})
+	return own
+}
+
 // errUncachedNamespace means that the cache does not show the Namespace of a Cluster yet, or no
 // longer does.
 var errUncachedNamespace = errors.New("the Namespace is not in the cache")

@@ -90,7 +90,7 @@ func TestRaceForOneName(t *testing.T) {
 	var clusters []*clusterv1.Cluster
 	for i := range pairs {
 		for _, name := range []string{"one", "two"} {
-			clusters = append(clusters, plainCluster(g, namespace, fmt.Sprintf("%s-%d", name, i), pinned(fmt.Sprintf("pair-%d", i))))
+			clusters = append(clusters, plainCluster(g, namespace, fmt.Sprintf("%s-%d", name, i), pinned(fmt.Sprintf("one-%d-two-%d", i, i))))
 		}
 	}
 	quiet(g)
@@ -99,8 +99,77 @@ func TestRaceForOneName(t *testing.T) {
 	}
 	for i := range pairs {
 		oneHasIt(g, clusters[2*i], clusters[2*i+1])
-		g.Expect(fleetCluster(g, namespace, fmt.Sprintf("pair-%d", i)).Generation).To(BeEquivalentTo(1), "written once")
+		g.Expect(fleetCluster(g, namespace, fmt.Sprintf("one-%d-two-%d", i, i)).Generation).To(BeEquivalentTo(1), "written once")
 	}
+}
+
+// A Cluster's manifest is exported, renamed and applied: the pin in it is the first Cluster's, and the second gets a name
+// of its own, from the webhook or else from the syncer.
+func TestCopiedPin(t *testing.T) { bothWays(t, testCopiedPin) }
+
+func testCopiedPin(t *testing.T, isStamped bool) {
+	g := NewWithT(t)
+	configure(t, g, "{}")
+	namespace := newNamespace(t, g, "team", nil)
+	warned := warnedApply(g, fmt.Sprintf(`{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {namespace: %s, name: twin, annotations: {%s: prod, %s: fleet-addon-config}},
+  spec: {clusterNetwork: {pods: {cidrBlocks: [10.7.0.0/16]}}}}`, namespace, stamp.ClusterNameAnnotation, stamp.OwnedByAnnotation))
+	if isStamped {
+		g.Expect(warned).To(ContainSubstring(`names Fleet Cluster "prod", which is not this Cluster's: it is replaced`))
+	}
+	cluster := get(g, &clusterv1.Cluster{}, namespace, "twin")
+	initialize(g, cluster)
+	appears(g, named(&fleetv1.Cluster{}, namespace, "twin"))
+	isGone(g, named(&fleetv1.Cluster{}, namespace, "prod"))
+	g.Expect(stamp.PinOf(current(g, cluster).Annotations).ClusterName).To(Equal("twin"))
+}
+
+// A Cluster is restored from a backup, without its UID: into its own namespace, where its Fleet Cluster was restored
+// before it, and into another one. Naming has changed since, so only the pin still says its name.
+func TestRestoredPin(t *testing.T) { bothWays(t, testRestoredPin) }
+
+func testRestoredPin(t *testing.T, _ bool) {
+	g := NewWithT(t)
+	configureCluster(t, g, "{setOwnerReferences: false, naming: {prefix: early-}}")
+	namespace, other := newNamespace(t, g, "team", nil), newNamespace(t, g, "team", nil)
+	cluster := plainCluster(g, namespace, "prod", nil)
+	initialize(g, cluster)
+	appears(g, named(&fleetv1.Cluster{}, namespace, "early-prod"))
+	backup := current(g, cluster).Annotations
+	fleet := fleetCluster(g, namespace, "early-prod")
+	configureCluster(t, g, "{setOwnerReferences: false, naming: {prefix: late-}}")
+	configObserved(g)
+	for _, lost := range []client.Object{cluster, fixture.ControlPlane(cluster), fixture.Infrastructure(cluster)} {
+		deleteNow(g, lost)
+		vanishes(g, lost)
+	}
+	g.Expect(fleetCluster(g, namespace, "early-prod").UID).To(Equal(fleet.UID), "it stays, as documented")
+	for _, where := range []string{namespace, other} {
+		restored := plainCluster(g, where, "prod", map[string]string{
+			stamp.ClusterNameAnnotation: backup[stamp.ClusterNameAnnotation], stamp.OwnedByAnnotation: backup[stamp.OwnedByAnnotation],
+		})
+		initialize(g, restored)
+		willReport(g, restored, "Imported")
+		g.Expect(stamp.PinOf(current(g, restored).Annotations).ClusterName).To(Equal("early-prod"), "in %s", where)
+		isGone(g, named(&fleetv1.Cluster{}, where, "late-prod"))
+	}
+}
+
+// The Fleet Cluster of a Cluster with a pin that is not made of its name is deleted by somebody: the pin stays, and it is
+// made again under the same name, because people's Bundles name it.
+func TestPinStaysWithoutItsFleetCluster(t *testing.T) {
+	g := NewWithT(t)
+	configure(t, g, "{}")
+	namespace := newNamespace(t, g, "team", nil)
+	newFleetCluster(g, namespace, "legacy", map[string]string{stamp.AdoptAnnotation: "true", stamp.ImportedFromAnnotation: "prod"})
+	cluster := plainCluster(g, namespace, "prod", pinned("legacy"))
+	initialize(g, cluster)
+	willReport(g, cluster, "Imported")
+	old := fleetCluster(g, namespace, "legacy")
+	g.Expect(admin.Delete(ctx, old)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(fleetCluster(g, namespace, "legacy").UID).NotTo(Equal(old.UID))
+	}).Should(Succeed())
+	g.Expect(stamp.PinOf(current(g, cluster).Annotations).ClusterName).To(Equal("legacy"))
 }
 
 func pinned(name string) map[string]string {
@@ -118,13 +187,13 @@ func oneHasIt(g Gomega, one, other *clusterv1.Cluster) {
 func TestAdoptIsActedOnOnce(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
-	shared := newFleetCluster(g, s.namespace, "shared", map[string]string{stamp.AdoptAnnotation: "true"})
+	shared := newFleetCluster(g, s.namespace, "one-two", map[string]string{stamp.AdoptAnnotation: "true"})
 	stop(t, g, webhookProcess)
-	one, two := plainCluster(g, s.namespace, "one", pinned("shared")), plainCluster(g, s.namespace, "two", pinned("shared"))
+	one, two := plainCluster(g, s.namespace, "one", pinned("one-two")), plainCluster(g, s.namespace, "two", pinned("one-two"))
 	initialize(g, one)
 	initialize(g, two)
 	converged := func(g Gomega) {
-		live := fleetCluster(g, s.namespace, "shared")
+		live := fleetCluster(g, s.namespace, "one-two")
 		g.Expect(live.UID).To(Equal(shared.UID))
 		g.Expect(live.Annotations).NotTo(HaveKey(stamp.AdoptAnnotation))
 		g.Expect(live.OwnerReferences).To(HaveLen(1))
@@ -132,13 +201,13 @@ func TestAdoptIsActedOnOnce(t *testing.T) {
 	g.Eventually(converged).Should(Succeed())
 	oneHasIt(g, one, two)
 	// A user hands it over again: its present Cluster exists, so that Cluster keeps it.
-	live := fleetCluster(g, s.namespace, "shared")
+	live := fleetCluster(g, s.namespace, "one-two")
 	owner := live.OwnerReferences[0].UID
 	patch(g, live, entry("annotations", stamp.AdoptAnnotation, `"true"`))
 	g.Eventually(converged).Should(Succeed())
 	g.Consistently(func(g Gomega) {
 		converged(g)
-		g.Expect(fleetCluster(g, s.namespace, "shared").OwnerReferences[0].UID).To(Equal(owner))
+		g.Expect(fleetCluster(g, s.namespace, "one-two").OwnerReferences[0].UID).To(Equal(owner))
 	}).Should(Succeed())
 	oneHasIt(g, one, two)
 }

@@ -3,6 +3,7 @@ package oracle
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -60,13 +61,33 @@ func Admitted(s State, requested *clusterv1.Cluster) *clusterv1.Cluster {
 	if in.unknown { // A pin that it brings stays, and it gets no other.
 		return cluster
 	}
-	delete(cluster.Annotations, ownedBy) // Only Muster may claim it; the name may stay.
+	delete(cluster.Annotations, ownedBy) // Only Muster may claim it; its own name may stay.
+	if !s.isItsName(cluster) {
+		delete(cluster.Annotations, pinnedName)
+	}
 	if cluster.Name != "" && in.selects(cluster, s.Namespaces[cluster.Namespace]) {
 		(&State{}).pin(in, cluster)
 	} else {
 		unpin(cluster)
 	}
 	return cluster
+}
+
+// isItsName reports whether the pin that a new Cluster brings is its own: it contains the Cluster's name, or names a
+// Fleet Cluster that was made from a Cluster of that name. No run has a name that is cut.
+func (s *State) isItsName(cluster *clusterv1.Cluster) bool {
+	if strings.Contains(cluster.Annotations[pinnedName], strings.ReplaceAll(cluster.Name, ".", "-")) {
+		return true
+	}
+	fleet := s.FleetClusters[fleetKey(cluster)]
+	if fleet == nil {
+		return false
+	}
+	from := fleet.Annotations[importedFrom]
+	if owners := clusterOwners(fleet); len(owners) > 0 {
+		return slices.ContainsFunc(owners, func(owner metav1.OwnerReference) bool { return owner.Name == cluster.Name })
+	}
+	return from == cluster.Name
 }
 
 // holdCluster applies while imports are disabled. It changes nothing except the owner reference, which goes while

@@ -105,7 +105,7 @@ func (r *run) createCluster(somebody client.Client, step Step) (bool, error) {
 	case "Calls":
 		cluster.Annotations = map[string]string{registrationKey: "agent"}
 	case "Pinned":
-		cluster.Annotations = map[string]string{pinKey: "pinned-" + fmt.Sprint(step.Cluster)}
+		cluster.Annotations = map[string]string{pinKey: "pinned-" + strings.ReplaceAll(cluster.Name, ".", "-")}
 	case "Colliding":
 		cluster.Name = r.collidingName()
 		cluster.Annotations = map[string]string{pinKey: cluster.Name}
