@@ -35,6 +35,9 @@ Exit codes: 0 all are healthy, or deliberately left as they are; 1 some are not,
 printed; 2 unknown: wrong arguments, no such class or Cluster, no answer, or missing
 rights.
 
+A Bundle that is for these clusters is unhealthy if Fleet cannot process it, if it failed on
+a cluster, or if another has the same name on one. One that waits is not.
+
 Without a name, the command also warns about Bundles whose rolloutStrategy has partitions
 that do not gate: Fleet does not wait for one, never updates it, or leaves Clusters out. A
 warning says what to write instead, and does not change the exit code.`,
@@ -72,17 +75,16 @@ func (o *checkOptions) run(ctx context.Context) error {
 	}
 	deadline := time.Now().Add(o.timeout)
 	for {
-		graph, unread, err := o.observe(ctx, reader)
+		seen, err := o.observe(ctx, reader)
+		isLast := !o.wait || time.Now().After(deadline)
+		if err == nil && (isLast || seen.isFine()) { // While Clusters are unhealthy, Bundles, which are large, need not be read.
+			seen.inspection, err = o.inspect(ctx, reader, seen.objects, seen.graph)
+		}
 		switch {
-		case err == nil && unread == nil && isFine(graph):
-			return o.report(ctx, reader, graph, nil)
-		case err != nil && !o.wait:
+		case err != nil && isLast:
 			return program.Exit(2, err)
-		case !o.wait || time.Now().After(deadline):
-			if err != nil {
-				return program.Exit(2, err)
-			}
-			return o.report(ctx, reader, graph, unread)
+		case err == nil && (isLast || seen.isFine()):
+			return o.report(ctx, seen)
 		}
 		select {
 		case <-ctx.Done():
@@ -92,27 +94,37 @@ func (o *checkOptions) run(ctx context.Context) error {
 	}
 }
 
-// observe returns the graph without the healthy part. Unread is an error about objects that could not be read.
-func (o *checkOptions) observe(ctx context.Context, reader client.Reader) (graph *view.Graph, unread, err error) {
-	objects, err := source.Read(ctx, reader, o.scope())
-	if err != nil {
-		return nil, nil, err
-	}
-	objects.StaleAfter = o.staleAfter
-	for _, kind := range essential {
-		if why := objects.Unread[kind]; why != "" {
-			unread = errors.Join(unread, fmt.Errorf("the state is unknown: %s: %s", kind.Plural(), why))
-		}
-	}
-	graph, err = view.Build(objects).Choose(view.Choice{Name: o.name, Fold: o.fold, Problems: true})
-	if err != nil {
-		return nil, nil, errors.Join(unread, err) // The object may be among those that could not be read.
-	}
-	return graph, unread, nil
+// observed is what a look at the management cluster shows.
+type observed struct {
+	objects *view.Objects
+	// graph has no healthy part.
+	graph *view.Graph
+	// unread is an error about objects that could not be read.
+	unread     error
+	inspection *source.Inspection
 }
 
-// isFine reports whether a graph without its healthy part needs no action.
-func isFine(graph *view.Graph) bool { return len(graph.Roots) == 0 }
+// isFine reports whether no action is needed.
+func (s *observed) isFine() bool { return s.unread == nil && len(s.graph.Roots) == 0 }
+
+func (o *checkOptions) observe(ctx context.Context, reader client.Reader) (*observed, error) {
+	objects, err := source.Read(ctx, reader, o.scope())
+	if err != nil {
+		return nil, err
+	}
+	objects.StaleAfter = o.staleAfter
+	result := &observed{objects: objects}
+	for _, kind := range essential {
+		if why := objects.Unread[kind]; why != "" {
+			result.unread = errors.Join(result.unread, fmt.Errorf("the state is unknown: %s: %s", kind.Plural(), why))
+		}
+	}
+	result.graph, err = view.Build(objects).Choose(view.Choice{Name: o.name, Fold: o.fold, Problems: true})
+	if err != nil {
+		return nil, errors.Join(result.unread, err) // The object may be among those that could not be read.
+	}
+	return result, nil
+}
 
 // troubles counts the unhealthy nodes by reason.
 func troubles(graph *view.Graph) string {
@@ -129,36 +141,26 @@ func troubles(graph *view.Graph) string {
 	return strings.Join(parts, ", ")
 }
 
-// warn adds the warnings about Bundles, unless the user names a class or a Cluster.
-func (o *checkOptions) warn(ctx context.Context, reader client.Reader, graph *view.Graph) error {
-	if o.name != "" {
-		return nil
-	}
-	warnings, notes, err := source.Rollouts(ctx, reader, o.scope())
-	if err != nil {
-		return err
-	}
-	graph.Warnings = warnings
-	graph.Notes = append(slices.Clone(graph.Notes), notes...)
-	return nil
-}
-
-// report prints the graph and the warnings. While the command waits, it does not look for warnings.
-func (o *checkOptions) report(ctx context.Context, reader client.Reader, graph *view.Graph, unread error) error {
+// report prints the graph and, unless the user names a class or a Cluster, warnings about Bundles.
+func (o *checkOptions) report(ctx context.Context, seen *observed) error {
 	if !o.quiet {
-		if err := o.warn(ctx, reader, graph); err != nil {
-			return program.Exit(2, errors.Join(unread, err))
+		if o.name == "" {
+			warnings, notes, err := seen.inspection.Rollouts(ctx)
+			if err != nil {
+				return program.Exit(2, errors.Join(seen.unread, err))
+			}
+			seen.graph.Warnings, seen.graph.Notes = warnings, append(seen.graph.Notes, notes...)
 		}
-		if err := o.print(o.Out, graph); err != nil {
+		if err := o.print(o.Out, seen.graph); err != nil {
 			return err
 		}
 	}
 	switch {
-	case unread != nil:
-		return program.Exit(2, unread)
-	case isFine(graph):
+	case seen.unread != nil:
+		return program.Exit(2, seen.unread)
+	case seen.isFine():
 		return nil
 	default:
-		return program.Exit(1, fmt.Errorf("not healthy: %s", troubles(graph)))
+		return program.Exit(1, fmt.Errorf("not healthy: %s", troubles(seen.graph)))
 	}
 }

@@ -40,6 +40,16 @@ func TestCheckExitCodes(t *testing.T) {
 		"no such class":               {"healthy", []string{"class/typo"}, 2},
 		"no such Cluster, waited for": {"healthy", []string{"team-a/typo", "--wait", "--timeout=1ms"}, 2},
 		"an unknown format":           {"healthy", []string{"-o", "typo"}, 2},
+
+		"Fleet cannot process a Bundle":   {"blocked", nil, 1},
+		"blocked and quiet":               {"blocked", []string{"--quiet"}, 1},
+		"blocked for one of its Clusters": {"blocked", []string{"team-a/prod"}, 1},
+		"blocked for its class":           {"blocked", []string{"class/standard"}, 1},
+		"blocked for a namespace":         {"blocked", []string{"-n", "team-a"}, 1},
+		"two Bundles of a name":           {"same-name", nil, 1},
+		"two on this Cluster":             {"same-name", []string{"team-a/prod"}, 1},
+		"two and not on this Cluster":     {"same-name", []string{"classes/dev"}, 0},
+		"two in this namespace":           {"same-name", []string{"-n", "team-a"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"check", "-f", stateFile(t, test.state)}, test.args...)
@@ -169,10 +179,72 @@ func TestCheckReadsNoMore(t *testing.T) {
 	}
 	file := stateFile(t, "healthy")
 	tree := count(file, "tree")
-	if check, quiet, named := count(file, "check"), count(file, "check", "-q"), count(file, "check", "classes/dev"); check != tree+1 || quiet != tree || named != tree {
+	if check, quiet, named := count(file, "check"), count(file, "check", "-q"), count(file, "check", "classes/dev"); check != tree+1 || quiet != tree+1 || named != tree+1 {
 		t.Errorf("lists: %d for tree, %d for check, %d for check --quiet, %d for check CLUSTER", tree, check, quiet, named)
 	}
 	if check := count(partitionedFile(t), "check"); check != tree+5 {
 		t.Errorf("lists: %d for tree, %d for check", tree, check)
+	}
+}
+
+// TestCheckBundles compares the exit codes for what Fleet reports about a Bundle that no Cluster shows. A Bundle that
+// waits has not failed, whatever the reason of its condition.
+func TestCheckBundles(t *testing.T) {
+	summary := func(state fleetv1.BundleState, message string) func(*fleetv1.Bundle) {
+		return func(bundle *fleetv1.Bundle) {
+			bundle.Status.Summary = fleetv1.BundleSummary{DesiredReady: 2, Ready: 1, NonReadyResources: []fleetv1.NonReadyResource{{Name: "classes/dev", State: state, Message: message}}}
+			if state == fleetv1.ErrApplied {
+				bundle.Status.Summary.ErrApplied = 1
+			} else {
+				bundle.Status.Summary.WaitApplied = 1
+			}
+			reported(bundle, "", fmt.Sprintf("%s(1) [Cluster classes/dev: %s]", state, message))
+		}
+	}
+	elsewhere := func(bundle *fleetv1.Bundle) { bundle.Spec.Targets[0].ClusterName = "other" }
+	for name, test := range map[string]struct {
+		change []func(*fleetv1.Bundle)
+		args   string
+		want   string
+	}{
+		"a targeting error":               {[]func(*fleetv1.Bundle){func(b *fleetv1.Bundle) { reported(b, "Error", targetingError) }}, "", "1 TargetingError"},
+		"of a Bundle for another Cluster": {[]func(*fleetv1.Bundle){func(b *fleetv1.Bundle) { reported(b, "Error", targetingError) }, elsewhere}, "classes/dev", ""},
+		"no target can be parsed": {[]func(*fleetv1.Bundle){func(b *fleetv1.Bundle) {
+			reported(b, "Error", "targeting error: bad selector")
+			b.Spec.Targets[0].ClusterSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "typo"}}}
+		}}, "classes/dev", "1 TargetingError"},
+		"another error":            {[]func(*fleetv1.Bundle){func(b *fleetv1.Bundle) { reported(b, "Error", "failed to update partitions: typo") }}, "", "1 Error"},
+		"not ready after an error": {[]func(*fleetv1.Bundle){func(b *fleetv1.Bundle) { reported(b, "Error", "WaitApplied(1) [Cluster classes/dev]") }}, "", ""},
+		"being deleted": {[]func(*fleetv1.Bundle){func(b *fleetv1.Bundle) {
+			reported(b, "Error", targetingError)
+			b.Finalizers = []string{"fleet"}
+			b.DeletionTimestamp = &metav1.Time{Time: noon}
+		}}, "", ""},
+		"no condition":                {nil, "", ""},
+		"a cluster that is not seen":  {[]func(*fleetv1.Bundle){summary(fleetv1.WaitApplied, "")}, "", ""},
+		"a rollout":                   {[]func(*fleetv1.Bundle){summary(fleetv1.OutOfSync, "")}, "", ""},
+		"a failed deployment":         {[]func(*fleetv1.Bundle){summary(fleetv1.ErrApplied, "no matches for kind")}, "", "1 ErrApplied"},
+		"for this Cluster":            {[]func(*fleetv1.Bundle){summary(fleetv1.ErrApplied, "no matches for kind")}, "classes/dev", "1 ErrApplied"},
+		"for another":                 {[]func(*fleetv1.Bundle){summary(fleetv1.ErrApplied, "no matches for kind"), elsewhere}, "classes/dev", ""},
+		"a dependency":                {[]func(*fleetv1.Bundle){summary(fleetv1.ErrApplied, "dependent bundle(s) are not ready: [a]")}, "", ""},
+		"a dependency in newer Fleet": {[]func(*fleetv1.Bundle){summary("WaitingForDependency", "a")}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			_, fleet := w.cluster("classes", "dev", standard)
+			bundle := w.bundle("cni", fleet)
+			for _, change := range test.change {
+				change(bundle)
+			}
+			file := filepath.Join(t.TempDir(), "all.yaml")
+			if err := os.WriteFile(file, recorded(t, w.objects), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			args := append([]string{"check", "-f", file}, strings.Fields(test.args)...)
+			out, err := muster(t, args...)
+			if want := test.want; want == "" && err != nil || want != "" && (program.ExitCode(err) != 1 || err.Error() != "not healthy: "+want || !strings.Contains(out, "Bundle classes/cni")) {
+				t.Errorf("got %v, want %q:\n%s", err, want, out)
+			}
+		})
 	}
 }

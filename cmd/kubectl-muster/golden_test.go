@@ -130,7 +130,7 @@ func must(t *testing.T, args ...string) string {
 var (
 	formats  = []string{"tree", "json"}
 	others   = []string{"wide", "yaml", "mermaid"}
-	thorough = []string{"bundle-failing", "deselected", "hostile"}
+	thorough = []string{"blocked", "bundle-failing", "deselected", "hostile", "same-name"}
 )
 
 // addOutputs adds the outputs of tree and trace in these formats.

@@ -160,6 +160,14 @@ func troubled(fleet *fleetv1.Cluster, state fleetv1.BundleState, message string)
 	fleet.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: "False", Message: message}}
 }
 
+// targetingError is what Fleet reports about a Bundle whose values cannot be rendered for a Cluster.
+const targetingError = `targeting error: cluster prod in namespace team-a: failed to process template values: template: values:1:18: executing "values" at <.ClusterLabels.region>: map has no entry for key "region"`
+
+// reported gives a Bundle the condition Ready=False.
+func reported(bundle *fleetv1.Bundle, reason, message string) {
+	bundle.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: "False", Reason: reason, Message: message}}
+}
+
 // state is a typical state of a management cluster.
 type state struct {
 	name string
@@ -284,6 +292,21 @@ func states() []state {
 			dev := find[*fleetv1.Cluster](w, "dev")
 			dev.Spec.TemplateValues.Data["Variables"] = map[string]any{"zone": "a"}
 		}, [2]string{"gpu", "classes/dev"}, "Blocked", "values"},
+		{"blocked", func(w *world) {
+			across(w)
+			bundle := w.bundle("gpu")
+			bundle.Spec.Helm = &fleetv1.HelmOptions{Values: &fleetv1.GenericMap{Data: map[string]any{"region": "${ .ClusterLabels.region }"}}}
+			reported(bundle, "Error", targetingError)
+		}, [2]string{"gpu", "team-a/prod"}, "Blocked", "values"},
+		{"same-name", func(w *world) {
+			across(w)
+			base := w.bundle("base", find[*fleetv1.Cluster](w, "dev"))
+			tenants := base.DeepCopy()
+			tenants.Namespace, tenants.Labels = "team-a", map[string]string{fleetv1.RepoLabel: "base"}
+			tenants.Spec.Targets = []fleetv1.BundleTarget{{ClusterSelector: &metav1.LabelSelector{}}}
+			w.add(tenants)
+			w.deploy(tenants, find[*fleetv1.Cluster](w, "prod"))
+		}, [2]string{"classes/base", "team-a/prod"}, "Blocked", "name"},
 		{"no-bundle", func(w *world) { across(w) }, [2]string{"classes/typo", "team-a/prod"}, "NotTargeted", "bundle"},
 		{"cluster-gone", func(w *world) {
 			across(w)

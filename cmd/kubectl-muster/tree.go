@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,7 +37,9 @@ func newTree(common *options) *cobra.Command {
 		Short: "Show which clusters are in Fleet, by class, and their state",
 		Long: `Show which clusters are in Fleet, by class, group and namespace, and their state.
 
-For a named Cluster, also show its Bundles and their failing resources. A name may be
+For a named Cluster, also show its Bundles and their failing resources. With a name or
+--problems, but not with --watch, also show Bundles that are for these clusters and cannot
+get there, or replace each other. A name may be
 NAMESPACE/NAME, with class/ or cluster/ before it if it is ambiguous.
 
 Signs: ● healthy, ○ waits, ◌ deliberately left as it is, ▲ needs action, ? could not be
@@ -96,7 +99,33 @@ func (o *treeOptions) read(ctx context.Context, reader client.Reader) (*view.Gra
 		return nil, err
 	}
 	objects.StaleAfter = o.staleAfter
-	return o.build(ctx, reader, objects)
+	graph, err := o.build(ctx, reader, objects)
+	if err == nil && (o.problems || o.name != "") {
+		_, err = o.inspect(ctx, reader, objects, graph)
+	}
+	return graph, err
+}
+
+// inspect adds the Bundles that need action.
+func (o *treeOptions) inspect(ctx context.Context, reader client.Reader, objects *view.Objects, into *view.Graph) (*source.Inspection, error) {
+	var of *view.Graph
+	if o.name != "" {
+		var err error
+		if of, err = view.Build(objects).Choose(view.Choice{Name: o.name}); err != nil {
+			return nil, err
+		}
+	}
+	inspection, err := source.Inspect(ctx, reader, o.scope(), objects, of)
+	if err != nil {
+		return nil, err
+	}
+	problems, notes, err := inspection.Problems(ctx)
+	if err != nil {
+		return nil, err
+	}
+	into.Roots = append(into.Roots, problems...)
+	into.Notes = append(slices.Clone(into.Notes), notes...)
+	return inspection, nil
 }
 
 // build returns the selected part of the graph. For a Cluster that the user names, it also reads the Bundles.

@@ -145,7 +145,7 @@ func judgeBundles(state fleetv1.BundleState) State {
 	switch state {
 	case fleetv1.Ready, "":
 		return Ready
-	case fleetv1.WaitApplied, fleetv1.OutOfSync, fleetv1.Pending, reasonWaitCheckIn:
+	case fleetv1.WaitApplied, fleetv1.OutOfSync, fleetv1.Pending, waitingForDependency, reasonWaitCheckIn:
 		return Waiting
 	default:
 		return Problem
@@ -157,35 +157,39 @@ func OfBundle(state string) State { return judgeBundles(fleetv1.BundleState(stat
 
 // turns say, for each reason, who needs to act and how.
 var turns = map[string]struct{ whose, do string }{
-	importedWaiting:             {"Cluster API", "its control plane is not initialized: clusterctl describe cluster -n %[1]s %[2]s"},
-	importedPaused:              {"you", "nothing changes until it is unpaused"},
-	importedDeselected:          {"you", "to update it again, make the selectors of the FleetAddonConfig match the Cluster"},
-	importedDeleting:            {"Fleet", "its controller must run to remove the finalizer of the Fleet Cluster"},
-	importedAgent:               {"the cluster", "apply its manifest to the cluster: kubectl muster agent-manifest -n %[1]s %[2]s"},
-	importedRancher:             {"Rancher", "the message says what is missing"},
-	"DoubleImport":              {"you", "two agents run on it: delete one of the two Fleet Clusters"},
-	"RegistrarMissing":          {"you", "install the component registrar"},
-	"NameConflict":              {"you", "rename one of the two, or hand the Fleet object over; the message says how"},
-	"TemplateValuesUnresolved":  {"you", "make the objects that the Cluster refers to readable; the last good values are kept"},
-	"TooMuchMetadata":           {"you", "remove labels or annotations from the Cluster or its ClusterClass; what Fleet has is kept"},
-	"Failed":                    {"Muster", "it retries; if this stays, read the syncer's log"},
-	reasonDeleting:              {"Cluster API", ""},
-	reasonNotSelected:           {"you", "if it should be in Fleet, make the selectors of the FleetAddonConfig match it"},
-	reasonNotSeen:               {"Muster", "if this stays, the syncer does not run, or does not watch this namespace"},
-	reasonNoFleet:               {"Muster", "if this stays, the syncer does not run"},
-	reasonAgentStale:            {"the cluster", "check the fleet-agent on the cluster, and its connection to the management cluster"},
-	reasonWaitCheckIn:           {"the cluster", "if this stays, Fleet could not install its agent (events of the Fleet Cluster), or the agent cannot reach the management cluster"},
-	reasonClusterGone:           {"you", "Fleet still deploys to it; to stop that: kubectl delete clusters.fleet.cattle.io -n %[1]s %[2]s"},
-	reasonNoGroup:               {"Muster", "if this stays, the syncer does not run, or may not create it"},
-	reasonNoMapping:             {"Muster", "if this stays, the syncer does not run, or may not create it"},
-	reasonMappingRetire:         {"Muster", "no Cluster here is entitled to it any more; if one should be, let the FleetAddonConfig select it"},
-	"ClassMissing":              {"you", "create the ClusterClass, or make its Clusters use another"},
-	string(fleetv1.ErrApplied):  {"the Bundle's author", "its resources cannot be applied: the message is Helm's or the API server's"},
-	string(fleetv1.NotReady):    {"the Bundle's author", "it is applied, but its resources are not ready: check them on the cluster"},
-	string(fleetv1.Modified):    {"you", "someone changed resources of the Bundle on the cluster; revert that, or turn on correctDrift"},
-	string(fleetv1.OutOfSync):   {"Fleet", "a newer version waits for its turn in the rollout"},
-	string(fleetv1.Pending):     {"Fleet", "Fleet has not created the BundleDeployment yet"},
-	string(fleetv1.WaitApplied): {"the cluster", "the agent on the cluster has not applied it yet"},
+	importedWaiting:              {"Cluster API", "its control plane is not initialized: clusterctl describe cluster -n %[1]s %[2]s"},
+	importedPaused:               {"you", "nothing changes until it is unpaused"},
+	importedDeselected:           {"you", "to update it again, make the selectors of the FleetAddonConfig match the Cluster"},
+	importedDeleting:             {"Fleet", "its controller must run to remove the finalizer of the Fleet Cluster"},
+	importedAgent:                {"the cluster", "apply its manifest to the cluster: kubectl muster agent-manifest -n %[1]s %[2]s"},
+	importedRancher:              {"Rancher", "the message says what is missing"},
+	"DoubleImport":               {"you", "two agents run on it: delete one of the two Fleet Clusters"},
+	"RegistrarMissing":           {"you", "install the component registrar"},
+	"NameConflict":               {"you", "rename one of the two, or hand the Fleet object over; the message says how"},
+	"TemplateValuesUnresolved":   {"you", "make the objects that the Cluster refers to readable; the last good values are kept"},
+	"TooMuchMetadata":            {"you", "remove labels or annotations from the Cluster or its ClusterClass; what Fleet has is kept"},
+	"Failed":                     {"Muster", "it retries; if this stays, read the syncer's log"},
+	reasonDeleting:               {"Cluster API", ""},
+	reasonNotSelected:            {"you", "if it should be in Fleet, make the selectors of the FleetAddonConfig match it"},
+	reasonNotSeen:                {"Muster", "if this stays, the syncer does not run, or does not watch this namespace"},
+	reasonNoFleet:                {"Muster", "if this stays, the syncer does not run"},
+	reasonAgentStale:             {"the cluster", "check the fleet-agent on the cluster, and its connection to the management cluster"},
+	reasonWaitCheckIn:            {"the cluster", "if this stays, Fleet could not install its agent (events of the Fleet Cluster), or the agent cannot reach the management cluster"},
+	reasonClusterGone:            {"you", "Fleet still deploys to it; to stop that: kubectl delete clusters.fleet.cattle.io -n %[1]s %[2]s"},
+	reasonNoGroup:                {"Muster", "if this stays, the syncer does not run, or may not create it"},
+	reasonNoMapping:              {"Muster", "if this stays, the syncer does not run, or may not create it"},
+	reasonMappingRetire:          {"Muster", "no Cluster here is entitled to it any more; if one should be, let the FleetAddonConfig select it"},
+	"ClassMissing":               {"you", "create the ClusterClass, or make its Clusters use another"},
+	reasonTargeting:              {"the Bundle's author", "until it is corrected, Fleet changes nothing about this Bundle on any cluster; which Clusters stop it: kubectl muster trace %[1]s/%[2]s"},
+	reasonBundleError:            {"the Bundle's author", "until it is corrected, Fleet changes nothing about this Bundle on any cluster"},
+	reasonSameName:               {"the authors of both", "rename one of the two, or the GitRepo or HelmOp that makes it: Fleet removes what it installed, and installs it again under the new name"},
+	string(fleetv1.ErrApplied):   {"the Bundle's author", "its resources cannot be applied: the message is Helm's or the API server's"},
+	string(fleetv1.NotReady):     {"the Bundle's author", "it is applied, but its resources are not ready: check them on the cluster"},
+	string(fleetv1.Modified):     {"you", "someone changed resources of the Bundle on the cluster; revert that, or turn on correctDrift"},
+	string(fleetv1.OutOfSync):    {"Fleet", "a newer version waits for its turn in the rollout"},
+	string(fleetv1.Pending):      {"Fleet", "Fleet has not created the BundleDeployment yet"},
+	string(waitingForDependency): {"the Bundle's author", "a Bundle in its dependsOn is not ready on this Cluster yet"},
+	string(fleetv1.WaitApplied):  {"the cluster", "the agent on the cluster has not applied it yet"},
 }
 
 // advise fills in who needs to act, and how.

@@ -167,7 +167,7 @@ func CutFleetCluster(in *fleetv1.Cluster) *InFleet {
 		Deleting:         !in.DeletionTimestamp.IsZero(),
 		Namespace:        in.Status.Namespace,
 		LastSeen:         in.Status.Agent.LastSeen.Time,
-		State:            shown(in.Status.Display.State),
+		State:            shown(string(stateOfCluster(&in.Status))),
 		ReadyBundles:     shown(in.Status.Display.ReadyBundles),
 		ResourcesReady:   in.Status.ResourceCounts.Ready,
 		ResourcesDesired: in.Status.ResourceCounts.DesiredReady,
@@ -250,12 +250,34 @@ func SourceOf(labels map[string]string) string {
 	}
 }
 
-// stateOf derives Fleet's state from a BundleDeployment, as Fleet does.
+// stateOfCluster returns the state that Fleet reports, except that Bundles which wait for those in their dependsOn
+// have not failed.
+func stateOfCluster(in *fleetv1.ClusterStatus) fleetv1.BundleState {
+	state := fleetv1.BundleState(in.Display.State)
+	failed, _ := failures(&in.Summary)
+	switch {
+	case state != fleetv1.ErrApplied || in.Summary.ErrApplied == 0 || failed > 0:
+		return state
+	case in.Summary.NotReady > 0:
+		return fleetv1.NotReady
+	case in.Summary.Modified > 0:
+		return fleetv1.Modified
+	default:
+		return waitingForDependency
+	}
+}
+
+// stateOf derives Fleet's state from a BundleDeployment, as Fleet does, except that one which waits for a Bundle in
+// its dependsOn has not failed.
 func stateOf(in *fleetv1.BundleDeployment) fleetv1.BundleState {
 	switch {
 	case in.Status.AppliedDeploymentID != in.Spec.DeploymentID:
 		for _, condition := range in.Status.Conditions {
-			if condition.Type == fleetv1.BundleDeploymentConditionDeployed && condition.Status == "False" {
+			switch {
+			case condition.Type != fleetv1.BundleDeploymentConditionDeployed || condition.Status != "False":
+			case isDependency(condition.Message):
+				return waitingForDependency
+			default:
 				return fleetv1.ErrApplied
 			}
 		}

@@ -35,7 +35,7 @@ type line struct {
 func Tree(to io.Writer, graph *view.Graph, style Style) error {
 	var lines []line
 	for _, root := range graph.Roots {
-		lines = append(lines, rootLine(root))
+		lines = append(lines, rootLine(root, style))
 		lines = append(lines, below(root, "", style)...)
 	}
 	out := &strings.Builder{}
@@ -84,8 +84,11 @@ func Counts(counts map[view.State]int) string {
 	return strings.Join(parts, ", ")
 }
 
-func rootLine(root *view.Node) line {
+func rootLine(root *view.Node, style Style) line {
 	result := line{name: root.Name}
+	if root.Kind == view.Bundle {
+		return bundleLine(root, style)
+	}
 	if root.Kind == view.ClusterClass {
 		result.name = "ClusterClass " + root.Key()
 	}
@@ -95,6 +98,18 @@ func rootLine(root *view.Node) line {
 	}
 	result.mark(root)
 	return result
+}
+
+// bundleLine is the row of a Bundle that no Cluster contains.
+func bundleLine(root *view.Node, style Style) line {
+	free := root.Reason + ": " + root.Message
+	if source := root.Fact(view.FactSource); source != "" {
+		free = "(" + source + ")   " + free
+	}
+	if style.Wide {
+		free = join(free, view.TurnOf(root.Turn, root.Do))
+	}
+	return line{sign: root.State.Sign(), state: root.State, name: "Bundle " + root.Key(), free: free}
 }
 
 // mark adds the problem to a row without columns.

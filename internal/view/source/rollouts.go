@@ -2,17 +2,12 @@ package source
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/pager"
@@ -21,29 +16,22 @@ import (
 	"github.com/muster-fleet/muster/internal/view/targets"
 )
 
-const (
-	// bundlePage is how many Bundles are read at a time: one can be larger than a megabyte.
-	bundlePage = 25
-	// appliedLabel is on the Bundles of Fleet's agents, one for each Cluster, and of HelmChartProxies.
-	appliedLabel = "objectset.rio.cattle.io/hash"
-	// mostUnchecked is how many Bundles a note names.
-	mostUnchecked = 5
-)
+// mostUnchecked is how many Bundles a note names.
+const mostUnchecked = 5
 
-// Rollouts reads the Bundles of a scope, and returns warnings about partitions that people wrote. Notes name the
-// kinds that could not be read. It reads Clusters, groups and mappings only if a Bundle has partitions.
-func Rollouts(ctx context.Context, reader client.Reader, scope Scope) (warnings []*view.Node, notes []string, err error) {
-	r := &rollouts{reader: reader, unread: map[view.Kind]string{}}
-	if err := r.readBundles(ctx, scope); err != nil {
-		return nil, nil, err
-	}
-	if why := r.unread[view.Bundle]; why != "" {
-		return nil, []string{fmt.Sprintf("%s: %s; their partitions were not checked", view.Bundle.Plural(), view.Text(why))}, nil
+// Rollouts returns warnings about partitions that people wrote, in the Bundles of the scope. Notes name the kinds that
+// could not be read. It reads Clusters, groups and mappings only if a Bundle has partitions.
+func (i *Inspection) Rollouts(ctx context.Context) (warnings []*view.Node, notes []string, err error) {
+	r := &rollouts{reader: i.reader, unread: map[view.Kind]string{}}
+	for _, bundle := range i.bundles {
+		if rollout.IsChecked(bundle) && (i.scope.Namespace == "" || i.scope.Namespace == bundle.Namespace) {
+			r.bundles = append(r.bundles, bundle)
+		}
 	}
 	if len(r.bundles) == 0 {
 		return nil, nil, nil
 	}
-	index, err := r.index(ctx, scope)
+	index, err := r.index(ctx, i.scope)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -89,25 +77,6 @@ func (r *rollouts) note(kind view.Kind, by string, err error) error {
 	return nil
 }
 
-func (r *rollouts) readBundles(ctx context.Context, scope Scope) error {
-	others, err := labels.NewRequirement(appliedLabel, selection.DoesNotExist, nil)
-	utilruntime.Must(err) // The label is constant.
-	_, err = pager.Each(ctx, r.reader, &fleetv1.BundleList{}, func(list *fleetv1.BundleList) {
-		for i := range list.Items {
-			if rollout.IsChecked(&list.Items[i]) {
-				r.bundles = append(r.bundles, cutBundle(&list.Items[i]))
-			}
-		}
-	}, client.InNamespace(scope.Namespace), client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*others)}, client.Limit(bundlePage))
-	if errors.Is(err, errNotInFile) {
-		return nil // In a file, it is not an error to have none: the cluster may have none, or they were not exported.
-	}
-	slices.SortFunc(r.bundles, func(a, b *fleetv1.Bundle) int {
-		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
-	})
-	return r.note(view.Bundle, "Fleet", err)
-}
-
 // cutBundle keeps the fields that decide where and when a Bundle is deployed; its resources are large.
 func cutBundle(in *fleetv1.Bundle) *fleetv1.Bundle {
 	result := &fleetv1.Bundle{}
@@ -151,11 +120,7 @@ func (r *rollouts) index(ctx context.Context, scope Scope) (*targets.Index, erro
 	}
 	var clusters []*fleetv1.Cluster
 	_, err = pager.Each(ctx, r.reader, metadataList(fleetv1.SchemeGroupVersion.WithKind("ClusterList")), func(list *metav1.PartialObjectMetadataList) {
-		for i := range list.Items {
-			cluster := &fleetv1.Cluster{}
-			cluster.Namespace, cluster.Name, cluster.Labels = list.Items[i].Namespace, list.Items[i].Name, list.Items[i].Labels
-			clusters = append(clusters, cluster)
-		}
+		clusters = append(clusters, withLabels(list)...)
 	}, client.InNamespace(within))
 	if err := r.note(view.FleetCluster, "Fleet", err); err != nil {
 		return nil, err

@@ -80,7 +80,12 @@ func TestRollouts(t *testing.T) {
 					return from.List(ctx, list, options...)
 				},
 			}).Build()
-			warnings, notes, err := Rollouts(t.Context(), reader, Scope{Namespace: test.namespace})
+			var warnings []*view.Node
+			var notes []string
+			inspection, err := Inspect(t.Context(), reader, Scope{Namespace: test.namespace}, view.NewObjects(), nil)
+			if err == nil {
+				warnings, notes, err = inspection.Rollouts(t.Context())
+			}
 			got := fmt.Sprint(keys(warnings))
 			if errors.Is(err, broken) {
 				got += " broken"

@@ -99,11 +99,11 @@ func subjects(objects *view.Objects) (inFleet map[types.NamespacedName]subject, 
 	return inFleet, others
 }
 
-// allDeployments reads the BundleDeployments of the Bundle, by their namespace.
+// allDeployments reads the BundleDeployments of the Bundle, and of others of its name, by their namespace.
 func (t *tracing) allDeployments(ctx context.Context, into map[string][]*fleetv1.BundleDeployment) error {
 	return t.deploymentsBy(ctx, func(deployment *fleetv1.BundleDeployment) {
 		into[deployment.Namespace] = append(into[deployment.Namespace], deployment)
-	}, client.MatchingLabels{fleetv1.BundleLabel: t.in.Bundle.Name, fleetv1.BundleNamespaceLabel: t.in.Bundle.Namespace})
+	}, client.MatchingLabels{fleetv1.BundleLabel: t.in.Bundle.Name})
 }
 
 // blockers finds, once, the Clusters for which the Bundle's values cannot be rendered: one of them stops

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -35,7 +36,7 @@ func Trace(ctx context.Context, reader client.Reader, namespace, bundle, cluster
 	for _, read := range []func(context.Context) error{
 		func(ctx context.Context) error { return t.cluster(ctx, namespace, cluster) },
 		func(ctx context.Context) error { return t.bundle(ctx, bundle, t.near()...) },
-		t.namespaces, t.mappings, t.values, t.groups, t.deployments,
+		t.namespaces, t.mappings, t.values, t.groups, t.deployments, t.namesakes,
 	} {
 		if err := read(ctx); err != nil {
 			return nil, err
@@ -228,6 +229,40 @@ func (t *tracing) mappings(ctx context.Context) error {
 		}
 	}, client.InNamespace(t.in.Bundle.Namespace))
 	return t.note(view.Mapping, "Fleet", err)
+}
+
+// namesakes reads the Bundles of the same name in the other namespaces from which Bundles reach the Cluster, and the
+// mappings from there, as far as the user may read them.
+func (t *tracing) namesakes(ctx context.Context) error {
+	if t.in.Found == nil || t.in.Fleet == nil {
+		return nil
+	}
+	namespace := t.in.Fleet.Namespace
+	from := map[string]bool{namespace: true}
+	_, err := pager.Each(ctx, t.reader, &fleetv1.BundleNamespaceMappingList{}, func(list *fleetv1.BundleNamespaceMappingList) {
+		for i := range list.Items {
+			mapping := &list.Items[i]
+			if mapping.Namespace != t.in.Bundle.Namespace && targets.Leads(mapping, namespace, t.in.Namespaces[namespace]) {
+				t.in.Mappings = append(t.in.Mappings, mapping)
+				from[mapping.Namespace] = true
+			}
+		}
+	})
+	if err != nil && unreadable(err, "Fleet") == "" {
+		return fmt.Errorf("reading %s: %w", view.Mapping.Plural(), err)
+	}
+	delete(from, t.in.Bundle.Namespace)
+	for _, namespace := range slices.Sorted(maps.Keys(from)) {
+		other := &fleetv1.Bundle{}
+		err := t.reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: t.in.Bundle.Name}, other)
+		switch {
+		case err == nil:
+			t.in.Namesakes = append(t.in.Namesakes, other)
+		case !apierrors.IsNotFound(err) && unreadable(err, "Fleet") == "":
+			return fmt.Errorf("reading %s: %w", view.Bundle.Plural(), err)
+		}
+	}
+	return nil
 }
 
 // values reads the Secret in which Fleet keeps the values of a Bundle.

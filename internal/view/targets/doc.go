@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -63,6 +64,14 @@ func unmapped(mapping *fleetv1.BundleNamespaceMapping, bundle *fleetv1.Bundle, n
 		return "its namespaceSelector does not match: " + why
 	}
 	return ""
+}
+
+// Leads reports whether a mapping leads any Bundles to a namespace with these labels; nil means that they are not known.
+func Leads(mapping *fleetv1.BundleNamespaceMapping, namespace string, namespaceLabels map[string]string) bool {
+	if namespaceLabels == nil {
+		namespaceLabels = map[string]string{corev1.LabelMetadataName: namespace}
+	}
+	return mapping.BundleSelector != nil && mapping.NamespaceSelector != nil && mismatch(mapping.NamespaceSelector, namespaceLabels, "") == ""
 }
 
 // GroupsOf returns the groups of a Cluster, sorted by name, and why it is not in the others of its

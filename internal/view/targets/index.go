@@ -104,6 +104,18 @@ func (x *Index) MembersOf(bundle *fleetv1.Bundle) ([]*Member, error) {
 	if err != nil {
 		return nil, err
 	}
+	result := slices.DeleteFunc(x.Reached(bundle), func(member *Member) bool { return !matcher.match(member.subjects, false).Deploys() })
+	slices.SortFunc(result, func(a, b *Member) int {
+		if order := strings.Compare(a.Name, b.Name); order != 0 {
+			return order
+		}
+		return strings.Compare(a.Namespace, b.Namespace)
+	})
+	return result, nil
+}
+
+// Reached returns the Clusters in the namespaces that a Bundle reaches, whatever it targets there.
+func (x *Index) Reached(bundle *fleetv1.Bundle) []*Member {
 	reached := map[string]bool{bundle.Namespace: true}
 	for _, mapping := range x.mappings[bundle.Namespace] {
 		if mapping.bundles.Matches(labels.Set(bundle.Labels)) {
@@ -114,19 +126,9 @@ func (x *Index) MembersOf(bundle *fleetv1.Bundle) ([]*Member, error) {
 	}
 	var result []*Member
 	for namespace := range reached {
-		for _, member := range x.members[namespace] {
-			if matcher.match(member.subjects, false).Deploys() {
-				result = append(result, member)
-			}
-		}
+		result = append(result, x.members[namespace]...)
 	}
-	slices.SortFunc(result, func(a, b *Member) int {
-		if order := strings.Compare(a.Name, b.Name); order != 0 {
-			return order
-		}
-		return strings.Compare(a.Namespace, b.Namespace)
-	})
-	return result, nil
+	return result
 }
 
 // IsMapped reports whether a mapping of its namespace selects a Bundle.

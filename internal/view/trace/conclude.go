@@ -28,6 +28,8 @@ func (e *explainer) conclude() {
 	case e.trace.Verdict == Targeted:
 		e.say("the Bundle targets the Cluster, but Fleet has not deployed it yet")
 		e.trace.Do = e.adviseMissing()
+	case e.takenBy != "":
+		e.say("the Bundle targets the Cluster, but the BundleDeployment of that name belongs to Bundle %s", e.takenBy)
 	case e.trace.Verdict == Blocked && deployed != nil:
 		e.say("the Bundle targets the Cluster, but an error stops Fleet; an earlier deployment is there (%s)", deployed.State)
 	case e.trace.Verdict == Blocked:

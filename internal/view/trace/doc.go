@@ -28,7 +28,9 @@ type Input struct {
 	Mappings []*fleetv1.BundleNamespaceMapping
 	// Namespaces are the labels of each Namespace.
 	Namespaces map[string]map[string]string
-	// Deployments are the BundleDeployments of the Bundle.
+	// Namesakes are Bundles of the same name in other namespaces, from which Bundles reach the Cluster.
+	Namesakes []*fleetv1.Bundle
+	// Deployments are the BundleDeployments of the Bundle, and of others of its name.
 	Deployments []*fleetv1.BundleDeployment
 	// Unread has, for each kind that could not be read, the reason. Steps that depend on such a kind are unknown.
 	Unread map[view.Kind]string
@@ -70,6 +72,7 @@ const (
 	StepAllowed    = "doNotDeploy"
 	StepValues     = "values"
 	StepReady      = "fleetNamespace"
+	StepName       = "name"
 	StepDeployment = "deployment"
 )
 

@@ -31,6 +31,8 @@ type explainer struct {
 	*Input
 	trace *Trace
 	match *targets.Match
+	// takenBy is the Bundle that has this one's BundleDeployment.
+	takenBy string
 }
 
 func (e *explainer) add(name string, result Result, details []string, format string, args ...any) {
@@ -292,9 +294,9 @@ func (e *explainer) deployment() {
 		e.add(StepDeployment, Unknown, nil, "%s: %s", view.Deployment.Plural(), e.Unread[view.Deployment])
 		return
 	}
+	e.name()
 	for _, deployment := range e.Deployments {
-		of := types.NamespacedName{Namespace: deployment.Labels[fleetv1.BundleNamespaceLabel], Name: deployment.Labels[fleetv1.BundleLabel]}
-		if deployment.Namespace != e.Fleet.Status.Namespace || of != e.Bundle {
+		if deployment.Namespace != e.Fleet.Status.Namespace || bundleOf(deployment) != e.Bundle {
 			continue
 		}
 		cut := view.CutDeployment(deployment)
@@ -310,4 +312,35 @@ func (e *explainer) deployment() {
 		return
 	}
 	e.add(StepDeployment, Note, nil, "Fleet has no BundleDeployment of it in namespace %s", e.Fleet.Status.Namespace)
+}
+
+func bundleOf(deployment *fleetv1.BundleDeployment) types.NamespacedName {
+	return types.NamespacedName{Namespace: deployment.Labels[fleetv1.BundleNamespaceLabel], Name: deployment.Labels[fleetv1.BundleLabel]}
+}
+
+// name looks for Bundles of the same name that target the Cluster, too: Fleet names a BundleDeployment after its Bundle
+// only.
+func (e *explainer) name() {
+	if e.trace.Verdict != Targeted && e.trace.Verdict != Blocked {
+		return
+	}
+	advice := "rename one of the two, or the GitRepo or HelmOp that makes it; on this Cluster they replace each other"
+	for _, deployment := range e.Deployments {
+		if owner := bundleOf(deployment); deployment.Namespace == e.Fleet.Status.Namespace && deployment.Name == e.Bundle.Name && owner != e.Bundle {
+			e.trace.Verdict, e.trace.Do = Blocked, advice
+			e.takenBy = owner.String()
+			e.add(StepName, Failed, nil, "Bundle %s has the same name, and BundleDeployment %s/%s belongs to it", owner, deployment.Namespace, deployment.Name)
+			return
+		}
+	}
+	in, _ := targets.GroupsOf(e.Fleet, e.Groups)
+	for _, other := range e.Namesakes {
+		reaches := targets.ReachOf(other, e.Fleet.Namespace, e.namespaceLabels(e.Fleet.Namespace), e.Mappings).Reaches()
+		if reaches && other.DeletionTimestamp.IsZero() && targets.MatchOf(other, e.Fleet, in).Deploys() {
+			if e.trace.Do == "" {
+				e.trace.Do = advice
+			}
+			e.add(StepName, Note, nil, "Bundle %s/%s has the same name and targets the Cluster, too: they replace each other there, because Fleet names a BundleDeployment after its Bundle only", other.Namespace, other.Name)
+		}
+	}
 }

@@ -73,6 +73,7 @@ var failures = map[string]string{
 	StepAllowed:   "a target says doNotDeploy",
 	StepValues:    "the Bundle's values cannot be rendered",
 	StepReady:     "Fleet has given it no namespace yet",
+	StepName:      "a Bundle of the same name is there",
 }
 
 // judge returns the state of a Bundle on a Cluster, and a text for it.

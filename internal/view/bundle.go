@@ -1,0 +1,102 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Reasons of Bundles.
+const (
+	reasonTargeting   = "TargetingError"
+	reasonBundleError = "Error"
+	reasonSameName    = "SameName"
+)
+
+// summarizing matches the message in which Fleet counts clusters by the state of a Bundle.
+var summarizing = regexp.MustCompile(`^[A-Z][A-Za-z]*\([0-9]+\) \[`)
+
+// FailedBundle returns the node of a Bundle that Fleet cannot process, or that failed on a cluster; nil for any
+// other. A Bundle that waits for clusters, or is being rolled out, has not failed.
+func FailedBundle(in *fleetv1.Bundle) *Node {
+	if !in.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	node := &Node{Kind: Bundle, Namespace: in.Namespace, Name: in.Name, State: Problem}
+	node.addFact(FactSource, SourceOf(in.Labels))
+	if message := bundleError(in); message != "" {
+		node.Reason, node.Message = reasonBundleError, shown(message)
+		if strings.HasPrefix(message, "targeting error: ") {
+			node.Reason = reasonTargeting
+		}
+		return node.finish()
+	}
+	failed, first := failures(&in.Status.Summary)
+	if failed <= 0 {
+		return nil
+	}
+	node.Reason = string(fleetv1.ErrApplied)
+	node.Message = shown(strings.TrimSuffix(fmt.Sprintf("it failed on %d of %d clusters: %s", failed, in.Status.Summary.DesiredReady, first), ": "))
+	return node.finish()
+}
+
+// waitingForDependency is the state in which newer versions of Fleet report a Bundle that waits for those in its
+// dependsOn. Others report ErrApplied, with a message.
+const waitingForDependency fleetv1.BundleState = "WaitingForDependency"
+
+func isDependency(message string) bool {
+	return strings.HasPrefix(message, "dependent bundle(s) are not ready: ")
+}
+
+// failures returns how many deployments have failed, and the first message. Fleet names only some of them: if all
+// failures that it names wait for a dependency, so do the others.
+func failures(in *fleetv1.BundleSummary) (failed int, first string) {
+	waits := 0
+	for i := range in.NonReadyResources {
+		switch resource := &in.NonReadyResources[i]; {
+		case resource.State != fleetv1.ErrApplied:
+		case isDependency(resource.Message):
+			waits++
+		default:
+			first = cmp.Or(first, fmt.Sprintf("%s: %s", resource.Name, resource.Message))
+		}
+	}
+	if waits > 0 && first == "" {
+		return 0, ""
+	}
+	return in.ErrApplied - waits, first
+}
+
+// bundleError returns the error that Fleet reports about a Bundle. The reason alone does not tell: Fleet leaves
+// that of an earlier error beside a message about clusters, until all are ready.
+func bundleError(in *fleetv1.Bundle) string {
+	for _, condition := range in.Status.Conditions {
+		if condition.Type == string(fleetv1.Ready) && condition.Status == "False" && condition.Reason == "Error" && !summarizing.MatchString(condition.Message) {
+			return condition.Message
+		}
+	}
+	return ""
+}
+
+// SameName returns the node of a Bundle that shares its name, and so its BundleDeployments, with another.
+func SameName(bundle, other types.NamespacedName, on []string) *Node {
+	node := &Node{Kind: Bundle, Namespace: bundle.Namespace, Name: bundle.Name, State: Problem, Reason: reasonSameName}
+	where := "Cluster " + on[0]
+	if more := len(on) - 1; more > 0 {
+		where = fmt.Sprintf("%d Clusters, such as %s", len(on), on[0])
+	}
+	node.Message = shown(fmt.Sprintf("Bundle %s has the same name, and both are for %s: Fleet names a BundleDeployment after its Bundle only, so there they replace each other", other, where))
+	return node.finish()
+}
+
+// finish completes a node that is not part of Build.
+func (n *Node) finish() *Node {
+	n.ID = "bundle/" + n.Key() + "/" + n.Reason
+	n.advise()
+	n.clean()
+	return n
+}
