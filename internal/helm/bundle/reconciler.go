@@ -78,11 +78,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if s.of == nil {
 		r.Failures.Delete(req.NamespacedName)
+		r.Waits.Forget(waitOf(req.NamespacedName))
 		return ctrl.Result{}, r.removeOrphan(ctx, s)
 	}
 	again, err := r.reconcile(ctx, s)
-	if store.IsBehind(err) || errors.Is(err, errUnseen) || errors.Is(err, inputs.ErrDownloading) {
-		return ctrl.Result{RequeueAfter: store.BehindInterval}, nil
+	if wait := r.wait(req.NamespacedName, err); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	isNews := false
 	if err == nil {
@@ -96,6 +97,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	return ctrl.Result{RequeueAfter: again}, err
 }
+
+// wait returns the delay after an error that says only that something else comes first; zero after any other result.
+func (r *Reconciler) wait(key plan.Key, err error) time.Duration {
+	switch {
+	case errors.Is(err, errUnseen):
+		return r.Waits.When(waitOf(key))
+	case store.IsBehind(err), errors.Is(err, inputs.ErrDownloading):
+		return store.BehindInterval
+	default:
+		r.Waits.Forget(waitOf(key))
+		return 0
+	}
+}
+
+func waitOf(key plan.Key) string { return "Bundle " + key.String() }
 
 func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Duration, err error) {
 	if writes, err := r.Managed.Writes(ctx, s.of); err != nil || !writes {

@@ -385,10 +385,18 @@ func TestVersionWithValues(t *testing.T) {
 	if got := read(); !errors.Is(err, errUnseen) || got.Spec.Helm.Version != "1.0.0" || len(got.Spec.Targets) != 1 {
 		t.Errorf("%v; chart %s with %d targets", err, got.Spec.Helm.Version, len(got.Spec.Targets))
 	}
+	for _, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+		if got := r.wait(client.ObjectKeyFromObject(have), err); got != want {
+			t.Errorf("it looks again after %s, want %s", got, want)
+		}
+	}
 	r.Inputs.Saw(release, in)
 	err = r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases}, []fleetv1.BundleTarget{last})
 	if got := read(); err != nil || got.Spec.Helm.Version != "2.0.0" {
 		t.Errorf("%v; chart %s", err, got.Spec.Helm.Version)
+	}
+	if done, next := r.wait(client.ObjectKeyFromObject(have), err), r.wait(client.ObjectKeyFromObject(have), errUnseen); done != 0 || next != time.Second {
+		t.Errorf("it looks again after %s, and in the next change after %s", done, next)
 	}
 }
 

@@ -85,6 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if apierrors.IsNotFound(err) {
 			r.rendered.Delete(req.NamespacedName)
 			r.Inputs.ForgetRelease(req.NamespacedName)
+			r.Waits.Forget(waitOf(req.NamespacedName))
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -277,20 +278,24 @@ func (r *Reconciler) forgetGone(ctx context.Context, s *scope) error {
 		return nil
 	}
 	fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: s.cluster.Namespace, Name: last.FleetCluster})
-	if err != nil || fleet != nil {
-		return err
-	}
-	if s.isTarget() {
-		again := store.BehindInterval // Updates of a Bundle enqueue no releases.
-		if store.IsCut(s.bundle) {
-			again = checkInterval // A person has to correct it.
+	wait, isGone := waitOf(client.ObjectKeyFromObject(s.release)), err == nil && fleet == nil
+	if isGone && s.isTarget() {
+		again := checkInterval // A person has to correct it.
+		if !store.IsCut(s.bundle) {
+			again = r.Waits.When(wait) // Updates of a Bundle enqueue no releases.
 		}
 		s.retryAfter(again)
 		return nil
 	}
+	r.Waits.Forget(wait)
+	if !isGone {
+		return err
+	}
 	s.record = plan.Record{Fleet: last.Fleet}
 	return r.RemoveAllValues(ctx, client.ObjectKeyFromObject(s.proxy), s.cluster.Namespace, last.FleetCluster, last.Secret || last.Stale)
 }
+
+func waitOf(key plan.Key) string { return "HelmReleaseProxy " + key.String() }
 
 // observe returns the state of the release, and updates the record with it.
 func (r *Reconciler) observe(s *scope) plan.Release {

@@ -165,6 +165,32 @@ func TestFleetClusterIsGone(t *testing.T) {
 	}
 }
 
+// A release whose Fleet Cluster is gone keeps its record until the Bundle has no target for it. The Bundle may not be
+// writable for long, so it looks again less and less often.
+func TestWaitsForItsTargetToGo(t *testing.T) {
+	w := newWorld(t, (*worker.Pool)(nil))
+	var last *scope
+	look := func(targets ...fleetv1.BundleTarget) (again time.Duration) {
+		last = scopeOf(t, "who: me")
+		last.bundle.Spec.Targets, last.record.Of = targets, &plan.Of{Cluster: "one"}
+		if err := w.forgetGone(t.Context(), last); err != nil {
+			t.Fatal(err)
+		}
+		return last.again
+	}
+	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+		if got := look(fleetv1.BundleTarget{ClusterName: "one"}); got != want*time.Second || last.record.FleetCluster == "" {
+			t.Errorf("it looks again after %s, want %d s; its record is %s", got, want, last.record)
+		}
+	}
+	if again := look(); again != 0 || last.record.FleetCluster != "" {
+		t.Errorf("it looks again after %s, and its record is %s", again, last.record)
+	}
+	if got := look(fleetv1.BundleTarget{ClusterName: "one"}); got != time.Second {
+		t.Errorf("the next time, it looks again after %s", got)
+	}
+}
+
 // An outdated release keeps its values: it may have to stay for a long time.
 func TestOutdatedKeepsItsValues(t *testing.T) {
 	w := newWorld(t, (*worker.Pool)(nil))

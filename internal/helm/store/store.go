@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -49,6 +50,9 @@ type Store struct {
 	checkIns *cache.Expiring
 	// paced maps the key of each Bundle that was changed less than bundlePace ago to the end of that time.
 	paced *cache.Expiring
+	// Waits are the delays before those look again who wait, without an event, for another reconcile to finish. That may
+	// take long: a policy may refuse its write.
+	Waits workqueue.TypedRateLimiter[string]
 	clock clock.Clock
 }
 
@@ -57,6 +61,7 @@ func New(c client.Client, live client.Reader, namespace string, clock clock.Cloc
 	return &Store{
 		Client: c, Live: live, keyed: keyed{client: c, live: live, namespace: namespace}, clock: clock,
 		secrets: cache.NewExpiringWithClock(clock), checkIns: cache.NewExpiringWithClock(clock), paced: cache.NewExpiringWithClock(clock),
+		Waits: workqueue.NewTypedItemExponentialFailureRateLimiter[string](BehindInterval, longestWait),
 	}
 }
 
@@ -81,6 +86,9 @@ func IsFor(object client.Object, proxy plan.Key) bool {
 
 // BehindInterval is the delay before the next reconcile if the cache is behind a recent write.
 const BehindInterval = time.Second
+
+// longestWait is the longest of the Waits.
+const longestWait = time.Minute
 
 // IsBehind reports whether an error only means that the cache is behind: a conflict, or the object exists already.
 func IsBehind(err error) bool {
