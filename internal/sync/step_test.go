@@ -201,7 +201,7 @@ func TestSteps(t *testing.T) {
 		"gone, never seen":              {met: met{unknown: true, selected: true}},
 		"gone, paused for a move":       {met: met{unknown: true, pinned: true, specPaused: true, fleet: own}, steps: []step{release}},
 		"gone, unpaused again":          {met: met{unknown: true, pinned: true, fleet: released}},
-		"gone, being deleted":           {met: met{unknown: true, pinned: true, deleted: true, fleet: released}},
+		"gone, unpaused, being deleted": {met: met{unknown: true, pinned: true, deleted: true, fleet: released}},
 		"off, paused, not Muster's":     {met: met{retained: true, specPaused: true, fleet: foreign}},
 		"being deleted":                 {met: met{deleted: true, selected: true, pinned: true, fleet: own}},
 		"being deleted, paused":         {met: met{deleted: true, selected: true, pinned: true, specPaused: true, fleet: own}},
