@@ -11,6 +11,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -197,8 +198,13 @@ func (r *mappingReconciler) write(ctx context.Context, in settings.Settings, key
 // records that work is left.
 func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleNamespaceMapping) (ctrl.Result, error) {
 	key := client.ObjectKeyFromObject(mapping)
-	_, result, err := r.Apply(ctx, desired.RetiredMapping(key.Namespace, key.Name), mapping, true)
+	want := desired.RetiredMapping(key.Namespace, key.Name)
+	want.UID = mapping.UID // Without it, an apply would make a mapping that somebody has just deleted again.
+	_, result, err := r.Apply(ctx, want, mapping, true)
 	if err != nil {
+		if apierrors.IsConflict(err) {
+			return ctrl.Result{}, nil // It is gone, and its event follows.
+		}
 		if kube.IsAbsent(err) {
 			return ctrl.Result{}, client.IgnoreNotFound(r.Delete(ctx, mapping))
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/keymutex"
@@ -166,5 +167,25 @@ func TestRefusedBundlesStopNoOthers(t *testing.T) {
 	slices.Sort(f.patched)
 	if all := slices.Compact(f.patched); len(all) != 25 || f.note(t) != "1" {
 		t.Errorf("tried %v, the mapping says %q", all, f.note(t))
+	}
+}
+
+// A mapping that somebody deletes while it is being retired is not made again.
+func TestRetiringMakesNoMapping(t *testing.T) {
+	f := newFollowing(t, 1)
+	deployed := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-one", Name: "b000", Labels: map[string]string{
+		fleetv1.BundleLabel: "b000", fleetv1.BundleNamespaceLabel: f.key.Namespace, fleetv1.ClusterNamespaceLabel: f.key.Name,
+	}}}
+	var mapping fleetv1.BundleNamespaceMapping
+	if err := errors.Join(
+		f.Client.Create(t.Context(), deployed), f.Client.Get(t.Context(), f.key, &mapping), f.Client.Delete(t.Context(), mapping.DeepCopy()),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.retire(t.Context(), &mapping); err != nil {
+		t.Error(err)
+	}
+	if err := f.Client.Get(t.Context(), f.key, &mapping); !apierrors.IsNotFound(err) {
+		t.Errorf("it is there: %v", err)
 	}
 }
