@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -258,6 +259,42 @@ func TestFloodOfOneTenant(t *testing.T) {
 	memory := f.stop(t, g)
 	g.Expect(unstamped).To(BeEmpty(), "of 100 Clusters of another tenant")
 	g.Expect(memory.Peak).To(BeNumerically("<=", webhookLimit*9/10))
+}
+
+// The API server itself asks again when the webhook is too busy and answers 429 with Retry-After: a Cluster that meets a
+// full budget is created late, with its stamp.
+func TestBusyWebhookIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	s := newScene(t, g)
+	// This request has all that its namespace may have, and ends before the API server asks again.
+	body, sender := io.Pipe()
+	defer func() { _ = sender.Close() }()
+	slow, err := http.NewRequestWithContext(ctx, http.MethodPost,
+		"https://127.0.0.1:"+portOf(g, webhookProcess, "--webhook-port=")+"/stamp-cluster?timeout=1600ms", body)
+	g.Expect(err).NotTo(HaveOccurred())
+	slow.ContentLength = 5 << 20
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		caller := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		if response, err := caller.Do(slow); err == nil {
+			_ = response.Body.Close()
+		}
+	}()
+	_, err = sender.Write(review(g, s.namespace, s.labelled(g, 2000)))
+	g.Expect(err).NotTo(HaveOccurred())
+	time.Sleep(100 * time.Millisecond) // The webhook has seen it then.
+
+	late := s.cluster("late")
+	late.Annotations = map[string]string{"large": strings.Repeat("x", 60<<10)}
+	begin := time.Now()
+	create(g, late)
+	t.Logf("the Cluster was created after %s", time.Since(begin).Round(time.Millisecond))
+	g.Expect(time.Since(begin)).To(BeNumerically(">", time.Second), "it has met no full budget")
+	g.Expect(late.Labels).To(HaveKeyWithValue(stamp.ClassNameLabel, "standard"))
+	g.Expect(stamp.PinOf(late.Annotations)).NotTo(Equal(stamp.Pin{}))
+	<-ended
 }
 
 // createOthers creates Clusters with an annotation of this many bytes in dry runs, and returns what happened to those
