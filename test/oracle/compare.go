@@ -46,7 +46,7 @@ func Missing(want, got State) []string {
 
 // Extra names Muster's objects that the second state has and the first lacks.
 func Extra(want, got State) []string {
-	return slices.Concat(missing(got, want, isOurs), got.Helm.Wrong, got.Helm.Garbage,
+	return slices.Concat(missing(got, want, isOurs), got.Helm.Wrong, got.Helm.Garbage, got.Helm.LeftOver,
 		without("ClusterRegistration", got.AgentInitiated.Registrations, nil, func(asked client.Object) bool {
 			return isOurs(asked) && !slices.ContainsFunc(asked.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
 				return want.FleetClusters[Key{Namespace: asked.GetNamespace(), Name: owner.Name}] != nil

@@ -42,8 +42,9 @@ type Helm struct {
 	Observed map[Key]bool
 	// Wrong lists objects and values that must never exist.
 	Wrong []string
-	// Garbage lists the Secrets that only the garbage collector may delete, and has yet to.
-	Garbage []string
+	// Garbage lists the Secrets that only the garbage collector may delete, and has yet to. LeftOver lists ConfigMaps
+	// that the program has yet to delete.
+	Garbage, LeftOver []string
 	// Used are the ConfigMaps and Secrets that carriers refer to.
 	Used map[Source]bool
 }
@@ -101,7 +102,7 @@ func (c Helm) copy() Helm {
 	for proxy, reported := range c.ReleaseProxies {
 		c.ReleaseProxies[proxy] = maps.Clone(reported)
 	}
-	c.Wrong, c.Garbage = slices.Clone(c.Wrong), slices.Clone(c.Garbage)
+	c.Wrong, c.Garbage, c.LeftOver = slices.Clone(c.Wrong), slices.Clone(c.Garbage), slices.Clone(c.LeftOver)
 	c.Asked, c.Installed = maps.Clone(c.Asked), maps.Clone(c.Installed)
 	return c
 }
@@ -110,7 +111,7 @@ func (c Helm) copy() Helm {
 // moved Clusters.
 func (s *State) convergeHelm(in settings) {
 	helm := &s.Helm
-	helm.Wrong, helm.Garbage = nil, nil
+	helm.Wrong, helm.Garbage, helm.LeftOver = nil, nil, nil
 	for of, carrier := range helm.Carriers {
 		if helm.Proxies[of.Proxy] == nil {
 			helm.carry(of, s.withMoved(of.Namespace, carrier))
@@ -333,7 +334,7 @@ func (s *State) reported(in settings, proxy *addonsv1.HelmChartProxy, cluster *c
 		reasons = append(reasons, "", "GetClusterFailed", "ValueParsingFailed", "HelmReleaseProxyCreationFailed", "HelmReleaseProxySpecsUpdating")
 	case fleet == nil || !isKnown(cluster, fleet):
 		reasons = []string{"GetClusterFailed"}
-	case cluster.Annotations[pinnedName] != fleet.Name: // It has lost its pin.
+	case !isClaimed(cluster) || cluster.Annotations[pinnedName] != fleet.Name: // It has lost its pin.
 		reasons = append(reasons, "GetClusterFailed", "ValueParsingFailed", "HelmReleaseProxyCreationFailed")
 	case s.isRetained(proxy, cluster):
 		reasons = append(reasons, "GetClusterFailed") // It may be in Fleet by another name now.

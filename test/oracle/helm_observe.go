@@ -307,12 +307,13 @@ func (l *helmObservation) leftOver() {
 			l.Garbage = append(l.Garbage, source.String())
 		case source.Kind == "ConfigMap":
 			if isLeft {
-				l.wrong("%s is left over", source)
+				l.LeftOver = append(l.LeftOver, source.String())
 			}
 			l.addTo(source.String(), retained.object)
 		}
 	}
 	slices.Sort(l.Garbage)
+	slices.Sort(l.LeftOver)
 }
 
 func (s Source) String() string { return s.Kind + " " + s.Key.String() }
@@ -368,7 +369,13 @@ func viewHelm(s State, documents map[string]map[string]any) {
 	if len(s.Helm.Wrong) > 0 {
 		documents["what must not be there of charts"] = map[string]any{"wrong": s.Helm.Wrong}
 	}
+	if s.settings().unknown { // The program deletes no values, either.
+		return
+	}
 	if len(s.Helm.Garbage) > 0 && !s.GarbageRemains {
 		documents["what is left of charts"] = map[string]any{"garbage": s.Helm.Garbage}
+	}
+	if len(s.Helm.LeftOver) > 0 {
+		documents["what is left over of charts"] = map[string]any{"values": s.Helm.LeftOver}
 	}
 }

@@ -9,6 +9,9 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
+// FailsForOne is a template that fails for a Cluster of one name, and for no other.
+const FailsForOne = `{{ if eq .Cluster.metadata.name "one" }}{{ fail "no" }}{{ end }}who: {{ .Cluster.metadata.name }}`
+
 // Templates maps values templates to their results, computed without a template engine from the data that a
 // Cluster's bundles can read. A result is nil if the template fails.
 var Templates = map[string]func(data map[string]any) any{
@@ -26,8 +29,7 @@ var Templates = map[string]func(data map[string]any) any{
 	"replicas: {{ .ControlPlane.spec.replicas }}": reads("replicas", "ControlPlane", "spec", "replicas"),
 	"infra: {{ .InfraCluster.metadata.name }}":    reads("infra", "InfraCluster", "metadata", "name"),
 	"cpus: {{ .Variables.size.cpus }}":            reads("cpus", "Variables", "size", "cpus"),
-	// Fails for a Cluster of one name, and for no other.
-	"{{ if eq .Cluster.metadata.name \"one\" }}{{ fail \"no\" }}{{ end }}who: {{ .Cluster.metadata.name }}": func(data map[string]any) any {
+	FailsForOne: func(data map[string]any) any {
 		if name := field(data, "Cluster", "metadata", "name"); name != "one" {
 			return map[string]any{"who": name}
 		}

@@ -115,25 +115,20 @@ func fleetCollects(r *run, _ Step) (bool, error) {
 	if r.state.GarbageRemains { // The controller that empties namespaces does not run, either.
 		return false, nil
 	}
-	before := len(r.state.FleetNamespaces)
-	err := r.removeFleetNamespaces(func(holder oracle.Key) bool { return r.state.FleetClusters[holder] == nil })
-	return len(r.state.FleetNamespaces) < before, err
-}
-
-// removeFleetNamespaces removes the Fleet namespaces of those Fleet Clusters for which mayGo is true.
-func (r *run) removeFleetNamespaces(mayGo func(oracle.Key) bool) error {
+	done := false
 	for name, holder := range r.state.FleetNamespaces {
-		if !mayGo(holder) {
+		if r.state.FleetClusters[holder] != nil {
 			continue
 		}
 		namespace := &corev1.Namespace{}
 		if err := admin.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
-			return err
+			return done, err
 		}
 		if err := errors.Join(admin.Delete(ctx, namespace.DeepCopy()), r.waitGone(namespace)); err != nil {
-			return err
+			return done, err
 		}
 		delete(r.state.FleetNamespaces, name)
+		done = true
 	}
-	return nil
+	return done, nil
 }

@@ -37,7 +37,7 @@ var classOperations = []operation{
 var configOperations = []operation{
 	{name: "SetConfig", weight: 7, draw: drawConfig, do: setConfig, racy: always},
 	{name: "DeleteConfig", weight: 1, do: deleteConfig, racy: always},
-	{name: "ReplaceConfig", weight: 4, draw: drawKind("", syncerProcess, webhookProcess, helmProcess), do: replaceConfig, racy: always},
+	{name: "ReplaceConfig", weight: 4, draw: drawKind("", syncerProcess, webhookProcess, helmProcess, registrarProcess), do: replaceConfig, racy: always},
 	{name: "LabelNamespace", weight: 4, draw: func(rng *rand.Rand, step *Step) {
 		drawNamespace(rng, step)
 		step.Key, step.Value = "team", oneOf(rng, "", "red", "blue")

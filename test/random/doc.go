@@ -17,6 +17,9 @@
 // compares the effect of the objects that Fleet would get: which release, in which version, on which Fleet Cluster,
 // with which values. A few steps play Fleet's own work on them.
 //
+// Some steps undo a change within a second: a label that selectors select by is taken off and put back, and a Fleet
+// Cluster or the FleetAddonConfig is deleted and made again. Others set the record of a release back to an older one.
+//
 // TestRollouts plays rollouts in stages separately, in Scenes of their own and on Fleet's own controller, and judges
 // each event (package rollouts).
 //

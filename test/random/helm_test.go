@@ -73,6 +73,10 @@ var carriedOperations = []operation{
 	{name: "ForeignCarried", weight: 8, draw: draws(
 		drawSlot, drawKind("Bundle", "ConfigMap", "HelmReleaseProxy"), drawValue("Delete", "Edit", "Edit"),
 	), do: foreignCarried, racy: always},
+	{name: "SetBack", weight: 8, draw: draws(drawSlot, drawValue("Record", "Record", "Revision", "Status")), do: func(r *run, step Step) (bool, error) {
+		step.Kind = "HelmReleaseProxy"
+		return foreignCarried(r, step)
+	}, racy: always},
 }
 
 func drawProxy(rng *rand.Rand, step *Step) { step.Proxy = rng.IntN(proxyCount) }
@@ -90,7 +94,7 @@ func drawChart(rng *rand.Rand, step *Step) {
 		ChartName:      oneOf(rng, "simple", "simple", "simple", "other"),
 		Version:        oneOf(rng, "1.0.0", "1.0.0", "1.1.0", "1.x", "", "1.0.0", "1.x", "9.9.9"),
 		ReleaseName:    oneOf(rng, "", "", "release"),
-		ValuesTemplate: oneOf(rng, slices.Sorted(maps.Keys(oracle.Templates))...),
+		ValuesTemplate: oneOf(rng, append(slices.Sorted(maps.Keys(oracle.Templates)), oracle.FailsForOne)...),
 		Download:       oneOf(rng, "", addonsv1.DownloadManager, addonsv1.DownloadAgent),
 	}
 	spec.ReleaseNamespace = oneOf(rng, "", "apps")
@@ -374,6 +378,9 @@ func foreignCarried(r *run, step Step) (bool, error) {
 	}
 	names := slices.Sorted(maps.Keys(made))
 	object := made[names[step.Cluster%len(names)]]
+	if release, is := object.(*addonsv1.HelmReleaseProxy); is && step.Op == "SetBack" {
+		return r.setBack(release, step.Value)
+	}
 	if step.Value == "Delete" {
 		for of, carrier := range r.state.Helm.Carriers {
 			if carrier.UID == object.GetUID() {

@@ -61,8 +61,8 @@ func TestRandom(t *testing.T) {
 			setUp(t, seed%2 == 0, seed%3 != 0, seed%4 >= 2)
 			r, err := playSeed(seed, count)
 			total, carried = total+r.count, carried+r.carried
-			t.Logf("seed %d: %d steps in %s; %d registrations were made; at all quiet points together, %d Bundles carried charts",
-				seed, r.count, time.Since(begin).Round(time.Second), r.agents, r.carried)
+			t.Logf("seed %d: %d steps in %s; %d registrations were made; at all quiet points together, %d Bundles carried charts; the steps by kind: %v",
+				seed, r.count, time.Since(begin).Round(time.Second), r.agents, r.carried, byKind(r.done))
 			if err != nil {
 				fails(t, seed, r, err)
 			}
@@ -72,6 +72,14 @@ func TestRandom(t *testing.T) {
 	if carried == 0 && seeds > 2 && !t.Failed() {
 		t.Error("no chart was carried to any Cluster in any of the runs")
 	}
+}
+
+func byKind(steps []Step) map[string]int {
+	count := map[string]int{}
+	for _, step := range steps {
+		count[step.Op]++
+	}
+	return count
 }
 
 // setUp decides which optional parts a run has: the shipped admission policies, the registrar, and class labels by
@@ -102,6 +110,7 @@ func fails(t *testing.T, seed int, r *run, err error) {
 		t.Logf("the steps:\n%s\nthe end of the syncer's log:\n%s", formatSteps(r.done), env.LogTail(syncerProcess))
 		return
 	}
+	t.Logf("all steps:\n%s", formatSteps(r.done)) // A search among fewer may find something else.
 	steps, err := shrink(t, r.done)
 	t.Logf("%d steps are enough (MUSTER_REPLAY plays a file of them):\n%s\n%v", len(steps), formatSteps(steps), err)
 }
@@ -205,7 +214,7 @@ func (r *run) finish(check bool) error {
 			played = append(played, secret)
 		}
 	}
-	if err := errors.Join(r.forceDelete(played), r.removeFleetNamespaces(func(oracle.Key) bool { return true }), r.sweep()); err != nil {
+	if err := errors.Join(r.forceDelete(played), r.sweep()); err != nil {
 		return err
 	}
 	time.Sleep(time.Second)

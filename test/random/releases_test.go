@@ -77,7 +77,7 @@ func fleetReleases(r *run, step Step) (bool, error) {
 		}
 		for j := range bundle.Spec.Targets {
 			target := &bundle.Spec.Targets[j]
-			if err := deploy(bundle, target); err != nil {
+			if err := r.deploy(bundle, target); err != nil {
 				return true, err
 			}
 			fleet := r.state.FleetClusters[oracle.Key{Namespace: of.Namespace, Name: target.ClusterName}]
@@ -105,11 +105,15 @@ func (r *run) isPlayed(of oracle.Carriage) bool {
 }
 
 // deploy makes the objects that Fleet makes for a target, and reports as its agent does.
-func deploy(bundle *fleetv1.Bundle, target *fleetv1.BundleTarget) error {
+func (r *run) deploy(bundle *fleetv1.Bundle, target *fleetv1.BundleTarget) error {
+	key := oracle.Key{Namespace: bundle.Namespace, Name: target.ClusterName}
 	namespace := &corev1.Namespace{}
-	namespace.Name = oracle.FleetNamespace(oracle.Key{Namespace: bundle.Namespace, Name: target.ClusterName})
-	if err := admin.Create(ctx, namespace); err != nil && !isRefused(err) { // It exists since last time.
-		return err
+	namespace.Name = oracle.FleetNamespace(key)
+	if r.state.FleetNamespaces[namespace.Name].Name == "" {
+		if err := admin.Create(ctx, namespace); err != nil {
+			return err
+		}
+		r.state.FleetNamespaces[namespace.Name] = key
 	}
 	its := &fleetv1.BundleDeployment{}
 	its.Namespace, its.Name = namespace.Name, bundle.Name
@@ -155,7 +159,7 @@ func (r *run) fleetRollsOut() error {
 			} else if err != nil || isCurrent(its, bundle, target) || isLeftOut(bundle, target) {
 				continue
 			}
-			if err := deploy(bundle, target); err != nil {
+			if err := r.deploy(bundle, target); err != nil {
 				return err
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
 	"github.com/muster-fleet/muster/test/stack"
 	"github.com/muster-fleet/muster/test/stack/poll"
@@ -72,6 +74,8 @@ type run struct {
 	carried int
 	// retained are the objects of the last quiet point that must be the same at the next.
 	retained map[string]types.UID
+	// records are the oldest records of HelmReleaseProxies, by their UIDs.
+	records map[types.UID]string
 	// deleted are the HelmChartProxies that were deleted since then.
 	deleted map[oracle.Key]bool
 	// colliding is the name that collidingName has found.
@@ -82,6 +86,7 @@ func newRun(id string, patience time.Duration) (*run, error) {
 	r := &run{
 		id: id, patience: patience, state: oracle.NewState(), slots: map[int]oracle.Key{}, proxies: map[int]oracle.Key{}, down: map[string]bool{},
 		wished: map[string]map[string]bool{}, rightful: map[string]bool{}, retained: map[string]types.UID{}, deleted: map[oracle.Key]bool{},
+		records: map[types.UID]string{},
 	}
 	for i := range namespaceCount {
 		namespace := &corev1.Namespace{}
@@ -89,6 +94,10 @@ func newRun(id string, patience time.Duration) (*run, error) {
 		if err := r.create(admin, namespace); err != nil {
 			return r, err
 		}
+	}
+	// The run before leaves one.
+	if config := fixture.Config(); admin.Get(ctx, client.ObjectKeyFromObject(config), config) == nil {
+		r.state.Config = config
 	}
 	var err error
 	if r.audit, err = env.AuditTail(); err != nil {
@@ -245,7 +254,7 @@ func (r *run) quiet() error {
 			r.state.Helm.Asked = converged.Helm.Asked
 			r.carried += len(seen.Helm.Carriers)
 			clear(r.deleted)
-			return r.nothingElse()
+			return errors.Join(r.noteRecords(), r.nothingElse())
 		}
 		if time.Now().After(deadline) {
 			return &oracleError{cmp.Or(oracle.Diff(want, got), "the status of the FleetAddonConfig does not show its generation")}

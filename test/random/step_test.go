@@ -79,7 +79,7 @@ const quiet = "quiet"
 
 // operations are all operations.
 var operations = slices.Concat(
-	clusterOperations, classOperations, configOperations, foreignOperations, tenantOperations, collidingOperations,
+	clusterOperations, classOperations, configOperations, foreignOperations, briefOperations, tenantOperations, collidingOperations,
 	processOperations, agentOperations, flapOperations, registrarOperations, helmOperations, carriedOperations,
 	releaseOperations,
 )
