@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/cluster-api/util/contract"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/settings"
 )
 
 const (
@@ -46,7 +48,7 @@ func (r *Reader) mayRead(ctx context.Context, field string, kind schema.GroupKin
 	}
 	if !known.allowed {
 		err := fmt.Errorf("%s: the syncer may not read %s; give it a ClusterRole with get, list and watch on them, labelled %s: \"true\"",
-			field, resource, aggregationLabel)
+			field, resource, settings.AggregationLabel)
 		return &unresolvedError{&retryError{err, max(firstRetry, known.until.Sub(r.now()))}}
 	}
 	return nil
@@ -174,6 +176,3 @@ func (r *Reader) forgetUndeclared(ctx context.Context, group schema.GroupKind) {
 		delete(r.unserved, resource)
 	}
 }
-
-// aggregationLabel on a ClusterRole aggregates it into the syncer's rights to read template values.
-const aggregationLabel = "fleet.addons.cluster.x-k8s.io/aggregate-to-muster-syncer"

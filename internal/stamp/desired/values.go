@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -25,8 +26,9 @@ const (
 
 // Values returns the template values of a Cluster: the Cluster, its control plane and its
 // infrastructure cluster, and the topology's variables as a map. The objects come without status and
-// the API server's own fields, and without the fields that the JSON pointers name. A nil control plane
-// or infrastructure cluster means that the Cluster refers to none.
+// the API server's own fields, and without the fields that the JSON pointers name, or that stay out of
+// objects of their kind. A nil control plane or infrastructure cluster means that the Cluster refers to
+// none.
 func Values(cluster *clusterv1.Cluster, controlPlane, infrastructure map[string]any, pointers []string) (map[string]any, error) {
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cluster)
 	if err != nil {
@@ -45,14 +47,24 @@ func Values(cluster *clusterv1.Cluster, controlPlane, infrastructure map[string]
 	}
 	values := map[string]any{ClusterValue: Source(object), VariablesValue: variables}
 	if controlPlane != nil {
-		values[ControlPlaneValue] = Source(runtime.DeepCopyJSON(controlPlane))
+		values[ControlPlaneValue] = referenced(controlPlane)
 	}
 	if infrastructure != nil {
-		values[InfrastructureValue] = Source(runtime.DeepCopyJSON(infrastructure))
+		values[InfrastructureValue] = referenced(infrastructure)
 	}
 	exclude(values, withOtherReference(infrastructure, pointers))
 	dropNulls(values)
 	return values, nil
+}
+
+// referenced returns a copy of an object that a Cluster refers to, without what never reaches the template values.
+func referenced(object map[string]any) map[string]any {
+	result := Source(runtime.DeepCopyJSON(object))
+	its := (&unstructured.Unstructured{Object: object}).GroupVersionKind().GroupKind()
+	for _, pointer := range settings.AlwaysOut(its) {
+		remove(result, segments(pointer))
+	}
+	return result
 }
 
 // withOtherReference repeats the JSON pointers into the control plane as pointers into the
