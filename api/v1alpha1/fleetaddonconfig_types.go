@@ -223,7 +223,7 @@ type TemplateValuesConfig struct {
 	// item or key. /Variables/x also removes variable x and its overrides from Cluster. If the list
 	// is missing, the parts of known control planes that carry secrets are left out: inline files,
 	// users, commands and bootstrap tokens (docs/reference.md lists them). An explicit list, even
-	// an empty one, replaces that default.
+	// an empty one, replaces that default. Parts of some other kinds always stay out.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128

@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"maps"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/json"
@@ -21,6 +23,8 @@ import (
 type inputs struct {
 	clusters []*clusterv1.Cluster
 	classes  []*desired.Class
+	// madeBy are the kinds that the Clusters of a class refer to.
+	madeBy map[types.NamespacedName][]schema.GroupKind
 	// config is nil if there is no FleetAddonConfig.
 	config *addonsv1.FleetAddonConfig
 	// proxies are HelmChartProxies.
@@ -37,7 +41,7 @@ type reference struct {
 
 // sorted sorts objects by purpose. The error names an unusable object.
 func sorted(objects []manifests.Object) (*inputs, error) {
-	in := &inputs{namespaces: map[string]map[string]string{}, others: map[reference]map[string]any{}}
+	in := &inputs{namespaces: map[string]map[string]string{}, madeBy: map[types.NamespacedName][]schema.GroupKind{}, others: map[reference]map[string]any{}}
 	for i := range objects {
 		if err := in.add(&objects[i]); err != nil {
 			return nil, objects[i].Wrap(err)
@@ -62,6 +66,7 @@ func (in *inputs) add(object *manifests.Object) error {
 		class := object.PartialObjectMetadata
 		class.Namespace = namespace
 		in.classes = append(in.classes, &class)
+		in.madeBy[types.NamespacedName{Namespace: namespace, Name: object.Name}] = madeBy(object.Raw)
 	case addonsv1.GroupVersion.WithKind("FleetAddonConfig").GroupKind():
 		if in.config != nil {
 			return errors.New("is a second FleetAddonConfig; there may be only one")
@@ -103,4 +108,30 @@ func (in *inputs) class(key types.NamespacedName) *desired.Class {
 		}
 	}
 	return nil
+}
+
+// madeBy returns the kinds of the objects that Cluster API makes from the templates of a ClusterClass for each of its
+// Clusters, in either version. A class that cannot be read has none: lint says what is wrong with it.
+func madeBy(class []byte) []schema.GroupKind {
+	type template struct {
+		TemplateRef metav1.TypeMeta `json:"templateRef"`
+		Ref         metav1.TypeMeta `json:"ref"`
+	}
+	var its struct {
+		Spec struct {
+			ControlPlane   template `json:"controlPlane"`
+			Infrastructure template `json:"infrastructure"`
+		} `json:"spec"`
+	}
+	if err := json.UnmarshalCaseSensitivePreserveInts(class, &its); err != nil {
+		return nil
+	}
+	var kinds []schema.GroupKind
+	for _, part := range []template{its.Spec.ControlPlane, its.Spec.Infrastructure} {
+		ref := cmp.Or(part.TemplateRef, part.Ref)
+		if kind, ok := strings.CutSuffix(ref.Kind, clusterv1.TemplateSuffix); ok {
+			kinds = append(kinds, schema.GroupKind{Group: ref.GroupVersionKind().Group, Kind: kind})
+		}
+	}
+	return kinds
 }

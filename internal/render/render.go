@@ -8,8 +8,10 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/contract"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/manifests"
@@ -41,6 +43,9 @@ func Render(objects []manifests.Object) (*Result, error) {
 	}
 	r := &renderer{in: in, settings: current, result: &Result{}, seen: map[string]string{}}
 	for _, class := range in.classes {
+		for _, kind := range in.madeBy[client.ObjectKeyFromObject(class)] {
+			r.noteUnreadable("Clusters of ClusterClass "+client.ObjectKeyFromObject(class).String(), kind)
+		}
 		if current.Class.Enabled {
 			if err := r.add(desired.ClassGroup(current, class), "ClusterClass "+class.Name); err != nil {
 				return nil, err
@@ -140,12 +145,21 @@ func (r *renderer) referenced(cluster, namespace string, ref clusterv1.ContractV
 	if !ref.IsDefined() {
 		return nil
 	}
+	r.noteUnreadable("Cluster "+cluster, ref.GroupKind())
 	object := r.in.others[reference{ref.APIGroup, ref.Kind, types.NamespacedName{Namespace: namespace, Name: ref.Name}}]
 	if object == nil {
 		r.note("Cluster %s: %s %s is not among the manifests; the template values below lack it", cluster, ref.Kind, ref.Name)
 		return nil
 	}
 	return object
+}
+
+// noteUnreadable says that Clusters wait for a right, if the shipped roles do not let the syncer read a kind.
+func (r *renderer) noteUnreadable(who string, kind schema.GroupKind) {
+	if settings.KindOf(kind) == nil {
+		r.note("%s: no shipped role lets the syncer read %s; until a ClusterRole labelled %s: \"true\" does, with get, list and watch, the condition is TemplateValuesUnresolved",
+			who, contract.CalculateCRDName(kind.Group, kind.Kind), settings.AggregationLabel)
+	}
 }
 
 // add adds an object to the result. by names the object for which it is made; empty if several

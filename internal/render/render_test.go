@@ -264,3 +264,42 @@ spec:
 		t.Errorf("Fleet Cluster (-want +got):\n%s", diff)
 	}
 }
+
+// Render names who waits for a right: Clusters, and classes of either version, that refer to kinds which no shipped
+// role lists.
+func TestNotesKindsThatNoRoleLists(t *testing.T) {
+	const waits = `no shipped role lets the syncer read %s; until a ClusterRole labelled fleet.addons.cluster.x-k8s.io/aggregate-to-muster-syncer: "true" does, with get, list and watch, the condition is TemplateValuesUnresolved`
+	const beta2 = class + `
+spec:
+  controlPlane: {templateRef: {apiVersion: controlplane.cluster.x-k8s.io/v1, kind: %s, name: x}}
+  infrastructure: {templateRef: {apiVersion: infrastructure.cluster.x-k8s.io/v1, kind: %s, name: x}}
+`
+	beta1 := strings.NewReplacer("v1beta2", "v1beta1", "templateRef", "ref").Replace(beta2)
+	named := plain + `
+spec: {infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: %[1]s, name: x}}
+---
+apiVersion: infrastructure.cluster.x-k8s.io/v1
+kind: %[1]s
+metadata: {name: x, namespace: team}
+`
+	for name, test := range map[string]struct{ document, who, resource string }{
+		"a Cluster's kind":            {fmt.Sprintf(named, "FooCluster"), "Cluster team/prod", "fooclusters.infrastructure.cluster.x-k8s.io"},
+		"a Cluster's known kind":      {fmt.Sprintf(named, "OscCluster"), "", ""},
+		"a kind of no provider":       {fmt.Sprintf(named, "OutscaleCluster"), "Cluster team/prod", "outscaleclusters.infrastructure.cluster.x-k8s.io"},
+		"a class's control plane":     {fmt.Sprintf(beta2, "FooControlPlaneTemplate", "DOClusterTemplate"), "Clusters of ClusterClass classes/standard", "foocontrolplanes.controlplane.cluster.x-k8s.io"},
+		"a v1beta1 class's":           {fmt.Sprintf(beta1, "KubeadmControlPlaneTemplate", "FooClusterTemplate"), "Clusters of ClusterClass classes/standard", "fooclusters.infrastructure.cluster.x-k8s.io"},
+		"a class's known kinds":       {fmt.Sprintf(beta2, "KubeadmControlPlaneTemplate", "DOClusterTemplate"), "", ""},
+		"a class that cannot be read": {class + "spec: []", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var want []string
+			if test.who != "" {
+				want = []string{test.who + ": " + fmt.Sprintf(waits, test.resource)}
+			}
+			_, notes, _ := render(t, test.document)
+			if diff := cmp.Diff(want, notes); diff != "" {
+				t.Errorf("notes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
