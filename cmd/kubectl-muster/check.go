@@ -40,7 +40,8 @@ a cluster, or if another has the same name on one. One that waits is not.
 
 Without a name, the command also warns about Bundles whose rolloutStrategy has partitions
 that do not gate: Fleet does not wait for one, never updates it, or leaves Clusters out. A
-warning says what to write instead, and does not change the exit code.`,
+warning says what to write instead, and does not change the exit code. A note says if the
+FleetAddonConfig lets secret fields into the template values.`,
 		Example: `  kubectl muster check
   kubectl muster check team-a/prod --wait --timeout=15m`,
 		Args:              withUsage(cobra.MaximumNArgs(1)),
@@ -122,6 +123,9 @@ func (o *checkOptions) observe(ctx context.Context, reader client.Reader) (*obse
 	result.graph, err = view.Build(objects).Choose(view.Choice{Name: o.name, Fold: o.fold, Problems: true})
 	if err != nil {
 		return nil, errors.Join(result.unread, err) // The object may be among those that could not be read.
+	}
+	if note := view.SecretsLetIn(objects.Config); note != "" && o.name == "" {
+		result.graph.Notes = append(slices.Clone(result.graph.Notes), note)
 	}
 	return result, nil
 }

@@ -1,6 +1,10 @@
 package settings
 
-import "k8s.io/apimachinery/pkg/runtime/schema"
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
 
 // AggregationLabel on a ClusterRole, with the value "true", aggregates it into the rights to read template values.
 const AggregationLabel = "fleet.addons.cluster.x-k8s.io/aggregate-to-muster-syncer"
@@ -276,15 +280,19 @@ func AlwaysOut(of schema.GroupKind) []string {
 	return nil
 }
 
+// Excluded returns the part of the default of spec.cluster.templateValues.exclude that is there for a kind.
+func (k Kind) Excluded() []string {
+	if !k.IsReplaceable {
+		return nil
+	}
+	return below("/ControlPlane", slices.Clone(k.Secret)...)
+}
+
 // DefaultExclude returns the JSON pointers that are left out of the template values unless the user lists others.
 func DefaultExclude() []string {
 	var result []string
 	for _, its := range kinds {
-		if its.IsReplaceable {
-			for _, pointer := range its.Secret {
-				result = append(result, "/ControlPlane"+pointer)
-			}
-		}
+		result = append(result, its.Excluded()...)
 	}
 	return result
 }

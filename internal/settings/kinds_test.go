@@ -83,3 +83,41 @@ func TestDefaultExcludeIsFixed(t *testing.T) {
 		t.Errorf("the default has %d pointers, for %d kinds", len(DefaultExclude()), count)
 	}
 }
+
+// TestKindsAreDocumented compares the table with the documentation.
+func TestKindsAreDocumented(t *testing.T) {
+	read := func(page string) string {
+		text, err := os.ReadFile(filepath.Join("../../docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	permissions, reference := read("permissions.md"), read("reference.md")
+	inGroup := map[string][]string{}
+	pointers := map[string]bool{}
+	for _, kind := range Kinds() {
+		inGroup[kind.Group] = append(inGroup[kind.Group], kind.Kind)
+		secret := kind.Secret
+		if kind.IsReplaceable {
+			secret = kind.Excluded()
+		}
+		for _, pointer := range secret {
+			pointers[pointer] = true
+		}
+		if row := "<br>`" + strings.Join(secret, "`<br>`") + "` |"; len(secret) > 0 && !strings.Contains(strings.ReplaceAll(reference, " | `", "<br>`"), row) {
+			t.Errorf("docs/reference.md has no row %s for %s", row, kind.Kind)
+		}
+	}
+	for group, kinds := range inGroup {
+		slices.SortFunc(kinds, func(a, b string) int { return strings.Compare(strings.ToLower(a), strings.ToLower(b)) })
+		if row := "| `" + group + "` | " + strings.Join(kinds, ", ") + " |"; !strings.Contains(permissions, row) {
+			t.Errorf("docs/permissions.md has no row %s", row)
+		}
+	}
+	for _, match := range regexp.MustCompile("(?:<br>| )`(/(?:spec|ControlPlane)/[^`]+)`(?:<br>| \\|)").FindAllStringSubmatch(reference, -1) {
+		if !pointers[match[1]] {
+			t.Errorf("docs/reference.md names %s, which the table lacks", match[1])
+		}
+	}
+}
