@@ -31,6 +31,8 @@ const (
 	PartitionEmpty = "PartitionEmpty"
 	// InNoPartition means that the Bundle is for Clusters that are in no partition.
 	InNoPartition = "InNoPartition"
+	// NoPartitions means that Fleet makes no partitions, because the Bundle has too few Clusters.
+	NoPartitions = "NoPartitions"
 	// TooMany means that a Bundle has too many partitions to check.
 	TooMany = "TooManyPartitions"
 )
@@ -41,13 +43,17 @@ const (
 	// mostNames limits the partitions or Clusters that a warning names, and mostDefinition the bytes of a partition's
 	// definition.
 	mostNames, mostDefinition = 3, 400
+	// defaultThreshold is the number of Clusters from which Fleet makes partitions.
+	defaultThreshold = 200
 )
 
-// IsChecked reports whether people wrote the Bundle's partitions, with or without a GitRepo or HelmOp. The Bundle
+// IsChecked reports whether people wrote the Bundle's partitions, or let Fleet make some, with or without a GitRepo or HelmOp. The Bundle
 // of a HelmChartProxy has Muster's, which leave Clusters out to hold them back.
 func IsChecked(bundle *fleetv1.Bundle) bool {
 	_, isMusters := bundle.Labels[stamp.HelmChartProxyLabel]
-	return !isMusters && bundle.DeletionTimestamp.IsZero() && bundle.Spec.RolloutStrategy != nil && len(bundle.Spec.RolloutStrategy.Partitions) > 0
+	strategy := bundle.Spec.RolloutStrategy
+	return !isMusters && bundle.DeletionTimestamp.IsZero() && strategy != nil &&
+		(len(strategy.Partitions) > 0 || strategy.AutoPartitionSize != nil || strategy.AutoPartitionThreshold != nil)
 }
 
 // Warnings returns warnings about the partitions of a Bundle that deploys to these Clusters.
@@ -56,6 +62,10 @@ func Warnings(bundle *fleetv1.Bundle, members []*targets.Member) []*view.Node {
 		return nil
 	}
 	w := &warner{bundle: bundle, in: bundle.Spec.RolloutStrategy, members: members}
+	if len(w.in.Partitions) == 0 {
+		w.automatic()
+		return w.warnings
+	}
 	if count := len(w.in.Partitions); count > mostPartitions {
 		w.add(TooMany, "write fewer", "its rolloutStrategy has %d partitions, of which none was checked: the limit is %d", count, mostPartitions)
 		return w.warnings
@@ -73,6 +83,22 @@ func Warnings(bundle *fleetv1.Bundle, members []*targets.Member) []*view.Node {
 	}
 	w.leftOut()
 	return w.warnings
+}
+
+// automatic warns about partitions that Fleet makes itself. A threshold or a size of 0 turns them off.
+func (w *warner) automatic() {
+	threshold, size := ptr.Deref(w.in.AutoPartitionThreshold, defaultThreshold), w.in.AutoPartitionSize
+	isOff := threshold <= 0 || size != nil && size.Type == intstr.Int && size.IntVal <= 0
+	switch count := len(w.members); {
+	case isOff || count == 0:
+	case count < threshold:
+		w.add(NoPartitions, fmt.Sprintf("write an autoPartitionThreshold of at most %d, or list partitions", count),
+			"Fleet makes no partitions: it has %s, and autoPartitionThreshold is %d", clusters(count), threshold)
+	case w.in.MaxUnavailable == nil:
+		w.add(AllAtOnce, "write a maxUnavailable", "Fleet does not wait for any of its partitions: without a maxUnavailable, 100%% may be unavailable")
+	case isAll(w.in.MaxUnavailable):
+		w.add(AllAtOnce, "write a smaller maxUnavailable", "Fleet does not wait for any of its partitions: maxUnavailable is %s", w.in.MaxUnavailable.String())
+	}
 }
 
 type warner struct {

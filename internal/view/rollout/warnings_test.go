@@ -250,3 +250,32 @@ func BenchmarkWarnings(b *testing.B) {
 		}
 	}
 }
+
+// Fleet makes partitions itself from a number of Clusters on.
+func TestAutomaticPartitions(t *testing.T) {
+	for name, test := range map[string]struct {
+		strategy fleetv1.RolloutStrategy
+		want     string
+	}{
+		"not asked for":               {fleetv1.RolloutStrategy{MaxUnavailable: count(1)}, ""},
+		"below the default threshold": {fleetv1.RolloutStrategy{AutoPartitionSize: percent("25%"), MaxUnavailable: count(1)}, "NoPartitions"},
+		"below its own threshold":     {fleetv1.RolloutStrategy{AutoPartitionThreshold: ptr.To(9), MaxUnavailable: count(1)}, "NoPartitions"},
+		"at its own threshold":        {fleetv1.RolloutStrategy{AutoPartitionThreshold: ptr.To(8), MaxUnavailable: count(1)}, ""},
+		"all may be unavailable":      {fleetv1.RolloutStrategy{AutoPartitionThreshold: ptr.To(8)}, "AllAtOnce"},
+		"100% may be unavailable":     {fleetv1.RolloutStrategy{AutoPartitionThreshold: ptr.To(8), MaxUnavailable: percent("100%")}, "AllAtOnce"},
+		"turned off":                  {fleetv1.RolloutStrategy{AutoPartitionThreshold: ptr.To(0)}, ""},
+		"turned off by the size":      {fleetv1.RolloutStrategy{AutoPartitionSize: count(0)}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bundle := &fleetv1.Bundle{}
+			bundle.Spec.RolloutStrategy = &test.strategy
+			got := ""
+			for _, warning := range Warnings(bundle, fleet()) {
+				got += warning.Reason
+			}
+			if got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
