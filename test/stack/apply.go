@@ -165,7 +165,7 @@ func (s *Stack) waitServed(ctx context.Context, crds []*unstructured.Unstructure
 			}
 		}
 	}
-	return poll.Until(ctx, "CRDs to be served", time.Minute, func(context.Context) error {
+	return poll.Until(ctx, "CRDs to be served", 5*time.Minute, func(context.Context) error {
 		_, served, _, err := s.hub.client.GroupsAndMaybeResources()
 		if err != nil {
 			return err
