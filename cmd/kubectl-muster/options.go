@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -136,6 +138,25 @@ func (o *options) config() (*rest.Config, error) {
 		return nil, program.Exit(2, err)
 	}
 	return config, nil
+}
+
+// server returns the host and port of the API server; empty if files are read.
+func (o *options) server() string {
+	if o.given() || o.standIn != nil {
+		return ""
+	}
+	config, err := o.config()
+	if err != nil {
+		return "" // A read reports this.
+	}
+	at, err := url.Parse(config.Host)
+	if err != nil || at.Host == "" {
+		return config.Host
+	}
+	if at.Port() == "" {
+		return net.JoinHostPort(at.Hostname(), "443")
+	}
+	return at.Host
 }
 
 // client returns a client with the rights of the person who runs the command.

@@ -98,7 +98,7 @@ func (o *treeOptions) read(ctx context.Context, reader client.Reader) (*view.Gra
 	if err != nil {
 		return nil, err
 	}
-	objects.StaleAfter = o.staleAfter
+	objects.StaleAfter, objects.Server = o.staleAfter, o.server()
 	graph, err := o.build(ctx, reader, objects)
 	if err == nil && (o.problems || o.name != "") {
 		_, err = o.inspect(ctx, reader, objects, graph)

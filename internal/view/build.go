@@ -66,6 +66,11 @@ func (b *builder) notes() {
 	for _, kind := range slices.Sorted(maps.Keys(b.Unread)) {
 		b.note("%s: %s", kind.Plural(), Text(b.Unread[kind]))
 	}
+	for _, key := range sortedKeys(b.Clusters) {
+		if cluster := b.Clusters[key]; b.Server != "" && cluster.Endpoint == b.Server && cluster.Imported != nil && cluster.Imported.Status == "True" {
+			b.note("Cluster %s is this management cluster itself: who may write Bundles for it is cluster-admin here", Text(key.String()))
+		}
+	}
 	for _, key := range sortedKeys(b.Rollouts) {
 		b.note("the rollout of HelmChartProxy %s is %s", Text(key.String()), Text(b.Rollouts[key]))
 	}

@@ -1,12 +1,14 @@
 package view
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -43,5 +45,30 @@ func TestAttached(t *testing.T) {
 				t.Errorf("%s %s, want %s %s; %d nodes", seen[0].State, seen[0].Reason, test.state, test.want, len(seen))
 			}
 		})
+	}
+}
+
+// A note names the Cluster that is the management cluster itself, if it is in Fleet.
+func TestItself(t *testing.T) {
+	cluster := &clusterv1.Cluster{}
+	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 6443}
+	const note = "Cluster mgmt/self is this management cluster itself: who may write Bundles for it is cluster-admin here"
+	for _, test := range []struct {
+		server string
+		status metav1.ConditionStatus
+		want   bool
+	}{
+		{"10.0.0.1:6443", "True", true},
+		{"10.0.0.1:6443", "False", false},
+		{"10.0.0.2:6443", "True", false},
+		{"", "True", false},
+	} {
+		objects := NewObjects()
+		objects.Server = test.server
+		cluster.Status.Conditions = []metav1.Condition{{Type: importedCondition, Status: test.status, Reason: "Imported"}}
+		objects.Clusters[types.NamespacedName{Namespace: "mgmt", Name: "self"}] = CutCluster(cluster)
+		if notes := Build(objects).Notes; slices.Contains(notes, note) != test.want {
+			t.Errorf("%+v: %q", test, notes)
+		}
 	}
 }

@@ -25,6 +25,9 @@ type Objects struct {
 	// StaleAfter is how long an agent may be silent.
 	StaleAfter time.Duration
 
+	// Server is the host and port of the API server from which the objects were read; empty if it is not known.
+	Server string
+
 	// Config is the FleetAddonConfig, or nil if there is none. IsConfigGone means that there was one.
 	Config       *addonsv1.FleetAddonConfig
 	IsConfigGone bool
@@ -79,6 +82,8 @@ type CAPICluster struct {
 	Labels           map[string]string
 	Pin              stamp.Pin
 	Deleting, Paused bool
+	// Endpoint is the host and port of its API server, where known.
+	Endpoint string
 	// Imported and BundlesReady are Muster's conditions; nil if absent.
 	Imported, BundlesReady *Condition
 }
@@ -104,6 +109,7 @@ func CutCluster(in *clusterv1.Cluster) *CAPICluster {
 		Pin:          stamp.PinOf(in.Annotations),
 		Deleting:     !in.DeletionTimestamp.IsZero(),
 		Paused:       annotated || ptr.Deref(in.Spec.Paused, false),
+		Endpoint:     endpointOf(in),
 		Imported:     cutCondition(in.Status.Conditions, importedCondition),
 		BundlesReady: cutCondition(in.Status.Conditions, bundlesCondition),
 	}
@@ -111,6 +117,13 @@ func CutCluster(in *clusterv1.Cluster) *CAPICluster {
 		result.Labels = in.Labels
 	}
 	return result
+}
+
+func endpointOf(in *clusterv1.Cluster) string {
+	if !in.Spec.ControlPlaneEndpoint.IsValid() {
+		return ""
+	}
+	return in.Spec.ControlPlaneEndpoint.String()
 }
 
 func cutCondition(conditions []metav1.Condition, name string) *Condition {
