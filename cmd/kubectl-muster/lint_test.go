@@ -32,7 +32,7 @@ kind: Cluster
 metadata: {name: prod, namespace: team, labels: {env: prod}}
 spec: {topology: {classRef: {name: standard, namespace: classes}, version: v1.36.3}}
 ---`
-	taken = `belongs to Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`
+	taken = `belongs to Cluster "pr.od"; to hand it over with what is deployed there: kubectl annotate clusters.fleet.cattle.io -n team prod fleet.addons.cluster.x-k8s.io/adopt=true; delete it only if its cluster is gone; or name this Cluster differently`
 )
 
 func cluster(name string) string {

@@ -212,7 +212,7 @@ func states() []state {
 		{"conflict", func(w *world) {
 			prod, fleet := across(w)
 			undeployed(w, fleet)
-			w.notImported(prod, "NameConflict", `Fleet Cluster "prod" was created by someone else; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over`)
+			w.notImported(prod, "NameConflict", `Fleet Cluster "prod" was created by someone else; to hand it over with what is deployed there: kubectl annotate clusters.fleet.cattle.io -n team-a prod fleet.addons.cluster.x-k8s.io/adopt=true; delete it only if its cluster is gone`)
 			foreign := &fleetv1.Cluster{}
 			foreign.Namespace, foreign.Name = "team-a", "prod"
 			foreign.Status.Agent.LastSeen = ago(time.Minute)

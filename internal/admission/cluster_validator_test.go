@@ -112,7 +112,7 @@ func TestClusterValidator(t *testing.T) {
 		misspelt = `{"metadata":{"name":"prod","annotations":{"fleet.addons.cluster.x-k8s.io/registration":"Agent"}}}`
 
 		unknown    = `annotation fleet.addons.cluster.x-k8s.io/registration: "Agent" is neither "agent" nor "manager" and has no effect; the FleetAddonConfig decides, and it says "manager"`
-		foreign    = `Fleet Cluster "prod" was created by someone else; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`
+		foreign    = `Fleet Cluster "prod" was created by someone else; to hand it over with what is deployed there: kubectl annotate clusters.fleet.cattle.io -n team prod fleet.addons.cluster.x-k8s.io/adopt=true; delete it only if its cluster is gone; or name this Cluster differently`
 		unselected = `this Cluster is not imported into Fleet: its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`
 		missing    = `ClusterClass "standard" does not exist in namespace "team" (yet): until it does, Cluster API creates no control plane and the Cluster is not imported into Fleet`
 	)
@@ -158,10 +158,10 @@ func TestClusterValidator(t *testing.T) {
 			annotated(stamp.ImportedFromAnnotation, "prod")(o)
 			o.Labels = map[string]string{stamp.ManagedByLabel: "muster"}
 		}), request: create(plain)},
-		"made from another": {others: fleetClusterBeing(annotated(stamp.ImportedFromAnnotation, "pr.od")), request: create(plain), refused: `Fleet Cluster "prod" belongs to Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
+		"made from another": {others: fleetClusterBeing(annotated(stamp.ImportedFromAnnotation, "pr.od")), request: create(plain), refused: `Fleet Cluster "prod" belongs to Cluster "pr.od"; to hand it over with what is deployed there: kubectl annotate clusters.fleet.cattle.io -n team prod fleet.addons.cluster.x-k8s.io/adopt=true; delete it only if its cluster is gone; or name this Cluster differently`},
 		"owned by another": {others: fleetClusterBeing(func(o *object) {
 			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "pr.od", UID: "1"}}
-		}), request: create(plain), refused: `Fleet Cluster "prod" belongs to Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
+		}), request: create(plain), refused: `Fleet Cluster "prod" belongs to Cluster "pr.od"; to hand it over with what is deployed there: kubectl annotate clusters.fleet.cattle.io -n team prod fleet.addons.cluster.x-k8s.io/adopt=true; delete it only if its cluster is gone; or name this Cluster differently`},
 		"owned by another, which lives": {others: &others{pinned: []object{func() object { o := pinnedCluster("pr.od", ""); o.UID = "1"; return o }()}, fleetClusters: []object{made("prod", func(o *object) {
 			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "pr.od", UID: "1"}}
 		})}}, request: create(pinned), refused: `Fleet Cluster "prod" belongs to Cluster "pr.od", which exists; name this Cluster differently`},
@@ -176,7 +176,7 @@ func TestClusterValidator(t *testing.T) {
 		"shares it with a Namespace":                   {others: &others{annotations: fleetOf("team-a", ofOthers)}, request: create(collides), refused: shares},
 		"it is its own Namespace":                      {others: &others{annotations: fleetOf("team", colliding), fleetClusters: []object{elsewhere(made(ofOthers, nil))}}, request: create(collides)},
 		"shares it, not served yet":                    {others: &others{unknown: true, fleetClusters: []object{elsewhere(made(ofOthers, nil))}}, request: create(collides)},
-		"with a prefix":                                {reader: configured(t, `cluster: {naming: {prefix: p-}}`), others: &others{fleetClusters: []object{made("p-prod", nil)}}, request: create(plain), refused: strings.Replace(foreign, `"prod"`, `"p-prod"`, 1)},
+		"with a prefix":                                {reader: configured(t, `cluster: {naming: {prefix: p-}}`), others: &others{fleetClusters: []object{made("p-prod", nil)}}, request: create(plain), refused: strings.NewReplacer(`"prod"`, `"p-prod"`, "-n team prod", "-n team p-prod").Replace(foreign)},
 		"not served yet":                               {others: &others{unknown: true, fleetClusters: taken.fleetClusters}, request: create(classy)},
 		"inventory broken":                             {others: &others{err: errors.New("broken")}, request: create(classy)},
 		"settings unreadable":                          {reader: &cached{err: errors.New("broken")}, others: taken, request: create(plain)},

@@ -186,7 +186,9 @@ func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid
 
 	owner := livingOwner(fleetCluster, origin, cluster.GetName(), lives)
 	isAnothers := origin.Name != "" && origin.Name != cluster.GetName()
-	handOver := fmt.Sprintf("; delete it, or annotate it %s=true to hand it over", AdoptAnnotation)
+	// To delete it would uninstall what Fleet has deployed there.
+	handOver := fmt.Sprintf("; to hand it over with what is deployed there: kubectl annotate clusters.fleet.cattle.io -n %s %s %s=true; delete it only if its cluster is gone",
+		fleetCluster.GetNamespace(), fleetCluster.GetName(), AdoptAnnotation)
 	switch {
 	case owner != "" && (isAnothers || isHandedOver(fleetCluster) || origin.UID != "" && lives("", origin.UID)):
 		// To delete it would uninstall what is on that Cluster, and it cannot be handed over.

@@ -23,7 +23,8 @@ func TestNamesThatAreTaken(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	configure(t, g, "{}")
-	const byHand = ` was created by someone else; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`
+	byHand := fmt.Sprintf(" was created by someone else; to hand it over with what is deployed there: kubectl annotate clusters.fleet.cattle.io -n %s theirs %s=true; delete it only if its cluster is gone; or name this Cluster differently",
+		s.namespace, stamp.AdoptAnnotation)
 	newFleetCluster(g, s.namespace, "theirs", nil)
 	create(g, s.cluster("prod.eu"))
 	for _, test := range []struct{ name, manifest, messages string }{
