@@ -231,7 +231,7 @@ func TestTrimCached(t *testing.T) {
 		if diff := cmp.Diff(desired.ShortValues(wantedCluster().Spec.TemplateValues.Data), have.Spec.TemplateValues.Data); diff != "" {
 			t.Errorf("values (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(fleetv1.ClusterStatus{}, have.Status); diff != "" {
+		if diff := cmp.Diff(fleetv1.ClusterStatus{Namespace: "x"}, have.Status); diff != "" {
 			t.Errorf("status (-want +got):\n%s", diff)
 		}
 	})

@@ -53,9 +53,11 @@ func Trim(object any) (any, error) {
 		typed.Spec.AgentEnvVars = AtMost(maxEnvVars+1, typed.Spec.AgentEnvVars)
 		typed.Spec.AgentAffinity, typed.Spec.AgentResources, typed.Spec.AgentSchedulingCustomization, typed.Spec.AgentPullSecrets = nil, nil, nil, nil
 		typed.Status = fleetv1.ClusterStatus{
+			Namespace:  reportedNamespace(typed.Status.Namespace),
 			Conditions: AtMost(maxConditions, typed.Status.Conditions),
+			Summary:    fleetv1.BundleSummary{DesiredReady: typed.Status.Summary.DesiredReady},
 			Agent: fleetv1.AgentStatus{
-				LastSeen: typed.Status.Agent.LastSeen, Namespace: agentNamespace(typed.Status.Agent.Namespace),
+				LastSeen: typed.Status.Agent.LastSeen, Namespace: reportedNamespace(typed.Status.Agent.Namespace),
 			},
 		}
 		typed.OwnerReferences = stamp.BoundedOwners(typed)
@@ -71,8 +73,8 @@ func Trim(object any) (any, error) {
 	return object, nil
 }
 
-// agentNamespace returns the namespace that an agent reports, if it is a valid name.
-func agentNamespace(reported string) string {
+// reportedNamespace returns the namespace that a status names, if it is a valid name.
+func reportedNamespace(reported string) string {
 	if len(validation.IsDNS1123Label(reported)) > 0 {
 		return ""
 	}

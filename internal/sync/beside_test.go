@@ -169,6 +169,7 @@ func TestRemembersRancher(t *testing.T) {
 				s.delete(t, s.fleetOf(t))
 			}
 			s.reconcile(t)
+			s.reconcile(t) // Fleet has made its namespace.
 			if state, message, cluster := s.imported(t); state != "True Imported" || cluster.Annotations[stamp.ManagementAnnotation] != "" || !s.own(t) {
 				t.Errorf("%s: %s; %v", state, message, cluster.Annotations)
 			}
@@ -199,6 +200,7 @@ func TestRemembersRancherWithAStaleCache(t *testing.T) {
 	}
 	s.clusterReconciler.live = live
 	s.reconcile(t)
+	s.reconcile(t) // Fleet has made its namespace.
 	if state, message, _ := s.imported(t); state != "True Imported" {
 		t.Errorf("%s: %s", state, message)
 	}
@@ -278,6 +280,7 @@ func TestForgedAttachment(t *testing.T) {
 				return nil
 			}
 			s.reconcile(t)
+			s.reconcile(t) // Fleet has made its namespace.
 			state, message, _ := s.imported(t)
 			if state != "True Imported" || !s.own(t) {
 				t.Errorf("%s: %s", state, message)

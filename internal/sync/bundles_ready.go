@@ -29,10 +29,14 @@ func (m bundlesReady) of(s *scope, result outcome) outcome {
 	if !s.has() {
 		fleet = s.rancher
 	}
-	if fleet == nil || result.isNothing() {
+	if fleet == nil || result.isNothing() || result.unsaid {
 		return result
 	}
-	result.conditions = append(result.conditions, m.condition(fleet))
+	condition := m.condition(fleet)
+	if s.has() && !s.home.isThere && (condition.Status == metav1.ConditionTrue || !s.home.isExpected()) {
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionUnknown, reasonHome, s.home.message()
+	}
+	result.conditions = append(result.conditions, condition)
 	return result.again(kube.Sooner(result.after, m.untilStale(fleet)))
 }
 
@@ -62,8 +66,22 @@ func (m bundlesReady) condition(live *fleetv1.Cluster) metav1.Condition {
 		}
 	}
 	result := metav1.Condition{
-		Type: BundlesReadyCondition, Status: metav1.ConditionUnknown, Reason: "WaitingForFleet",
+		Type: BundlesReadyCondition, Status: metav1.ConditionUnknown, Reason: reasonHome,
 		Message: "Fleet has not reported on the Cluster's bundles yet",
+	}
+	// Fleet's Ready is True while it deploys nothing. The status goes with the Fleet Cluster, so an earlier one's agent
+	// does not count.
+	agents := 1
+	if live.Labels[fleetv1.ClusterManagementLabel] != "" { // Fleet makes no Bundle with its agent.
+		agents = 0
+	}
+	switch {
+	case live.Status.Agent.LastSeen.IsZero():
+		result.Reason, result.Message = "AgentNotSeen", "Fleet's agent has not reported from the cluster yet; the conditions and events of the Fleet Cluster say why, if Fleet could not install it"
+		return result
+	case live.Status.Summary.DesiredReady < agents:
+		result.Reason, result.Message = "AgentNotSeen", "Fleet does not count the Bundle with its agent among those of the cluster yet"
+		return result
 	}
 	for _, condition := range live.Status.Conditions {
 		if condition.Type != "Ready" {
@@ -73,6 +91,9 @@ func (m bundlesReady) condition(live *fleetv1.Cluster) metav1.Condition {
 		switch condition.Status {
 		case corev1.ConditionTrue:
 			result.Status, result.Reason = metav1.ConditionTrue, "BundlesReady"
+			if live.Status.Summary.DesiredReady == agents {
+				result.Message = "0 bundles besides Fleet's agent"
+			}
 		case corev1.ConditionFalse:
 			result.Status = metav1.ConditionFalse
 			result.Reason, result.Message = "BundlesNotReady", cmp.Or(condition.Message, "Fleet reports the Cluster's bundles as not ready")

@@ -16,6 +16,7 @@ import (
 func seenAt(after time.Duration, status corev1.ConditionStatus, message string) *fleetv1.Cluster {
 	live := &fleetv1.Cluster{}
 	live.Spec.KubeConfigSecret = "prod-kubeconfig"
+	live.Status.Summary.DesiredReady = 2 // Fleet's own Bundle with its agent, and a user's.
 	if after > 0 {
 		live.Status.Agent.LastSeen = metav1.NewTime(born.Add(after))
 	}
@@ -29,14 +30,27 @@ func TestBundlesReady(t *testing.T) {
 	const stale = "Fleet's agent has not reported for more than 30m0s, by the cluster's own clock; look at that clock, at the fleet-agent on the cluster, and at its way to the management cluster"
 	// The agent may be silent for half an hour, and it is 2:00.
 	m := bundlesReady{staleAfter: 30 * time.Minute, now: func() time.Time { return born.Add(2 * time.Hour) }}
+	const unseen = "Fleet's agent has not reported from the cluster yet; the conditions and events of the Fleet Cluster say why, if Fleet could not install it"
+	counts := func(bundles int, managed string, live *fleetv1.Cluster) *fleetv1.Cluster {
+		live.Status.Summary.DesiredReady = bundles
+		live.Labels = map[string]string{fleetv1.ClusterManagementLabel: managed}
+		return live
+	}
 	for name, test := range map[string]struct {
 		live            *fleetv1.Cluster
 		status          metav1.ConditionStatus
 		reason, message string
 		untilStale      time.Duration
 	}{
-		"nothing is said yet":              {seenAt(0, "", ""), "Unknown", "WaitingForFleet", "Fleet has not reported on the Cluster's bundles yet", 0},
-		"never checked in":                 {seenAt(0, "False", "WaitCheckIn"), "False", "BundlesNotReady", "WaitCheckIn", 0},
+		"nothing is said yet":             {seenAt(0, "", ""), "Unknown", "AgentNotSeen", unseen, 0},
+		"nothing is said after a report":  {seenAt(2*time.Hour, "", ""), "Unknown", "WaitingForFleet", "Fleet has not reported on the Cluster's bundles yet", 30 * time.Minute},
+		"never checked in":                {seenAt(0, "False", "WaitApplied(1)"), "Unknown", "AgentNotSeen", unseen, 0},
+		"never checked in, and no bundle": {counts(0, "", seenAt(0, "True", "")), "Unknown", "AgentNotSeen", unseen, 0},
+		"the agent has no Bundle yet": {counts(0, "", seenAt(2*time.Hour, "True", "")), "Unknown", "AgentNotSeen",
+			"Fleet does not count the Bundle with its agent among those of the cluster yet", 30 * time.Minute},
+		"the agent never has one":          {counts(0, "true", seenAt(2*time.Hour, "True", "")), "True", "BundlesReady", "0 bundles besides Fleet's agent", 30 * time.Minute},
+		"only the agent":                   {counts(1, "", seenAt(2*time.Hour, "True", "")), "True", "BundlesReady", "0 bundles besides Fleet's agent", 30 * time.Minute},
+		"only the agent, which is not fit": {counts(1, "", seenAt(2*time.Hour, "False", "WaitApplied(1)")), "False", "BundlesNotReady", "WaitApplied(1)", 30 * time.Minute},
 		"ready":                            {seenAt(2*time.Hour, "True", ""), "True", "BundlesReady", "", 30 * time.Minute},
 		"not ready":                        {seenAt(2*time.Hour-time.Minute, "False", "NotReady(1)"), "False", "BundlesNotReady", "NotReady(1)", 29 * time.Minute},
 		"silent, a second short":           {seenAt(90*time.Minute+time.Second, "True", ""), "True", "BundlesReady", "", time.Second},

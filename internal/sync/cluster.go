@@ -95,6 +95,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(rancherCRD)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.rancher.clustersOfFleetCluster), builder.WithPredicates(rancherFleetCluster, fleetClusterNews(c.bundlesReady))).
 		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
+		WatchesMetadata(namespaceMetadata(), enqueue(c.events.clusterOfHome), builder.WithPredicates(afterStart, homeNews)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
 		Watches(&fleetv1.ClusterGroup{}, behind(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existenceOrMaker)).
 		Watches(&fleetv1.BundleNamespaceMapping{}, behind(c.events.clustersOfMapping), builder.WithPredicates(afterStart, mappingNews)).
@@ -150,7 +151,9 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 		if before, isKnown = r.digests.of(ctx, in, cluster, around); isKnown { // Nothing has changed since the last reconcile, which left nothing to do.
 			return polled(before.untilStale), nil
 		}
-		s, err = r.scopes.newScope(ctx, in, cluster, around)
+		if s, err = r.scopes.newScope(ctx, in, cluster, around); err == nil {
+			err = r.readHome(ctx, s)
+		}
 	}
 	var result outcome
 	if err == nil {
@@ -174,6 +177,9 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 		result, err = failed(err).again(kube.TooLargeInterval), nil
 	default:
 		result = failed(err)
+	}
+	if err != nil && s != nil {
+		result = s.untilHome(result)
 	}
 	lasted, isPassing := r.reporter.isPassing(req.NamespacedName, err)
 	again := min(max(lasted, conflictInterval), lastRetry)
@@ -246,6 +252,8 @@ func (r *clusterReconciler) take(ctx context.Context, s *scope, next step) error
 		return r.put(ctx, s)
 	case retarget:
 		return r.retarget(ctx, s)
+	case look:
+		return r.look(ctx, s)
 	case attach:
 		return r.attach(ctx, s)
 	case detach:
@@ -313,6 +321,9 @@ func (r *clusterReconciler) claim(ctx context.Context, s *scope) (err error) {
 	r.lock(s, s.pin())
 	if !s.has() {
 		if err := r.scopes.readFleetCluster(ctx, s, s.pin()); err != nil {
+			return err
+		}
+		if err := r.readHome(ctx, s); err != nil {
 			return err
 		}
 	}

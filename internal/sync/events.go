@@ -175,6 +175,17 @@ func (e *enqueuer) clusterOfFleetCluster(ctx context.Context, object client.Obje
 		e.clusterRequests(ctx, client.InNamespace(namespace), client.MatchingFields{byPin: object.GetName()})...)
 }
 
+// clusterOfHome returns the Cluster whose Fleet Cluster Fleet has made a Namespace for.
+func (e *enqueuer) clusterOfHome(ctx context.Context, namespace client.Object) []reconcile.Request {
+	its := namespace.GetAnnotations()
+	var fleet fleetv1.Cluster
+	key := types.NamespacedName{Namespace: its[fleetv1.ClusterNamespaceAnnotation], Name: its[fleetv1.ClusterAnnotation]}
+	if err := e.Get(ctx, key, &fleet, client.UnsafeDisableDeepCopy); err != nil { // Its own event follows.
+		return nil
+	}
+	return e.clusterOfFleetCluster(ctx, &fleet)
+}
+
 func (e *enqueuer) allClusters(ctx context.Context, _ client.Object) []reconcile.Request {
 	return e.clusterRequests(ctx)
 }
@@ -303,6 +314,15 @@ var existence = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
 }
 
+// homeNews passes Namespaces of Fleet's that appear, disappear or begin to go.
+var homeNews = predicate.And(
+	predicate.NewPredicateFuncs(func(object client.Object) bool { return stamp.IsFleetNamespace(object.GetAnnotations()) }),
+	predicate.Or[client.Object](existence, predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero()
+		},
+	}))
+
 // existenceOrMaker passes objects that appear, disappear, or become Muster's or another's.
 var existenceOrMaker = predicate.Or[client.Object](existence, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return stamp.IsOurs(e.ObjectOld) != stamp.IsOurs(e.ObjectNew) },
@@ -380,6 +400,7 @@ func fleetClusterNews(m bundlesReady) predicate.Predicate {
 			before, after := e.ObjectOld.(*fleetv1.Cluster), e.ObjectNew.(*fleetv1.Cluster)
 			seen, now := before.Status.Agent.LastSeen, after.Status.Agent.LastSeen
 			return m.condition(before) != m.condition(after) ||
+				before.Status.Namespace != after.Status.Namespace ||
 				before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 				seen.IsZero() != now.IsZero() || after.Spec.KubeConfigSecret == "" && !seen.Equal(&now) ||
 				!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)

@@ -58,9 +58,11 @@ func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
 		observeLatency(s.cluster)
 	}
 	if result == kube.Retained {
-		return r.retarget(ctx, s)
+		if err := r.retarget(ctx, s); err != nil {
+			return err
+		}
 	}
-	return nil
+	return r.readHome(ctx, s)
 }
 
 // explained adds to a refusal of a Fleet Cluster as too large what makes it so.

@@ -41,11 +41,12 @@ const (
 	reasonRancher    = "WaitingForRancher"
 	reasonAttached   = "Attached"
 	reasonDouble     = "DoubleImport"
+	reasonHome       = "WaitingForFleet"
 )
 
 var reasons = []string{
 	reasonImported, reasonPaused, reasonConflict, reasonUnresolved, reasonTooMuch, reasonFailed, reasonDeselected, reasonWaiting, reasonDeleting,
-	reasonAgent, reasonRegistrar, reasonRancher, reasonAttached, reasonDouble,
+	reasonAgent, reasonRegistrar, reasonRancher, reasonAttached, reasonDouble, reasonHome,
 }
 
 // outcome is the result that a reconcile reports on the Cluster. Conditions that are neither given nor
@@ -57,6 +58,8 @@ type outcome struct {
 	keep []string
 	// passing leaves the status of ImportedCondition as it is, if there is one.
 	passing bool
+	// unsaid leaves all conditions as they are.
+	unsaid bool
 	// after is the delay until the next reconcile if no event brings the Cluster back; zero for never.
 	after time.Duration
 }

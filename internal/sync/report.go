@@ -39,16 +39,21 @@ type reporter struct {
 	recorder events.EventRecorder
 	now      func() time.Time
 
-	mu sync.Mutex
-	// failing notes when a Cluster first met passing errors; messages notes when a changed message
-	// alone was last written.
-	failing, messages map[types.NamespacedName]time.Time
+	mu    sync.Mutex
+	since map[types.NamespacedName]moments
+}
+
+// moments are times that matter to the next reconcile of a Cluster; each is zero if there is none.
+type moments struct {
+	failing time.Time // when it first met passing errors
+	message time.Time // when a changed message alone was last written
+	lacking time.Time // when its Fleet Cluster was first seen without a namespace
 }
 
 func newReporter(writer client.Client, store *kube.Store, recorder events.EventRecorder) *reporter {
 	return &reporter{
 		Client: writer, store: store, recorder: recorder, now: time.Now,
-		failing: map[types.NamespacedName]time.Time{}, messages: map[types.NamespacedName]time.Time{},
+		since: map[types.NamespacedName]moments{},
 	}
 }
 
@@ -81,19 +86,37 @@ func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, resul
 // isPassing reports whether an error is a passing one that has not lasted long, and returns how long
 // it has lasted.
 func (r *reporter) isPassing(key types.NamespacedName, err error) (lasted time.Duration, isPassing bool) {
+	fails := err != nil && (kube.IsPassing(err) || apierrors.IsConflict(err))
+	lasted = r.lasted(key, fails, func(its *moments) *time.Time { return &its.failing })
+	return lasted, fails && lasted < errorGracePeriod
+}
+
+// lacking returns how long the Fleet Cluster of a Cluster has been without its namespace, if it is.
+func (r *reporter) lacking(key types.NamespacedName, lacks bool) time.Duration {
+	return r.lasted(key, lacks, func(its *moments) *time.Time { return &its.lacking })
+}
+
+// lasted returns how long something holds for a Cluster, and notes since when.
+func (r *reporter) lasted(key types.NamespacedName, holds bool, of func(*moments) *time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err == nil || !kube.IsPassing(err) && !apierrors.IsConflict(err) {
-		delete(r.failing, key)
-		return 0, false
+	its := r.since[key]
+	since := of(&its)
+	switch {
+	case !holds && since.IsZero():
+		return 0
+	case !holds:
+		*since = time.Time{}
+	case since.IsZero():
+		*since = r.now()
 	}
-	since, known := r.failing[key]
-	if !known {
-		since = r.now()
-		r.failing[key] = since
+	if r.since[key] = its; its == (moments{}) {
+		delete(r.since, key)
 	}
-	lasted = r.now().Sub(since)
-	return lasted, lasted < errorGracePeriod
+	if !holds {
+		return 0
+	}
+	return r.now().Sub(*since)
 }
 
 // damp returns how long a change to only the message must wait. If it need not wait, damp notes that
@@ -101,11 +124,12 @@ func (r *reporter) isPassing(key types.NamespacedName, err error) (lasted time.D
 func (r *reporter) damp(key types.NamespacedName) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.now()
-	if wait := r.messages[key].Add(messageInterval).Sub(now); wait > 0 {
+	its, now := r.since[key], r.now()
+	if wait := its.message.Add(messageInterval).Sub(now); wait > 0 {
 		return wait
 	}
-	r.messages[key] = now
+	its.message = now
+	r.since[key] = its
 	return 0
 }
 
@@ -113,8 +137,7 @@ func (r *reporter) damp(key types.NamespacedName) time.Duration {
 func (r *reporter) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.failing, key)
-	delete(r.messages, key)
+	delete(r.since, key)
 }
 
 // news specifies which part of the conditions has changed.

@@ -88,7 +88,7 @@ func yieldsTo(cluster, other *clusterv1.Cluster, otherIsSelected bool) bool {
 
 // acceptedReasons are the reasons of FleetImported that the syncer writes only after its check of
 // the namespace in Fleet.
-var acceptedReasons = []string{reasonImported, reasonWaiting, reasonUnresolved, reasonTooMuch, reasonDeleting, reasonAgent, reasonRegistrar}
+var acceptedReasons = []string{reasonImported, reasonWaiting, reasonUnresolved, reasonTooMuch, reasonDeleting, reasonAgent, reasonRegistrar, reasonHome}
 
 // isAccepted reports whether the syncer has found that a pinned Cluster may have its namespace in
 // Fleet. Tenants can write annotations, but not the status.

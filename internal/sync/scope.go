@@ -52,6 +52,8 @@ type scope struct {
 	// relation is the relation of fleet to the Cluster; whose names the owner of a foreign one.
 	relation stamp.Relation
 	whose    string
+	// home is the state of the namespace that Fleet keeps for fleet, if that is the Cluster's own.
+	home home
 
 	// beside says how the Cluster comes into Fleet, given Rancher's objects; around holds what that
 	// was decided from. Stray reports that a Fleet Cluster of Rancher still has Muster's fields
@@ -241,10 +243,9 @@ func (l *scopeReader) findFleetCluster(ctx context.Context, s *scope) error {
 	return l.readFleetCluster(ctx, s, name)
 }
 
-// findLeftover looks for the namespace of an earlier Fleet Cluster of the same name. Fleet removes
-// that namespace some time after the Fleet Cluster, even from under a new one, and recreates it only
-// if the new Fleet Cluster changes. An import from the management side is retried, which changes the
-// Fleet Cluster; nothing changes one that waits for its agent.
+// findLeftover looks for the namespace of an earlier Fleet Cluster of the same name, which Fleet removes
+// some time after the Fleet Cluster. A Fleet Cluster that is registered ahead is made only then: the
+// account that its agent registers with would go with that namespace. See home for the others.
 func (l *scopeReader) findLeftover(ctx context.Context, s *scope, name string) error {
 	s.leftover = ""
 	if !s.byAgent || s.fleet != nil || name == "" {

@@ -32,6 +32,8 @@ const (
 	put step = "apply"
 	// retarget makes Fleet look at the Bundles of a Fleet Cluster that is not applied any more.
 	retarget step = "retarget"
+	// look makes Fleet look at a Fleet Cluster without its namespace.
+	look step = "look"
 	// release and reclaim take the owner off a Fleet Cluster and give it back, for clusterctl move.
 	release step = "release"
 	reclaim step = "reclaim"
@@ -44,6 +46,18 @@ const (
 
 // next returns the next step and, if that is rest, the outcome. It is pure.
 func (s *scope) next() (step, outcome) {
+	switch next, result := s.nextOfAll(); {
+	case next != rest:
+		return next, outcome{}
+	case s.isToLook():
+		return look, outcome{}
+	default:
+		return rest, s.untilHome(result)
+	}
+}
+
+// nextOfAll is next, whatever the state of the Fleet Cluster's namespace.
+func (s *scope) nextOfAll() (step, outcome) {
 	switch {
 	case s.retained && !s.isClaimed():
 		return rest, outcome{}

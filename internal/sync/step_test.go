@@ -36,6 +36,8 @@ type met struct {
 	// reported is what the registrar has said, an hour after the Cluster was made.
 	reported string
 	again    time.Duration
+	// home is the state of the namespace of the Fleet Cluster; nil if that is there.
+	home *home
 }
 
 // metFleet is the Fleet Cluster of a met Cluster.
@@ -84,6 +86,9 @@ func (m met) scope() *scope {
 		in: in, retained: m.retained || m.unknown, unknown: m.unknown, cluster: cluster, subject: stamp.SubjectOf(cluster, nil), selected: m.selected, why: "no selector matches",
 		paused: m.specPaused || m.annotationPaused, taken: map[step]bool{}, byAgent: m.byAgent, unregistered: m.unregistered,
 	}
+	if s.home.isThere = m.home == nil; !s.home.isThere {
+		s.home = *m.home
+	}
 	if m.fleet != nil {
 		s.fleet = m.fleet.object()
 		s.relation, s.whose = m.fleet.relation, "it is that of another"
@@ -129,7 +134,7 @@ func (m met) play(t *testing.T) (steps []step, result outcome) {
 		next, result := s.next()
 		if next == rest {
 			result = bundlesReady{staleAfter: time.Hour, now: func() time.Time { return born.Add(3 * time.Hour) }}.of(s, result)
-			isMirrored := meta.FindStatusCondition(result.conditions, BundlesReadyCondition) != nil
+			isMirrored := meta.FindStatusCondition(result.conditions, BundlesReadyCondition) != nil || result.unsaid
 			if isItsOwn := s.has() && (s.isClaimed() || s.selected && !m.retained && !m.deleted); isMirrored != isItsOwn {
 				t.Errorf("%+v, fleet %+v: mirrored: %v, after %v", m, m.fleet, isMirrored, steps)
 			}
@@ -163,6 +168,8 @@ func (m met) play(t *testing.T) (steps []step, result outcome) {
 			s.fleet.OwnerReferences, s.fleet.Annotations[stamp.ReleasedAnnotation] = nil, "true"
 		case reclaim:
 			delete(s.fleet.Annotations, stamp.ReleasedAnnotation)
+		case look:
+			s.home.untilLook = time.Minute
 		case withdraw:
 			s.fleet = nil
 			clear(s.cluster.Annotations)
@@ -311,6 +318,9 @@ func TestStepsOfEverything(t *testing.T) {
 				m.unresolved = "no such object"
 			}
 			m.byAgent, m.unmade = bits>>10 > 0, bits>>10 > 1
+			if bits%3 == 0 {
+				m.home = &home{lacking: lookAfter} // Fleet should look now.
+			}
 			if m.byAgent && fleet != nil {
 				copied := *fleet
 				copied.initiated = true
@@ -331,6 +341,8 @@ func TestStepsOfEverything(t *testing.T) {
 				"nothing is made before what it refers to":       has(put) && fleet == nil && m.byAgent && m.unmade,
 				"who has not checked in is not in":               m.byAgent && meta.IsStatusConditionTrue(result.conditions, ImportedCondition),
 				"nothing is made without its values":             has(put) && fleet == nil && m.unresolved != "",
+				"without its namespace nothing is in Fleet":      m.home != nil && !m.retained && meta.IsStatusConditionTrue(result.conditions, ImportedCondition),
+				"Fleet looks where a namespace is missing":       has(look) && (m.home == nil || fleet != nil && fleet.relation == stamp.Foreign || fleet != nil && fleet.deleted),
 				"an import is undone only when asked":            has(withdraw) && (m.selected || !m.deleteDeselected),
 			} {
 				if broken {

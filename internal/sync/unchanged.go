@@ -67,7 +67,7 @@ func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *cluster
 // and the objects made for it, as the reconcile read or wrote them. If a field that others write has
 // changed since before, note keeps nothing: the reconcile may have missed that change.
 func (d *digests) note(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, s *scope, before digest) {
-	made := outputs{s.fleet, s.targets, s.begun}
+	made := outputs{s.fleet, s.home.uid, s.targets, s.begun}
 	if !s.has() {
 		made.fleet = s.rancher
 	}
@@ -89,7 +89,8 @@ func (d *digests) forget(key types.NamespacedName) {
 // outputs are the objects made for a Cluster. Group and mapping have reconcilers of their own, so only
 // their UIDs count.
 type outputs struct {
-	fleet   *fleetv1.Cluster // nil if there is none; Rancher's, if the Cluster is attached to it
+	fleet   *fleetv1.Cluster // nil if there is none, or if its namespace is not there; Rancher's, if the Cluster is attached to it
+	home    types.UID        // of the namespace of our own
 	targets desired.Targets
 	begun   []string // see scope.begun
 }
@@ -111,11 +112,15 @@ func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster, besid
 		if found, err = d.store.Get(ctx, beside.Fleet, &fleet); err != nil || !found {
 			return outputs{}
 		}
-		return outputs{&fleet, desired.Targets{Group: d.uid(ctx, types.NamespacedName{
+		return outputs{&fleet, "", desired.Targets{Group: d.uid(ctx, types.NamespacedName{
 			Namespace: beside.Fleet.Namespace, Name: membership{group, cluster.Namespace}.group(),
 		}, &fleetv1.ClusterGroup{})}, nil}
 	}
 	if !found {
+		return outputs{}
+	}
+	its, err := homeOf(ctx, d.Reader, &fleet)
+	if err != nil || !its.isThere {
 		return outputs{}
 	}
 	if !used.isZero() {
@@ -125,7 +130,7 @@ func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster, besid
 	if err != nil {
 		return outputs{}
 	}
-	return outputs{&fleet, desired.Targets{
+	return outputs{&fleet, its.uid, desired.Targets{
 		Group: d.uid(ctx, group, &fleetv1.ClusterGroup{}), Mapping: d.uid(ctx, used.mapping(), &fleetv1.BundleNamespaceMapping{}),
 	}, begun}
 }
@@ -164,8 +169,9 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	fleet.TypeMeta, fleet.ResourceVersion = metav1.TypeMeta{}, ""
 	mirrored := d.bundlesReady.condition(&fleet)
 	result.untilStale = d.bundlesReady.untilStale(&fleet)
-	fleet.Status.Agent.LastSeen = metav1.Time{} // A heartbeat changes nothing, unless it is the first for long.
-	if err := encoder.Encode([]any{reported, &fleet, mirrored, made.targets, made.begun}); err != nil {
+	// A heartbeat changes nothing, unless it is the first for long, and a count nothing but what is mirrored.
+	fleet.Status.Agent.LastSeen, fleet.Status.Summary = metav1.Time{}, fleetv1.BundleSummary{}
+	if err := encoder.Encode([]any{reported, &fleet, mirrored, made.home, made.targets, made.begun}); err != nil {
 		return digest{}
 	}
 	result.all = hash.Sum64()

@@ -45,6 +45,8 @@ type server struct {
 	direct client.WithWatch // It records nothing.
 	reads  map[string]client.Object
 	writes []string
+	// withoutFleet means that nobody plays Fleet, which gives each Fleet Cluster a namespace at once.
+	withoutFleet bool
 	// refuse returns why a write is refused; it may be nil.
 	refuse func(client.Object) error
 }
@@ -99,7 +101,15 @@ func newServer(t *testing.T, objects ...client.Object) *server {
 				return err
 			}
 			object.SetUID(types.UID(s.writes[len(s.writes)-1]))
-			return direct.Patch(ctx, object, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"uid":%q}}`, object.GetUID())))
+			change := fmt.Appendf(nil, `{"metadata":{"uid":%q}}`, object.GetUID())
+			if kind, err := apiutil.GVKForObject(object, scheme); err == nil && kind.GroupKind() == fleetv1.SchemeGroupVersion.WithKind("Cluster").GroupKind() && !s.withoutFleet {
+				namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: stamp.FleetNamespace(object.GetNamespace(), object.GetName())}}
+				if err := direct.Create(ctx, namespace); err != nil {
+					return err
+				}
+				change = fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"namespace":%q}}`, object.GetUID(), namespace.Name)
+			}
+			return direct.Patch(ctx, object, client.RawPatch(types.MergePatchType, change))
 		},
 	})
 	return s
@@ -228,13 +238,16 @@ func (s *scene) digest(t *testing.T) (digest uint64, isKnown bool) {
 	return digest, digest == s.digests.known[s.key]
 }
 
-// The events of an import's own writes cause no reconcile: the digest covers the written objects as
-// the API server will show them.
+// Once Fleet has made the namespace of a new Fleet Cluster, the events of an import's own writes cause no
+// reconcile: the digest covers the written objects as the API server will show them.
 func TestImportIsReconciledOnce(t *testing.T) {
 	for _, classNamespace := range []string{"", "classes"} {
 		s := newScene(t, "standard", classNamespace, nil)
 		if _, writes := s.reconcile(t); len(writes) != 1 {
 			t.Fatalf("it is not imported: written %q", writes)
+		}
+		if _, writes := s.reconcile(t); len(writes) != 0 {
+			t.Errorf("written %q when Fleet had made its namespace", writes)
 		}
 		if _, isKnown := s.digest(t); !isKnown {
 			t.Error("it is looked at again")

@@ -46,6 +46,7 @@ const (
 	importedImported   = "Imported"
 	importedAttached   = "Attached"
 	importedRancher    = "WaitingForRancher"
+	importedFleet      = "WaitingForFleet"
 )
 
 // judgeCluster judges a CAPI Cluster. fleet is nil if it has no Fleet Cluster.
@@ -92,7 +93,7 @@ func judgeNotImported(condition *Condition) verdict {
 	switch condition.Reason {
 	case importedPaused, importedDeselected:
 		result.state = Inactive
-	case importedWaiting, importedDeleting, importedAgent, importedRancher:
+	case importedWaiting, importedDeleting, importedAgent, importedRancher, importedFleet:
 		result.state = Waiting
 	}
 	return result

@@ -144,7 +144,7 @@ func (b *bare) prepareImport(ctx context.Context, i int) error {
 			// The syncer does not use these types: it would remove its own from a Cluster that is not selected.
 			"status": map[string]any{"conditions": []any{
 				condition("BareImported", "True", "Imported", message),
-				condition("BareBundlesReady", "Unknown", "WaitingForFleet", "Fleet has not reported on the Cluster's bundles yet"),
+				condition("BareBundlesReady", "Unknown", "AgentNotSeen", "Fleet's agent has not reported from the cluster yet; the conditions and events of the Fleet Cluster say why, if Fleet could not install it"),
 			}},
 		}},
 		event: &eventsv1.Event{

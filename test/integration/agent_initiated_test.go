@@ -261,3 +261,29 @@ func definitionFor(g Gomega, kind string) clusterv1.PatchDefinition {
 	g.Expect(found).To(HaveLen(1), "definitions for "+kind)
 	return found[0]
 }
+
+// Fleet makes a namespace only when it looks. A Fleet Cluster without one is changed, so that Fleet looks: after 5 s,
+// and a minute later. The intervals survive a restart. A paused Cluster stays as it is.
+func TestFleetIsMadeToLook(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	itself := map[string]string{stamp.RegistrationAnnotation: "agent"}
+	edge, paused := plainCluster(g, s.namespace, "edge", itself), plainCluster(g, s.namespace, "paused", itself)
+	appears(g, s.fleet("edge"), s.fleet("paused"))
+	patch(g, paused, entry("annotations", clusterv1.PausedAnnotation, `""`))
+	look := func(g Gomega, name string) string {
+		return fleetCluster(g, s.namespace, name).Annotations["fleet.addons.cluster.x-k8s.io/retarget"]
+	}
+	g.Eventually(func(g Gomega) { g.Expect(look(g, "edge")).To(HavePrefix("namespace.1.")) }).Should(Succeed())
+	first, since := look(g, "edge"), time.Now()
+	g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
+	g.Eventually(func(g Gomega) { g.Expect(look(g, "edge")).NotTo(Equal(first)) }).WithTimeout(2 * time.Minute).Should(Succeed())
+	g.Expect(time.Since(since)).To(BeNumerically(">", 50*time.Second))
+	g.Expect(look(g, "edge")).To(HavePrefix("namespace.2."))
+	g.Expect(look(g, "paused")).To(BeEmpty())
+
+	// The agent has reported, and Fleet has made the namespace: the Cluster is in Fleet.
+	checkIn(g, edge)
+	willReport(g, edge, "True Imported")
+	bundlesReady(g, edge, "Unknown AgentNotSeen", "its agent among those of the cluster")
+}

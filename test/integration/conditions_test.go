@@ -37,6 +37,7 @@ import (
 func fleetReports(g Gomega, cluster *clusterv1.Cluster, ready corev1.ConditionStatus, message string, ago time.Duration) {
 	fleet := fleetCluster(g, cluster.Namespace, cluster.Name)
 	before := fleet.DeepCopy()
+	fleet.Status.Summary.DesiredReady = 2 // Fleet's own Bundle with its agent, and a user's.
 	fleet.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: ready, Message: message}}
 	fleet.Status.Agent.LastSeen = metav1.NewTime(time.Now().Add(-ago))
 	g.Expect(admin.Status().Patch(ctx, fleet, client.MergeFrom(before))).To(Succeed())

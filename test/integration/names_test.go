@@ -354,14 +354,13 @@ func TestNoFleetNamespaceOfAnotherForLatecomers(t *testing.T) {
 			g.Consistently(isRefused).Should(Succeed())
 
 			// Until Fleet removes the namespace, the first Cluster's deployments may still be there.
-			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shared, Annotations: map[string]string{
-				fleetv1.ClusterNamespaceAnnotation: victim.Namespace, fleetv1.ClusterAnnotation: victim.Name}}}
-			create(g, namespace)
+			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shared}}
+			patch(g, namespace, `{"metadata":{"finalizers":["example.com/kept"]}}`)
 			g.Expect(admin.Delete(ctx, victim)).To(Succeed())
 			vanishes(g, named(&fleetv1.Cluster{}, victim.Namespace, victim.Name))
 			g.Consistently(isRefused).Should(Succeed())
 			// Once the namespace is gone, the other Cluster gets the name.
-			g.Expect(admin.Delete(ctx, namespace)).To(Succeed())
+			patch(g, namespace, `{"metadata":{"finalizers":null}}`)
 			g.Eventually(func(g Gomega) {
 				g.Expect(fleetCluster(g, its.Namespace, its.Name).Annotations).To(HaveKeyWithValue(stamp.ImportedFromAnnotation, attacker.Name))
 			}).Should(Succeed())

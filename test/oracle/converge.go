@@ -20,6 +20,7 @@ func Converge(was State) State {
 	s.noteUsed()
 	for range 2 { // The registrar's report on an agent that has checked in matters to the syncer.
 		s.converge(was.settings())
+		s.playNamespaces()
 	}
 	s.collectGarbage()
 	s.convergeHelm(was.settings())
@@ -233,15 +234,23 @@ func (s *State) releaseProxy(in settings) {
 		case retained && !isKnown(cluster, fleet): // Not ours.
 		case in.unknown && fleet == nil: // It stays, too.
 		case fleet != nil && (retained || meta.FindStatusCondition(cluster.Status.Conditions, importedCondition) != nil):
-			meta.SetStatusCondition(&cluster.Status.Conditions, bundlesReadyOf(fleet))
+			meta.SetStatusCondition(&cluster.Status.Conditions, s.bundlesReadyOf(fleet))
 		default:
 			meta.RemoveStatusCondition(&cluster.Status.Conditions, bundlesCondition)
 		}
 	}
 }
 
-func bundlesReadyOf(fleet *fleetv1.Cluster) metav1.Condition {
+// bundlesReadyOf returns what Fleet reports, once the agent has reported and has its own Bundle.
+func (s *State) bundlesReadyOf(fleet *fleetv1.Cluster) metav1.Condition {
 	result := metav1.Condition{Type: bundlesCondition, Status: metav1.ConditionUnknown, Reason: "WaitingForFleet"}
+	isSeen := !fleet.Status.Agent.LastSeen.IsZero() || s.AgentInitiated.CheckedIn[fleet.UID]
+	if !isSeen || fleet.Status.Summary.DesiredReady == 0 {
+		if result.Reason = "AgentNotSeen"; fleet.Status.Namespace == "" { // Muster says so after 5 s.
+			result.Reason += orElse + "WaitingForFleet"
+		}
+		return result
+	}
 	for _, condition := range fleet.Status.Conditions {
 		switch {
 		case condition.Type != "Ready":

@@ -35,6 +35,26 @@ func joined(parts ...string) string {
 	return (name[:keep] + "-" + hex.EncodeToString(sum[:]))[:63]
 }
 
+// playNamespaces plays Fleet: the Fleet Clusters that it imports, those whose status names one, and those whose agents have
+// reported, have a namespace, and it goes with the Fleet Cluster. Until they have it, they are not imported.
+func (s *State) playNamespaces() {
+	for name, holder := range s.FleetNamespaces {
+		if s.FleetClusters[holder] == nil && !s.GarbageRemains {
+			delete(s.FleetNamespaces, name)
+		}
+	}
+	for key, fleet := range s.FleetClusters {
+		isSeen := !fleet.Status.Agent.LastSeen.IsZero() || s.AgentInitiated.CheckedIn[fleet.UID]
+		if !fleet.DeletionTimestamp.IsZero() || fleet.Spec.KubeConfigSecret == "" && fleet.Status.Namespace == "" && !isSeen {
+			continue
+		}
+		if fleet.Status.Namespace == "" {
+			fleet.Status.Namespace = FleetNamespace(key)
+		}
+		s.FleetNamespaces[FleetNamespace(key)] = s.Holder(key)
+	}
+}
+
 // Holder returns the Fleet Cluster that may use the namespace that Fleet derives for the given
 // one: the one in the Namespace's annotations, or else the oldest. A Fleet Cluster that does not
 // exist yet comes last.

@@ -1,14 +1,10 @@
 package random
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 
-	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
@@ -23,7 +19,6 @@ var collidingOperations = []operation{
 	{name: "TenantCollide", weight: 10, draw: func(rng *rand.Rand, step *Step) { step.Cluster = rng.IntN(collided) },
 		do: tenantCollide, racy: always},
 	{name: "CreateCollided", weight: 8, do: createCollided},
-	{name: "FleetCollects", weight: 4, do: fleetCollects, racy: always},
 }
 
 // collidedKey returns the key of the victim's Fleet Cluster.
@@ -91,44 +86,4 @@ func tenantCollide(r *run, step Step) (bool, error) {
 		return true, err
 	}
 	return deleteCluster(r, step)
-}
-
-// makeFleetNamespace plays Fleet: it creates the Namespace for the first Fleet Cluster that it sees.
-func (r *run) makeFleetNamespace(fleet *fleetv1.Cluster) error {
-	key := client.ObjectKeyFromObject(fleet)
-	if key != r.collidedKey() || r.state.FleetNamespaces[fleet.Status.Namespace].Name != "" {
-		return nil
-	}
-	holder := r.state.Holder(key)
-	namespace := &corev1.Namespace{}
-	namespace.Name = fleet.Status.Namespace
-	namespace.Annotations = map[string]string{fleetv1.ClusterNamespaceAnnotation: holder.Namespace, fleetv1.ClusterAnnotation: holder.Name}
-	if err := admin.Create(ctx, namespace); err != nil {
-		return err
-	}
-	r.state.FleetNamespaces[namespace.Name] = holder
-	return nil
-}
-
-// fleetCollects plays Fleet, which removes the namespaces of deleted Fleet Clusters.
-func fleetCollects(r *run, _ Step) (bool, error) {
-	if r.state.GarbageRemains { // The controller that empties namespaces does not run, either.
-		return false, nil
-	}
-	done := false
-	for name, holder := range r.state.FleetNamespaces {
-		if r.state.FleetClusters[holder] != nil {
-			continue
-		}
-		namespace := &corev1.Namespace{}
-		if err := admin.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
-			return done, err
-		}
-		if err := errors.Join(admin.Delete(ctx, namespace.DeepCopy()), r.waitGone(namespace)); err != nil {
-			return done, err
-		}
-		delete(r.state.FleetNamespaces, name)
-		done = true
-	}
-	return done, nil
 }

@@ -109,10 +109,13 @@ func (r *run) deploy(bundle *fleetv1.Bundle, target *fleetv1.BundleTarget) error
 	key := oracle.Key{Namespace: bundle.Namespace, Name: target.ClusterName}
 	namespace := &corev1.Namespace{}
 	namespace.Name = oracle.FleetNamespace(key)
+	// The stack removes it with the Fleet Cluster, and has made it unless the Cluster's agent registers itself.
+	namespace.Labels = map[string]string{fleetv1.ManagedLabel: "true"}
+	namespace.Annotations = map[string]string{fleetv1.ClusterNamespaceAnnotation: key.Namespace, fleetv1.ClusterAnnotation: key.Name}
+	if err := client.IgnoreAlreadyExists(admin.Create(ctx, namespace)); err != nil {
+		return err
+	}
 	if r.state.FleetNamespaces[namespace.Name].Name == "" {
-		if err := admin.Create(ctx, namespace); err != nil {
-			return err
-		}
 		r.state.FleetNamespaces[namespace.Name] = key
 	}
 	its := &fleetv1.BundleDeployment{}

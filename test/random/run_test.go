@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -251,7 +252,7 @@ func (r *run) quiet() error {
 		case time.Since(calmSince) >= calm:
 			r.state, r.dirty = seen, false
 			r.state.AgentInitiated.CheckedIn, r.state.AgentInitiated.Rotated, r.state.AgentInitiated.Records = converged.AgentInitiated.CheckedIn, converged.AgentInitiated.Rotated, converged.AgentInitiated.Records
-			r.state.Helm.Asked = converged.Helm.Asked
+			r.state.Helm.Asked, r.state.FleetNamespaces = converged.Helm.Asked, converged.FleetNamespaces
 			r.carried += len(seen.Helm.Carriers)
 			clear(r.deleted)
 			return errors.Join(r.noteRecords(), r.nothingElse())
@@ -415,6 +416,16 @@ func (r *run) waitCollected() error {
 				if !lives[owner.UID] {
 					return fmt.Errorf("%T %s is there", object, client.ObjectKeyFromObject(object))
 				}
+			}
+		}
+		var namespaces corev1.NamespaceList
+		if err := admin.List(ctx, &namespaces, client.MatchingLabels{fleetv1.ManagedLabel: "true"}); err != nil {
+			return err
+		}
+		for _, namespace := range namespaces.Items {
+			of := oracle.Key{Namespace: namespace.Annotations[fleetv1.ClusterNamespaceAnnotation], Name: namespace.Annotations[fleetv1.ClusterAnnotation]}
+			if strings.HasPrefix(of.Namespace, r.id+"-") && (!namespace.DeletionTimestamp.IsZero() || seen.FleetClusters[of] == nil) {
+				return fmt.Errorf("namespace %s of Fleet Cluster %s is there", namespace.Name, of)
 			}
 		}
 		return nil

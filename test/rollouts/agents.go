@@ -74,7 +74,7 @@ func (a *agents) play(ctx context.Context) {
 		a.wake(ctx, key)
 	})
 	a.watch(ctx, &fleetv1.ClusterList{}, func(event watch.Event) {
-		if fleet, is := event.Object.(*fleetv1.Cluster); is && event.Type != watch.Deleted && fleet.Status.Namespace == "" {
+		if fleet, is := event.Object.(*fleetv1.Cluster); is && event.Type != watch.Deleted && fleet.Status.Agent.LastSeen.IsZero() {
 			a.wait.Go(func() { a.admit(ctx, fleet.DeepCopy()) })
 		}
 	}, client.InNamespace(a.namespace))

@@ -60,7 +60,7 @@ func (s *Stack) fleetEnv(more ...string) ([]string, error) {
 const FleetController = "fleet-controller"
 
 // StartFleetController starts that process on a stack of the profile API that has parts.Fleet among its Parts.
-// Fleet Clusters get neither namespaces nor agents there.
+// Fleet Clusters get namespaces there, which the stack plays, and no agents.
 func (s *Stack) StartFleetController(ctx context.Context) error {
 	if _, err := s.process(FleetController); err == nil {
 		return s.Start(ctx, FleetController)

@@ -17,7 +17,8 @@ type Profile string
 
 const (
 	// API runs etcd, kube-apiserver, kube-controller-manager and cert-manager, with
-	// the CRDs of Cluster API and Fleet but none of their controllers.
+	// the CRDs of Cluster API and Fleet but none of their controllers. The stack plays the part of Fleet that gives
+	// each Fleet Cluster its namespace (played.go).
 	API Profile = "api"
 	// Full runs Cluster API's and Fleet's controllers as well.
 	Full Profile = "full"

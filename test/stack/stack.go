@@ -150,6 +150,11 @@ func (s *Stack) startAll(ctx context.Context) error {
 	if err := s.startControllers(ctx); err != nil {
 		return err
 	}
+	if s.options.Profile == API && !s.options.Fleet && !s.options.WithoutFleet {
+		if err := s.playFleet(ctx); err != nil {
+			return err
+		}
+	}
 	select {
 	case err = <-s.musterBuilt:
 	case <-ctx.Done():

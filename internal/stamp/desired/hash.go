@@ -149,7 +149,7 @@ func (t Targets) annotation() string {
 // mappings between them. A mapping carries it if it has begun to map to a namespace that had Fleet
 // Clusters already. The value is the generation of the mapping, then the same with RetargetAgain. A
 // Fleet Cluster carries what Begun returns for these mappings, and a Bundle of a mapping into a
-// workspace does, too.
+// workspace does, too. A Fleet Cluster without its namespace in Fleet also carries a Look.
 const RetargetAnnotation = stamp.Domain + "/retarget"
 
 // RetargetAgain ends the RetargetAnnotation of a mapping that Fleet is to look at for the second time.
@@ -178,9 +178,12 @@ func Begun(mapping *fleetv1.BundleNamespaceMapping) string {
 // unless somebody else wrote it.
 func Retargeted(have string, begun []string) string {
 	known := strings.Fields(have)
-	isForeign := func(mapping string) bool { return !noted.MatchString(mapping) }
-	if slices.ContainsFunc(begun, func(mapping string) bool { return !slices.Contains(known, mapping) }) || slices.ContainsFunc(known, isForeign) {
-		return strings.Join(begun, " ")
+	isForeign := func(word string) bool { return !noted.MatchString(word) && !looked.MatchString(word) }
+	if !slices.ContainsFunc(begun, func(mapping string) bool { return !slices.Contains(known, mapping) }) && !slices.ContainsFunc(known, isForeign) {
+		return have
 	}
-	return have
+	if last := LookOf(have); last != (Look{}) {
+		return last.In(strings.Join(begun, " "))
+	}
+	return strings.Join(begun, " ")
 }

@@ -101,9 +101,7 @@ func importCluster(i int) error {
 	if err := poll.Until(ctx, "Fleet Cluster "+key.Name, patience, func(ctx context.Context) error { return admin.Get(ctx, key, fleet) }); err != nil {
 		return err
 	}
-	its := &corev1.Namespace{}
+	its := &corev1.Namespace{} // The stack makes it.
 	its.Name = oracle.FleetNamespace(key)
-	its.Labels = map[string]string{fleetv1.ManagedLabel: "true"}
-	its.Annotations = map[string]string{fleetv1.ClusterNamespaceAnnotation: key.Namespace, fleetv1.ClusterAnnotation: key.Name}
-	return errors.Join(admin.Create(ctx, its), fixture.AssignNamespace(ctx, admin, fleet))
+	return poll.Until(ctx, "Namespace "+its.Name, patience, func(ctx context.Context) error { return admin.Get(ctx, client.ObjectKeyFromObject(its), its) })
 }

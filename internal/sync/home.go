@@ -1,0 +1,189 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
+)
+
+const (
+	// lookAfter is how long Fleet gets to make the namespace of a Fleet Cluster before Muster makes it look: Fleet
+	// must have seen that the old one is gone.
+	lookAfter = 5 * time.Second
+	// keptAfter is how long a namespace may take to go before Muster says what keeps it.
+	keptAfter = time.Minute
+)
+
+// home is the state of the namespace that Fleet keeps for a Fleet Cluster. When a Fleet Cluster is deleted, Fleet
+// removes its namespace some time later, even from under a new Fleet Cluster of the same name, and makes it again only
+// when the new one changes.
+type home struct {
+	name string
+	uid  types.UID
+	// isThere means that Fleet uses the namespace, or needs none.
+	isThere bool
+	// going is when the deletion of the namespace began; zero if it has not.
+	going time.Time
+	// kept says what keeps a namespace that has been going for longer than keptAfter.
+	kept string
+	// lacking is how long there has been no namespace, as far as this process has seen. No event tells that Fleet has
+	// done nothing for 5 s; a restart makes it 5 s more.
+	lacking time.Duration
+	// untilLook is how long until Fleet should look, and again how long until the Cluster is to be reconciled.
+	untilLook, again time.Duration
+}
+
+// homeOf reads the state of a Fleet Cluster's namespace from the cache.
+func homeOf(ctx context.Context, reader client.Reader, fleet *fleetv1.Cluster) (home, error) {
+	if fleet.Labels[fleetv1.ClusterManagementLabel] != "" { // Fleet ignores it.
+		return home{isThere: true}, nil
+	}
+	result := home{name: fleet.Status.Namespace}
+	if result.name == "" {
+		result.name = stamp.FleetNamespace(fleet.Namespace, fleet.Name)
+	}
+	namespace := namespaceMetadata()
+	switch err := reader.Get(ctx, client.ObjectKey{Name: result.name}, namespace, client.UnsafeDisableDeepCopy); {
+	case apierrors.IsNotFound(err):
+		return result, nil
+	case err != nil:
+		return home{}, fmt.Errorf("reading the Namespace of a Fleet Cluster: %w", err)
+	}
+	result.uid = namespace.UID
+	if namespace.DeletionTimestamp != nil {
+		result.going = namespace.DeletionTimestamp.Time
+	}
+	result.isThere = fleet.Status.Namespace != "" && result.going.IsZero()
+	return result, nil
+}
+
+func (h home) isMissing() bool { return !h.isThere && h.going.IsZero() }
+
+// isExpected means that Fleet has had no time yet to make the namespace.
+func (h home) isExpected() bool { return h.isMissing() && h.lacking < lookAfter }
+
+// message says what a Fleet Cluster waits for.
+func (h home) message() string {
+	switch {
+	case h.going.IsZero():
+		return fmt.Sprintf("Fleet has not made Namespace %q yet; if that lasts, look at the log of Fleet's controller, container fleet-agentmanagement", h.name)
+	case h.kept == "":
+		return fmt.Sprintf("Namespace %q, of an earlier Fleet Cluster, is being deleted; Fleet makes it again when it is gone", h.name)
+	default:
+		return fmt.Sprintf("Namespace %q, of an earlier Fleet Cluster, is being deleted; Fleet makes it again when it is gone; it has been going for more than %s: %s", h.name, keptAfter, h.kept)
+	}
+}
+
+// readHome reads the state of the namespace of the Cluster's Fleet Cluster.
+func (r *clusterReconciler) readHome(ctx context.Context, s *scope) (err error) {
+	key := client.ObjectKeyFromObject(s.cluster)
+	if !s.has() {
+		s.home = home{}
+		r.reporter.lacking(key, false)
+		return nil
+	}
+	if s.home, err = homeOf(ctx, r.Client, s.fleet); err != nil {
+		return err
+	}
+	now := r.reporter.now()
+	s.home.lacking = r.reporter.lacking(key, s.home.isMissing())
+	switch gone := now.Sub(s.home.going); {
+	case s.home.isMissing():
+		s.home.untilLook = max(lookAfter-s.home.lacking, desired.LookOf(s.fleet.Annotations[desired.RetargetAnnotation]).Wait(now))
+	case s.home.going.IsZero():
+	case gone < keptAfter:
+		s.home.again = keptAfter - gone
+	default: // What keeps it changes without an event.
+		s.home.again = keptAfter
+		s.home.kept, err = r.whatKeeps(ctx, s)
+	}
+	return err
+}
+
+// whatKeeps returns what the conditions of a namespace say about its deletion. Only the namespace that Fleet derives is
+// read: an agent may write the status that names another.
+func (r *clusterReconciler) whatKeeps(ctx context.Context, s *scope) (string, error) {
+	namespace, what := &corev1.Namespace{}, []string(nil)
+	if s.home.name == stamp.FleetNamespace(s.fleet.Namespace, s.fleet.Name) {
+		if err := r.live.Get(ctx, client.ObjectKey{Name: s.home.name}, namespace); client.IgnoreNotFound(err) != nil {
+			return "", fmt.Errorf("reading the Namespace of a Fleet Cluster: %w", err)
+		}
+	}
+	for _, condition := range namespace.Status.Conditions {
+		if condition.Status == corev1.ConditionTrue {
+			what = append(what, fmt.Sprintf("%s: %s", condition.Type, condition.Message))
+		}
+	}
+	if what == nil {
+		return "its status does not say why", nil
+	}
+	return strings.Join(what, "; "), nil
+}
+
+// isToLook reports whether Fleet should look at the Fleet Cluster now, because its namespace is missing.
+func (s *scope) isToLook() bool {
+	return s.mayLook() && s.home.untilLook == 0 && !s.taken[look]
+}
+
+// mayLook reports whether Muster may make Fleet look: what is paused or somebody else's stays untouched.
+func (s *scope) mayLook() bool {
+	return s.has() && s.home.isMissing() && s.isClaimed() && s.rival.Name == "" && !s.retained && !s.paused &&
+		s.cluster.DeletionTimestamp.IsZero() && s.fleet.DeletionTimestamp.IsZero()
+}
+
+// look makes Fleet look at a Fleet Cluster without its namespace.
+func (r *clusterReconciler) look(ctx context.Context, s *scope) error {
+	have, now := s.fleet.Annotations[desired.RetargetAnnotation], r.reporter.now()
+	next := desired.LookOf(have).Next(now)
+	s.home.untilLook = next.Wait(now)
+	return r.patchFleetCluster(ctx, s, retargeting(next.In(have)))
+}
+
+// untilHome returns the outcome of a reconcile, given the state of the Fleet Cluster's namespace: until Fleet uses that,
+// the Cluster is not imported. Nothing is said about a Cluster that is not imported yet while Fleet can be expected to
+// make the namespace: every import would take one write of conditions more.
+func (s *scope) untilHome(result outcome) outcome {
+	if !s.has() || s.home.isThere || result.isNothing() {
+		return result
+	}
+	switch {
+	case s.home.isExpected():
+		result.after = kube.Sooner(result.after, lookAfter-s.home.lacking)
+	case s.mayLook():
+		result.after = kube.Sooner(result.after, s.home.untilLook)
+	default:
+		result.after = kube.Sooner(result.after, s.home.again)
+	}
+	result.passing = false
+	condition := meta.FindStatusCondition(result.conditions, ImportedCondition)
+	if condition == nil || condition.Status != metav1.ConditionTrue {
+		return result
+	}
+	if result.state == StateImported {
+		result.state = StatePending
+	}
+	reported := s.cluster.Status.Conditions
+	if s.home.isExpected() && !meta.IsStatusConditionTrue(reported, ImportedCondition) && !meta.IsStatusConditionTrue(reported, BundlesReadyCondition) {
+		result.conditions, result.keep, result.unsaid = nil, conditionTypes, true
+		return result
+	}
+	message := s.home.message()
+	if condition.Reason != reasonImported {
+		message += "; " + condition.Message
+	}
+	condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, reasonHome, message
+	return result
+}
