@@ -188,6 +188,11 @@ type ClusterConfig struct {
 	// available to bundles in Fleet, as .ClusterValues.
 	// +optional
 	TemplateValues *TemplateValuesConfig `json:"templateValues,omitempty"`
+
+	// copy specifies which labels and annotations Fleet Clusters and ClusterGroups get from CAPI
+	// Clusters and ClusterClasses.
+	// +optional
+	Copy *CopyConfig `json:"copy,omitempty"`
 }
 
 // DeselectPolicy specifies what happens to an imported Cluster that no selector matches any more.
@@ -230,6 +235,23 @@ type TemplateValuesConfig struct {
 	// +kubebuilder:validation:items:MaxLength=512
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^(/([^~/]|~0|~1)*)+$')",message="must be a JSON pointer that starts with '/', for example /ControlPlane/spec/kubeadmConfigSpec/files"
 	Exclude *[]string `json:"exclude,omitempty"`
+}
+
+// CopyConfig specifies which labels and annotations are copied to Fleet.
+type CopyConfig struct {
+	// exclude lists labels and annotations of CAPI Clusters and ClusterClasses that are not copied
+	// to Fleet Clusters and ClusterGroups: keys, such as example.com/cost-center, and prefixes, such
+	// as example.com/*. Muster's and Fleet's own keys cannot be listed. What was copied earlier
+	// goes from Fleet, too. A label that goes deselects: Fleet uninstalls the bundles that
+	// were targeted by it. If a bundle's template reads a label or annotation that goes, the
+	// template fails, and Fleet deploys the bundle to no cluster at all.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:MaxLength=317
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$|^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?/[*]$')",message="must be the key of a label or annotation, for example example.com/cost-center, or a prefix followed by /*, for example example.com/*"
+	// +kubebuilder:validation:items:XValidation:rule="!self.matches('^((fleet|management|objectset[.]rio)[.]cattle[.]io/|([^/]+[.])?addons[.]cluster[.]x-k8s[.]io(/|$)|app[.]kubernetes[.]io/managed-by$|before-upgrade[.]hook[.]cluster[.]cluster[.]x-k8s[.]io/muster$)')",message="is one of Muster's, Fleet's or Rancher's own keys, which Muster sets or never copies; remove it"
+	Exclude []string `json:"exclude,omitempty"`
 }
 
 // ClusterClassConfig specifies how ClusterClasses appear in Fleet.

@@ -95,7 +95,7 @@ func (w *world) cluster(namespace, name string, class types.NamespacedName) (*cl
 	fleet.Status.ResourceCounts = fleetv1.ResourceCounts{Ready: 12, DesiredReady: 12}
 	w.add(cluster, fleet)
 	if class.Name != "" && class.Namespace != namespace {
-		w.add(desired.CrossNamespaceGroup(namespace, class, nil), desired.Mapping(class.Namespace, namespace))
+		w.add(desired.CrossNamespaceGroup(settings.Default(), namespace, class, nil), desired.Mapping(class.Namespace, namespace))
 	}
 	return cluster, fleet
 }

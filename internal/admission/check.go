@@ -28,6 +28,7 @@ type checker struct {
 	configs    []manifest[*addonsv1.FleetAddonConfig]
 	created    []manifest[*clusterRequest]
 	classes    map[types.NamespacedName]bool
+	labels     []manifest[map[string]string]    // of ClusterClasses
 	existing   map[types.NamespacedName]*object // Fleet Clusters
 	namespaces map[string]map[string]string
 	pins       []object // Clusters that were checked, with their pins
@@ -96,7 +97,7 @@ func (c *checker) add(ctx context.Context, from *manifests.Object) error {
 		c.created = append(c.created, manifest[*clusterRequest]{Finding: about, object: cluster})
 	case classKind.GroupKind():
 		c.classes[key] = true
-		c.find(about, SeverityWarning, "metadata.labels", desired.NearlyTooMuch(from.Labels, nil))
+		c.labels = append(c.labels, manifest[map[string]string]{Finding: about, object: from.Labels})
 	case fleetClusterKind.GroupKind():
 		c.existing[key] = &from.PartialObjectMetadata
 	case corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind():
@@ -155,6 +156,9 @@ func (c *checker) check(ctx context.Context) error {
 			return nil //nolint:nilerr // validateConfig said it; what it means for Clusters is unknown.
 		}
 		c.find(first.Finding, SeverityWarning, "", matchedByOne(first.object, current, c.placed()))
+	}
+	for _, class := range c.labels {
+		c.find(class.Finding, SeverityWarning, "metadata.labels", desired.NearlyTooMuch(current, class.object, nil))
 	}
 	for _, cluster := range c.created {
 		if err := c.checkCluster(ctx, current, cluster); err != nil {

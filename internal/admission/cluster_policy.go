@@ -144,9 +144,9 @@ func unknownRegistration(in settings.Settings, subject stamp.Subject) string {
 // tooMuchToCopy warns that a selected Cluster has nearly too many labels and annotations, or too many; empty if it has not,
 // or if it had as many before.
 func tooMuchToCopy(in settings.Settings, before *clusterRequest, subject stamp.Subject) string {
-	warning := desired.NearlyTooMuch(subject.Labels, subject.Annotations)
+	warning := desired.NearlyTooMuch(in, subject.Labels, subject.Annotations)
 	selected, _ := subject.IsSelected(in.Cluster)
-	if !selected || warning == desired.NearlyTooMuch(before.Metadata.Labels, before.Metadata.Annotations) {
+	if !selected || warning == desired.NearlyTooMuch(in, before.Metadata.Labels, before.Metadata.Annotations) {
 		return ""
 	}
 	return warning

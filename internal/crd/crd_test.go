@@ -1,6 +1,7 @@
 package crd
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,6 +12,41 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
+
+// Keys that no copy may be without, or that are never copied, cannot be excluded from copying.
+func TestValidateCopyExclude(t *testing.T) {
+	const (
+		format = "must be the key of a label or annotation, for example example.com/cost-center, or a prefix followed by /*, for example example.com/*"
+		own    = "is one of Muster's, Fleet's or Rancher's own keys, which Muster sets or never copies; remove it"
+	)
+	long := strings.Repeat("a.", 126) + "a/" + strings.Repeat("b", 63)
+	for key, want := range map[string]string{
+		"env": "", "example.com/cost-center": "", "example.com/*": "", "app.kubernetes.io/instance": "", "app.kubernetes.io/*": "", "argocd.argoproj.io/*": "",
+		"my.fleet.cattle.io/x": "", "field.cattle.io/*": "", "cluster-api.cattle.io/rancher-auto-import": "", "Example.com/X_y.z": "", "before-upgrade.hook.cluster.cluster.x-k8s.io/other": "", long: "",
+		"*": format, "example.com/": format, "example.com/a*": format, "*/a": format, "-a": format, "a b": format, "a/b/c": format, "/*": format, "": format,
+		"fleet.cattle.io/*": own, "fleet.cattle.io/cluster": own, "management.cattle.io/*": own, "management.cattle.io/cluster-name": own, "objectset.rio.cattle.io/*": own,
+		"fleet.addons.cluster.x-k8s.io/*": own, "fleet.addons.cluster.x-k8s.io/owned-by": own, "clusterclass-name.fleet.addons.cluster.x-k8s.io": own,
+		"clusterclass-namespace.fleet.addons.cluster.x-k8s.io": own, "addons.cluster.x-k8s.io/*": own, "app.kubernetes.io/managed-by": own,
+		"before-upgrade.hook.cluster.cluster.x-k8s.io/muster": own,
+	} {
+		raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": "fleet-addon-config"},
+			"spec": map[string]any{"cluster": map[string]any{"copy": map[string]any{"exclude": []string{"a", key}}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		broken, err := Validate(t.Context(), addonsv1.GroupVersion.WithKind("FleetAddonConfig"), raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, err := range broken {
+			got = append(got, err.Error())
+		}
+		if (len(got) == 0) != (want == "") || want != "" && (len(got) != 1 || !strings.HasPrefix(got[0], "spec.cluster.copy.exclude[1]: ") || !strings.Contains(got[0], want)) {
+			t.Errorf("%q: %q, want %q", key, got, want)
+		}
+	}
+}
 
 func TestValidate(t *testing.T) {
 	var labels []string

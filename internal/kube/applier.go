@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -150,7 +151,9 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 		case !patch:
 			return have, Retained, nil
 		}
-		result, write = Updated, a.update
+		result, write = Updated, func(ctx context.Context, want client.Object) (client.Object, error) {
+			return a.update(ctx, want, unspared(have, want))
+		}
 		if isPart {
 			write = func(ctx context.Context, want client.Object) (client.Object, error) {
 				return a.updatePart(ctx, want, have)
@@ -191,7 +194,7 @@ func (a *Applier) create(ctx context.Context, want client.Object) (client.Object
 	}
 	if answer.Generation > 1 || hasStrays(answer, want) {
 		// The object existed already, perhaps with additions by others that are in the way.
-		written, err := a.update(ctx, want)
+		written, err := a.update(ctx, want, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -202,7 +205,9 @@ func (a *Applier) create(ctx context.Context, want client.Object) (client.Object
 	return written, a.Store.Created(written)
 }
 
-func (a *Applier) update(ctx context.Context, want client.Object) (client.Object, error) {
+// update applies an object that exists, and takes off what an apply leaves there; of the unspared annotations it leaves
+// those that a patch has set.
+func (a *Applier) update(ctx context.Context, want client.Object, unspared []string) (client.Object, error) {
 	whole := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
 	whole.SetNamespace(want.GetNamespace())
 	whole.SetName(want.GetName())
@@ -214,8 +219,9 @@ func (a *Applier) update(ctx context.Context, want client.Object) (client.Object
 	if _, err := Trim(written); err != nil {
 		return nil, err
 	}
-	if Differs(want, written) {
-		if err := a.settle(ctx, want, whole); err != nil {
+	isLeft := func(key string) bool { return written.GetAnnotations()[key] != "" }
+	if Differs(want, written) || slices.ContainsFunc(unspared, isLeft) {
+		if err := a.settle(ctx, want, whole, unspared); err != nil {
 			return nil, err
 		}
 		written = whole
@@ -249,7 +255,7 @@ func (a *Applier) createPart(ctx context.Context, want client.Object) (client.Ob
 // since it was read.
 func (a *Applier) updatePart(ctx context.Context, want, have client.Object) (client.Object, error) {
 	written := have.DeepCopyObject().(client.Object)
-	if err := a.settle(ctx, want, written, client.MergeFromWithOptimisticLock{}); err != nil {
+	if err := a.settle(ctx, want, written, unspared(have, want), client.MergeFromWithOptimisticLock{}); err != nil {
 		return nil, err
 	}
 	return written, a.Store.Wrote(written)
@@ -271,11 +277,15 @@ func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
 
 // settle gives an object the wanted fields, and removes additions by others to fields that belong to Muster alone:
 // template values, tolerations, environment, kubeconfig, selectors, the keys of Muster's domain, and owners of Cluster
-// API's kinds. An apply leaves whatever it does not mention.
-func (a *Applier) settle(ctx context.Context, want, written client.Object, options ...client.MergeFromOption) error {
+// API's kinds; and the unspared annotations. An apply leaves whatever it does not mention.
+func (a *Applier) settle(ctx context.Context, want, written client.Object, unspared []string, options ...client.MergeFromOption) error {
 	before := written.DeepCopyObject().(client.Object)
 	written.SetLabels(settled(written.GetLabels(), want.GetLabels()))
-	written.SetAnnotations(settled(written.GetAnnotations(), want.GetAnnotations()))
+	annotations := settled(written.GetAnnotations(), want.GetAnnotations())
+	for _, key := range unspared {
+		delete(annotations, key)
+	}
+	written.SetAnnotations(annotations)
 	written.SetOwnerReferences(settledOwners(written, want))
 	switch want := want.(type) {
 	case *fleetv1.Cluster:
@@ -328,7 +338,7 @@ func hasLegacyManager(object client.Object) bool {
 }
 
 // dropLegacy removes CAAPF's per-Cluster managers from an applied object, and the owner references to
-// Clusters that only they wanted. It costs one read and one write, once in an object's life.
+// Clusters and the labels by which a tool deletes that only they wanted. It costs one read and one write, once in an object's life.
 func (a *Applier) dropLegacy(ctx context.Context, want client.Object) error {
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(want.GetObjectKind().GroupVersionKind())
@@ -343,7 +353,7 @@ func (a *Applier) dropLegacy(ctx context.Context, want client.Object) error {
 			func(wanted metav1.OwnerReference) bool { return wanted.UID == owner.UID })
 	})
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": live.ResourceVersion, "managedFields": managed, "ownerReferences": owners,
+		"resourceVersion": live.ResourceVersion, "managedFields": managed, "ownerReferences": owners, "labels": pruningLabels(live),
 	}})
 	if err != nil {
 		return err
@@ -353,4 +363,17 @@ func (a *Applier) dropLegacy(ctx context.Context, want client.Object) error {
 	}
 	ctrl.LoggerFrom(ctx).Info("Took CAAPF's field managers off", "kind", kindOf(want), "object", client.ObjectKeyFromObject(want).String())
 	return nil
+}
+
+// pruningLabels removes, in a merge patch, the labels by which a tool deletes the object and that only CAAPF has written.
+func pruningLabels(live client.Object) map[string]any {
+	changes := map[string]any{}
+	for key := range live.GetLabels() {
+		if desired.IsPrunedBy(key) && !slices.ContainsFunc(live.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+			return !stamp.IsLegacyManager(entry.Manager) && entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.Raw, []byte(`"f:`+key+`"`))
+		}) {
+			changes[key] = nil
+		}
+	}
+	return changes
 }

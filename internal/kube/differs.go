@@ -150,3 +150,18 @@ func containsOwners(have, want []metav1.OwnerReference) bool {
 	}
 	return true
 }
+
+// unspared returns the annotations that an object has because it has no owner, and that go when it gets one. Only then are
+// they removed: on an object with an owner, they are another writer's.
+func unspared(have, want client.Object) (keys []string) {
+	isOwner := func(owner metav1.OwnerReference) bool { return wantedOwner(owner, want) != nil }
+	if len(want.GetOwnerReferences()) == 0 || slices.ContainsFunc(have.GetOwnerReferences(), isOwner) {
+		return nil
+	}
+	for key, value := range desired.Spared() {
+		if _, wanted := want.GetAnnotations()[key]; !wanted && have.GetAnnotations()[key] == value {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +131,71 @@ func TestApplyPartTakesStraysOff(t *testing.T) {
 	}
 	if _, found := written.GetAnnotations()[stamp.ReleasedAnnotation]; found || len(written.GetOwnerReferences()) != 1 || len(server.patches) != 1 {
 		t.Errorf("it is still released: %v, sent %q", written.GetAnnotations(), server.patches)
+	}
+}
+
+// What Argo CD spares while it has no owner is no longer spared by the write that gives it one; later, the same annotations
+// are another writer's.
+func TestApplyGivesAnOwner(t *testing.T) {
+	optOuts := desired.Spared()
+	isSpared := func(object client.Object) bool { return Contains(object.GetAnnotations(), optOuts) }
+	for name, want := range map[string]*fleetv1.Cluster{"a whole": wantedCluster(), "a part": partCluster(settings.Default())} {
+		have := stored(t, wantedCluster(), func(have *fleetv1.Cluster) {
+			have.OwnerReferences = nil
+			maps.Copy(have.Annotations, optOuts)
+		})
+		// An apply leaves annotations that a patch has set.
+		server := &leaving{annotations: optOuts}
+		applier := newApplier(t, nil, have)
+		applier.Client = server
+		written, _, err := applier.Apply(t.Context(), want, have, true)
+		if err != nil || isSpared(written) || len(written.GetOwnerReferences()) != 1 {
+			t.Errorf("%s: written %v, %v", name, written, err)
+		}
+
+		others := stored(t, wantedCluster(), func(have *fleetv1.Cluster) { maps.Copy(have.Annotations, optOuts) })
+		want = want.DeepCopy()
+		want.Spec.AgentNamespace = "elsewhere"
+		if written, _, err := applier.Apply(t.Context(), want, others, true); err != nil || !isSpared(written) {
+			t.Errorf("%s: what another writer set is gone: %v, %v", name, written, err)
+		}
+	}
+}
+
+// leaving is an API server on which an apply leaves annotations.
+type leaving struct {
+	client.Client
+	annotations map[string]string
+}
+
+func (l *leaving) Patch(_ context.Context, object client.Object, patch client.Patch, _ ...client.PatchOption) error {
+	body, err := patch.Data(object)
+	if err != nil || patch.Type() != types.ApplyPatchType {
+		return err
+	}
+	if err := json.Unmarshal(body, object); err != nil {
+		return err
+	}
+	annotations := object.GetAnnotations()
+	maps.Copy(annotations, l.annotations)
+	object.SetAnnotations(annotations)
+	return nil
+}
+
+// Labels by which a tool deletes go with the last of CAAPF's managers, unless another writer has set them, too.
+func TestPruningLabelsOfCAAPF(t *testing.T) {
+	live := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{
+		"applyset.kubernetes.io/part-of": "x", "kapp.k14s.io/app": "x", "app.kubernetes.io/instance": "x", "env": "x",
+	}}}
+	fields := func(manager, keys string) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{` + keys + `}}}`)}}
+	}
+	live.ManagedFields = []metav1.ManagedFieldsEntry{
+		fields("prod-addon-provider-fleet", `"f:applyset.kubernetes.io/part-of":{},"f:kapp.k14s.io/app":{},"f:app.kubernetes.io/instance":{},"f:env":{}`),
+		fields("kapp", `"f:kapp.k14s.io/app":{}`),
+	}
+	if diff := cmp.Diff(map[string]any{"applyset.kubernetes.io/part-of": nil}, pruningLabels(live)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -50,7 +50,7 @@ func Render(objects []manifests.Object) (*Result, error) {
 			if err := r.add(desired.ClassGroup(current, class), "ClusterClass "+class.Name); err != nil {
 				return nil, err
 			}
-			if tooMuch := desired.TooMuch(nil, class); tooMuch != "" {
+			if tooMuch := desired.TooMuch(current, nil, class); tooMuch != "" {
 				r.note("ClusterClass %s/%s: %s", class.Namespace, class.Name, tooMuch)
 			}
 		}
@@ -112,14 +112,14 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 		r.note("Cluster %s: ClusterClass %s is not among the manifests; its labels are missing below", key, classKey)
 	}
 	if classKey.Name != "" && classKey.Namespace != cluster.Namespace && r.settings.Cluster.ApplyClassGroup {
-		if err := r.add(desired.CrossNamespaceGroup(cluster.Namespace, classKey, class), ""); err != nil {
+		if err := r.add(desired.CrossNamespaceGroup(r.settings, cluster.Namespace, classKey, class), ""); err != nil {
 			return err
 		}
 		if err := r.add(desired.Mapping(classKey.Namespace, cluster.Namespace), ""); err != nil {
 			return err
 		}
 	}
-	if tooMuch := desired.TooMuch(cluster, class); tooMuch != "" {
+	if tooMuch := desired.TooMuch(r.settings, cluster, class); tooMuch != "" {
 		r.note("Cluster %s is not imported: %s", key, tooMuch)
 		return nil
 	}

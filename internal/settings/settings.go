@@ -6,6 +6,8 @@ package settings
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,6 +55,25 @@ type Cluster struct {
 	Unconfigured bool
 	// Exclude are JSON pointers into the template values.
 	Exclude []string
+	// NotCopied are the labels and annotations of Clusters and ClusterClasses that are not copied.
+	NotCopied Keys
+}
+
+// Keys are keys of labels and annotations, and prefixes of keys, which end in "/".
+type Keys map[string]bool
+
+// Has reports whether a key, or its prefix, is among them.
+func (k Keys) Has(key string) bool { return k[key] || k[key[:strings.Index(key, "/")+1]] }
+
+// keysOf parses a list of keys, and of prefixes as in "example.com/*".
+func keysOf(list []string) (keys Keys) {
+	if len(list) > 0 {
+		keys = Keys{}
+	}
+	for _, entry := range list {
+		keys[strings.TrimSuffix(entry, "*")] = true
+	}
+	return keys
 }
 
 // Class holds the settings for ClusterClasses.
@@ -71,6 +92,7 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 	class := ptr.Deref(spec.ClusterClass, addonsv1.ClusterClassConfig{})
 	naming := ptr.Deref(cluster.Naming, addonsv1.NamingStrategy{})
 	values := ptr.Deref(cluster.TemplateValues, addonsv1.TemplateValuesConfig{})
+	copies := ptr.Deref(cluster.Copy, addonsv1.CopyConfig{})
 
 	selector, err := selectorOrEverything("spec.cluster.selector", cluster.Selector)
 	namespaceSelector, nsErr := selectorOrEverything("spec.cluster.namespaceSelector", cluster.NamespaceSelector)
@@ -100,6 +122,7 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 			AgentInitiatedSelector: agentSelector,
 			Unconfigured:           config == nil,
 			Exclude:                ptr.Deref(values.Exclude, DefaultExclude()),
+			NotCopied:              keysOf(copies.Exclude),
 		},
 		Class: Class{
 			Enabled:            ptr.Deref(class.Enabled, true),

@@ -71,12 +71,13 @@ func TestFrom(t *testing.T) {
 		"null policy":                {spec: `policy: null`},
 		"config and install only":    {spec: `{config: {server: {inferLocal: true}}, install: {followLatest: true}}`},
 		"every section null":         {spec: `{cluster: null, clusterClass: null, policy: null, config: null, install: null}`},
-		"fields of the cluster null": {spec: `cluster: {enabled: null, applyClassGroup: null, patchResource: null, setOwnerReferences: null, hostNetwork: null, agentNamespace: null, agentTolerations: null, agentEnvVars: null, naming: null, selector: null, namespaceSelector: null, onDeselect: null, templateValues: null, agentInitiated: null, agentInitiatedSelector: null}`},
+		"fields of the cluster null": {spec: `cluster: {enabled: null, applyClassGroup: null, patchResource: null, setOwnerReferences: null, hostNetwork: null, agentNamespace: null, agentTolerations: null, agentEnvVars: null, naming: null, selector: null, namespaceSelector: null, onDeselect: null, templateValues: null, agentInitiated: null, agentInitiatedSelector: null, copy: null}`},
 		"fields of the class null":   {spec: `clusterClass: {enabled: null, patchResource: null, setOwnerReferences: null}`},
 		"empty naming":               {spec: `cluster: {naming: {}}`},
 		"null naming parts":          {spec: `cluster: {naming: {prefix: null, suffix: null}}`},
 		"empty templateValues":       {spec: `cluster: {templateValues: {}}`},
 		"null exclude":               {spec: `cluster: {templateValues: {exclude: null}}`},
+		"empty copy":                 {spec: `cluster: {copy: {}}`},
 		"empty agentNamespace":       {spec: `cluster: {agentNamespace: ""}`},
 		"empty selector":             {spec: `cluster: {selector: {}}`},
 		"empty namespaceSelector":    {spec: `cluster: {namespaceSelector: {}}`},
@@ -102,8 +103,12 @@ func TestFrom(t *testing.T) {
 		"agentInitiatedSelector": {spec: `cluster: {agentInitiated: true, agentInitiatedSelector: {matchLabels: {site: edge}}}`, want: func(s *Settings) {
 			s.Cluster.AgentInitiated, s.Cluster.AgentInitiatedSelector = true, parsed(t, "site=edge")
 		}},
-		"exclude":                     {spec: `cluster: {templateValues: {exclude: [/Cluster/spec]}}`, want: func(s *Settings) { s.Cluster.Exclude = []string{"/Cluster/spec"} }},
-		"exclude nothing":             {spec: `cluster: {templateValues: {exclude: []}}`, want: func(s *Settings) { s.Cluster.Exclude = []string{} }},
+		"exclude":         {spec: `cluster: {templateValues: {exclude: [/Cluster/spec]}}`, want: func(s *Settings) { s.Cluster.Exclude = []string{"/Cluster/spec"} }},
+		"exclude nothing": {spec: `cluster: {templateValues: {exclude: []}}`, want: func(s *Settings) { s.Cluster.Exclude = []string{} }},
+		"copy": {spec: `cluster: {copy: {exclude: [env, example.com/a, example.com/*]}}`, want: func(s *Settings) {
+			s.Cluster.NotCopied = Keys{"env": true, "example.com/a": true, "example.com/": true}
+		}},
+		"copy everything":             {spec: `cluster: {copy: {exclude: []}}`},
 		"clusterClass.enabled":        {spec: `clusterClass: {enabled: false}`, want: func(s *Settings) { s.Class.Enabled = false }},
 		"clusterClass.patchResource":  {spec: `clusterClass: {patchResource: false}`, want: func(s *Settings) { s.Class.PatchResource = false }},
 		"clusterClass.setOwnerRefs":   {spec: `clusterClass: {setOwnerReferences: false}`, want: func(s *Settings) { s.Class.SetOwnerReferences = false }},

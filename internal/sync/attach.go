@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
 	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
@@ -43,13 +44,13 @@ func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
 	if s.targets.Group, err = s.orForeign(group, err); err != nil {
 		return err
 	}
-	want := desired.Attachment(s.beside.Fleet, have.UID, s.cluster, s.class, s.values, s.targets)
+	want := desired.Attachment(s.in, s.beside.Fleet, have.UID, s.cluster, s.class, s.values, s.targets)
 	lacks, others := desired.Unattached(want, have)
 	if s.others = others; !lacks && want.Annotations[desired.HashAnnotation] == have.Annotations[desired.HashAnnotation] {
 		return nil
 	}
 	if s.tooMuch != "" {
-		if want, err = r.withCopies(ctx, want); err != nil {
+		if want, err = r.withCopies(ctx, s.in, want); err != nil {
 			return err
 		}
 	}
@@ -72,7 +73,7 @@ func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
 
 // withCopies returns an attachment with the copies that were applied before: an apply that does not name them would take
 // them off. The cache does not hold whose fields they are.
-func (r *clusterReconciler) withCopies(ctx context.Context, want *fleetv1.Cluster) (*fleetv1.Cluster, error) {
+func (r *clusterReconciler) withCopies(ctx context.Context, in settings.Settings, want *fleetv1.Cluster) (*fleetv1.Cluster, error) {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(want.GroupVersionKind())
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(want), live); err != nil {
@@ -82,7 +83,7 @@ func (r *clusterReconciler) withCopies(ctx context.Context, want *fleetv1.Cluste
 	if err := managedfields.ExtractInto(live, typed.DeducedParseableType, stamp.AttachManager, before, ""); err != nil {
 		return nil, fmt.Errorf("reading the fields of Rancher's Fleet Cluster that are Muster's: %w", err)
 	}
-	return desired.WithCopies(want, before), nil
+	return desired.WithCopies(in, want, before), nil
 }
 
 // applyAttachment applies an attachment. If other managers own some of its fields with other values,

@@ -369,7 +369,7 @@ func (r *clusterReconciler) resolve(ctx context.Context, s *scope) (err error) {
 	if s.class, err = classMetadata(ctx, r.Client, s.subject.Class); err != nil {
 		return err
 	}
-	if s.tooMuch = desired.TooMuch(s.cluster, s.class); s.tooMuch != "" {
+	if s.tooMuch = desired.TooMuch(s.in, s.cluster, s.class); s.tooMuch != "" {
 		return nil
 	}
 	s.values, err = r.references.Values(ctx, s.in, s.cluster)

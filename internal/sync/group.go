@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -141,7 +142,27 @@ func (r *groupReconciler) ofClass(ctx context.Context, in settings.Settings, cla
 	if !class.DeletionTimestamp.IsZero() || !in.Class.Enabled || !isWatched(class, r.watchFilter) {
 		return r.UID(ctx, client.ObjectKeyFromObject(class), &fleetv1.ClusterGroup{})
 	}
-	return r.Keep(ctx, desired.ClassGroup(in, class), in.Class.PatchResource || capiannotations.HasPaused(class))
+	if capiannotations.HasPaused(class) {
+		return r.ofPausedClass(ctx, in, class)
+	}
+	return r.Keep(ctx, desired.ClassGroup(in, class), in.Class.PatchResource)
+}
+
+// ofPausedClass is ofClass for a paused class. Even if patchResource is off, the group loses its owner, which clusterctl move
+// deletes. A group that an older Muster left without one stays as it is.
+func (r *groupReconciler) ofPausedClass(ctx context.Context, in settings.Settings, class *desired.Class) (types.UID, error) {
+	var group fleetv1.ClusterGroup
+	if _, err := r.Store.Get(ctx, client.ObjectKeyFromObject(class), &group); err != nil {
+		return "", err
+	}
+	owners := slices.DeleteFunc(slices.Clone(group.OwnerReferences), func(owner metav1.OwnerReference) bool { return owner.UID == class.UID })
+	isOwned := len(owners) < len(group.OwnerReferences)
+	uid, err := r.Keep(ctx, desired.ClassGroup(in, class), isOwned || in.Class.PatchResource && kube.Contains(group.Annotations, desired.Spared()))
+	if isOwned && kube.IsRefused(err) { // As in release.
+		_, err = r.Patch(ctx, &group, map[string]any{"metadata": map[string]any{"ownerReferences": owners}})
+		return group.UID, err
+	}
+	return uid, err
 }
 
 // ofUse makes the group of a use, and returns its UID.
@@ -150,7 +171,7 @@ func (r *groupReconciler) ofUse(ctx context.Context, in settings.Settings, used 
 	if err != nil {
 		return "", err
 	}
-	return r.Keep(ctx, desired.CrossNamespaceGroup(used.namespace, used.class, class), in.Cluster.PatchResource)
+	return r.Keep(ctx, desired.CrossNamespaceGroup(in, used.namespace, used.class, class), in.Cluster.PatchResource)
 }
 
 // isRemovable reports whether Muster deletes a group when it is unused. A class's group goes with its

@@ -38,12 +38,23 @@ func (s *scope) isToBeReclaimed() bool {
 	return s.has() && s.fleet.DeletionTimestamp.IsZero() && s.fleet.Annotations[stamp.ReleasedAnnotation] != ""
 }
 
-// release removes the Cluster from the owners of its Fleet Cluster.
+// release removes the Cluster from the owners of its Fleet Cluster, and has tools spare it that delete what has no owner.
 func (r *clusterReconciler) release(ctx context.Context, s *scope) error {
-	return r.patchFleetCluster(ctx, s, map[string]any{"metadata": map[string]any{
-		"ownerReferences": withoutOwner(s.fleet, s.cluster),
-		"annotations":     map[string]any{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: s.cluster.UID},
-	}})
+	annotations := map[string]any{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: s.cluster.UID}
+	metadata := map[string]any{"ownerReferences": withoutOwner(s.fleet, s.cluster), "annotations": annotations}
+	for key, value := range desired.Spared() {
+		annotations[key] = value
+	}
+	err := r.patchFleetCluster(ctx, s, map[string]any{"metadata": metadata})
+	if !kube.IsRefused(err) {
+		return err
+	}
+	// The API server may refuse these annotations, because of another policy or their size. Without this patch, clusterctl
+	// move would have Fleet uninstall everything.
+	for key := range desired.Spared() {
+		delete(annotations, key)
+	}
+	return r.patchFleetCluster(ctx, s, map[string]any{"metadata": metadata})
 }
 
 // reclaim undoes a release when the Cluster is unpaused. If owner references are on, the Fleet Cluster
@@ -53,11 +64,23 @@ func (r *clusterReconciler) reclaim(ctx context.Context, s *scope) error {
 	metadata := map[string]any{"annotations": annotations}
 	if s.in.Cluster.SetOwnerReferences {
 		annotations[stamp.ImportedUIDAnnotation] = nil
+		s.unspare(annotations)
 		if !isOwner(s.fleet, s.cluster) {
 			metadata["ownerReferences"] = append(slices.Clone(s.fleet.OwnerReferences), desired.Owner(s.cluster))
 		}
 	}
 	return r.patchFleetCluster(ctx, s, map[string]any{"metadata": metadata})
+}
+
+// unspare completes a change of annotations that gives a Fleet Cluster its owner back. What is there now stays if it is not
+// what Muster writes on an object without an owner.
+func (s *scope) unspare(annotations map[string]any) {
+	spared := desired.Spared()
+	for key, value := range desired.UnsparedBy(s.in, s.cluster) {
+		if s.fleet.Annotations[key] == spared[key] {
+			annotations[key] = value
+		}
+	}
 }
 
 // takeOver gives the Cluster a Fleet Cluster that was handed over, or that an earlier Cluster of the
@@ -77,9 +100,13 @@ func (r *clusterReconciler) takeOver(ctx context.Context, s *scope) error {
 	owners := slices.DeleteFunc(slices.Clone(s.fleet.OwnerReferences), stamp.IsCluster)
 	if s.in.Cluster.SetOwnerReferences {
 		metadata["ownerReferences"] = append(owners, desired.Owner(s.cluster))
+		s.unspare(annotations)
 	} else {
 		metadata["ownerReferences"] = owners
 		annotations[stamp.ImportedUIDAnnotation] = s.cluster.UID
+		for key, value := range desired.Spared() {
+			annotations[key] = value
+		}
 	}
 	change := map[string]any{"metadata": metadata}
 	switch {

@@ -137,6 +137,8 @@ func (s *scope) nextOfImport() (step, outcome) {
 		return rest, notImported(StatePending, reasonUnresolved, s.unresolved).again(s.again)
 	case s.fleet != nil && (s.relation == stamp.HandedOver || s.relation == stamp.Orphan):
 		return takeOver, outcome{}
+	case !s.taken[put] && s.first(reclaim) == reclaim:
+		return reclaim, outcome{} // The patch that gives the owner back is to be the one that has no tool spare it any more.
 	case !s.taken[put]:
 		return put, outcome{}
 	case s.foreign != "":

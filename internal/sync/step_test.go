@@ -158,10 +158,11 @@ func (m met) play(t *testing.T) (steps []step, result outcome) {
 			s.unresolved, s.again, s.tooMuch = m.unresolved, m.again, m.tooMuch
 		case takeOver:
 			s.relation = stamp.Own
+			delete(s.fleet.Annotations, stamp.ReleasedAnnotation)
 		case put:
 			written := metFleet{ours: true, owned: true, initiated: m.byAgent || s.isTurning()}
 			if m.fleet != nil {
-				written.released, written.checkedIn, written.inherited = m.fleet.released, m.fleet.checkedIn, m.fleet.inherited
+				written.checkedIn, written.inherited = m.fleet.checkedIn, m.fleet.inherited
 			}
 			s.fleet, s.relation = written.object(), stamp.Own
 		case release:
@@ -185,7 +186,7 @@ func TestSteps(t *testing.T) {
 	own := &metFleet{relation: stamp.Own, ours: true, owned: true}
 	released := &metFleet{relation: stamp.Own, ours: true, released: true}
 	foreign := &metFleet{relation: stamp.Foreign}
-	toImport := []step{restamp, claim, target, resolve, put}
+	toImport, toReclaim := []step{restamp, claim, target, resolve, put}, []step{restamp, claim, target, resolve, reclaim, put}
 	expected := &metFleet{relation: stamp.Own, ours: true, owned: true, initiated: true}
 	agent := &metFleet{relation: stamp.Own, ours: true, owned: true, initiated: true, checkedIn: true}
 	inherited := func(checkedIn time.Duration) *metFleet {
@@ -228,7 +229,7 @@ func TestSteps(t *testing.T) {
 		"ready to import":               {met: met{selected: true, initialized: true}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
 		"imported":                      {met: met{selected: true, pinned: true, initialized: true, fleet: own}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
 		"imported, status was lost":     {met: met{selected: true, pinned: true, fleet: own}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
-		"imported, unpaused":            {met: met{selected: true, pinned: true, initialized: true, fleet: released}, steps: append(slices.Clone(toImport), reclaim), state: StateImported, status: "True", reason: "Imported"},
+		"imported, unpaused":            {met: met{selected: true, pinned: true, initialized: true, fleet: released}, steps: toReclaim, state: StateImported, status: "True", reason: "Imported"},
 		"its namespace is another's":    {met: met{selected: true, initialized: true, rival: "other", displacing: "a.b"}, steps: []step{restamp, claim}, state: StateConflicted, status: "False", reason: "NameConflict"},
 		"and it is not pinned to it":    {met: met{selected: true, initialized: true, rival: "other", unpinned: true}, steps: []step{restamp}, state: StateConflicted, status: "False", reason: "NameConflict"},
 		"and it was released":           {met: met{selected: true, pinned: true, initialized: true, rival: "other", fleet: released}, steps: []step{restamp, claim, reclaim}, state: StateConflicted, status: "True", reason: "NameConflict"},
@@ -243,7 +244,7 @@ func TestSteps(t *testing.T) {
 		"values missing at first":       {met: met{selected: true, initialized: true, unresolved: "no such object"}, steps: []step{restamp, claim, target, resolve}, state: StatePending, status: "False", reason: "TemplateValuesUnresolved"},
 		"too much at first":             {met: met{selected: true, initialized: true, tooMuch: "513 labels"}, steps: []step{restamp, claim, target, resolve}, state: StatePending, status: "False", reason: "TooMuchMetadata"},
 		"too much later":                {met: met{selected: true, initialized: true, tooMuch: "513 labels", fleet: own}, steps: toImport, state: StateImported, status: "True", reason: "TooMuchMetadata"},
-		"too much, unpaused":            {met: met{selected: true, pinned: true, initialized: true, tooMuch: "513 labels", fleet: released}, steps: append(slices.Clone(toImport), reclaim), state: StateImported, status: "True", reason: "TooMuchMetadata"},
+		"too much, unpaused":            {met: met{selected: true, pinned: true, initialized: true, tooMuch: "513 labels", fleet: released}, steps: toReclaim, state: StateImported, status: "True", reason: "TooMuchMetadata"},
 		"too much, a namesake left it":  {met: met{selected: true, initialized: true, tooMuch: "513 labels", fleet: &metFleet{relation: stamp.Orphan}}, steps: []step{restamp, claim, target, resolve}, state: StatePending, status: "False", reason: "TooMuchMetadata"},
 		"too much, handed over":         {met: met{selected: true, initialized: true, tooMuch: "513 labels", fleet: &metFleet{relation: stamp.HandedOver}}, steps: []step{restamp, claim, target, resolve}, state: StatePending, status: "False", reason: "TooMuchMetadata"},
 		"values missing later":          {met: met{selected: true, initialized: true, unresolved: "no such object", fleet: own}, steps: toImport, state: StateImported, status: "True", reason: "TemplateValuesUnresolved"},
@@ -271,7 +272,7 @@ func TestSteps(t *testing.T) {
 		"agent: deselected after":                 {met: met{pinned: true, byAgent: true, fleet: agent}, steps: []step{restamp, retarget}, state: StateUnselected, status: "True", reason: "Deselected"},
 		"agent: not selected":                     {met: met{byAgent: true}, steps: []step{restamp}, state: StateUnselected},
 		"agent: the name is somebody else's":      {met: met{selected: true, byAgent: true, fleet: foreign}, steps: []step{restamp, claim, target}, state: StateConflicted, status: "False", reason: "NameConflict"},
-		"agent: unpaused before it called":        {met: met{selected: true, pinned: true, byAgent: true, fleet: &metFleet{relation: stamp.Own, ours: true, released: true, initiated: true}}, steps: append(slices.Clone(toImport), reclaim), state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"agent: unpaused before it called":        {met: met{selected: true, pinned: true, byAgent: true, fleet: &metFleet{relation: stamp.Own, ours: true, released: true, initiated: true}}, steps: toReclaim, state: StatePending, status: "False", reason: "WaitingForAgent"},
 		"manager again, after it called":          {met: met{selected: true, pinned: true, initialized: true, fleet: agent}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
 		"manager again, before the control plane": {met: met{selected: true, pinned: true, fleet: expected}, steps: toImport, state: StatePending, status: "False", reason: "WaitingForControlPlane"},
 		"manager again, called, no control plane": {met: met{selected: true, pinned: true, fleet: agent}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
@@ -336,6 +337,7 @@ func TestStepsOfEverything(t *testing.T) {
 				"targets come before the Fleet Cluster":          has(put) && slices.Index(steps, put) < slices.Index(steps, target),
 				"a claim comes before what it guards":            has(target) && slices.Index(steps, target) < slices.Index(steps, claim),
 				"somebody else's is never touched":               fleet != nil && fleet.relation == stamp.Foreign && (has(put) || has(takeOver) || has(release) || has(reclaim) || has(retarget)),
+				"one patch gives the owner back":                 has(put) && has(reclaim) && slices.Index(steps, put) < slices.Index(steps, reclaim),
 				"what is going is not written":                   fleet != nil && fleet.deleted && (has(put) || has(takeOver) || has(release) || has(reclaim) || has(retarget)),
 				"nothing is made before the control plane is":    has(put) && fleet == nil && !m.initialized && !m.byAgent,
 				"nothing is made before what it refers to":       has(put) && fleet == nil && m.byAgent && m.unmade,

@@ -135,7 +135,7 @@ func (r *groupReconciler) keepInWorkspace(ctx context.Context, in settings.Setti
 	if err != nil {
 		return "", err
 	}
-	return r.Keep(ctx, desired.WorkspaceGroup(workspace, of.origin, of.class, class), in.Cluster.PatchResource)
+	return r.Keep(ctx, desired.WorkspaceGroup(in, workspace, of.origin, of.class, class), in.Cluster.PatchResource)
 }
 
 // isOfWorkspaceItself reports whether a group of ours is that of a class in the workspace, or of

@@ -107,6 +107,9 @@ func (s *State) convergeOwner(in settings, cluster *clusterv1.Cluster, fleet *fl
 	case isPaused(cluster):
 		// This also applies without an owner reference: a released Fleet Cluster keeps its group and mapping.
 		if moves && cluster.DeletionTimestamp.IsZero() && fleet.DeletionTimestamp.IsZero() {
+			if isOwner(fleet, cluster.UID) || fleet.Annotations[released] != "true" {
+				fleet.Annotations = spared(fleet.Annotations)
+			}
 			fleet.OwnerReferences = withoutOwner(fleet, cluster.UID)
 			fleet.Annotations = set(fleet.Annotations, released, "true")
 			noteOrigin(fleet, cluster)
@@ -116,6 +119,7 @@ func (s *State) convergeOwner(in settings, cluster *clusterv1.Cluster, fleet *fl
 		delete(fleet.Annotations, released)
 		if in.owners {
 			fleet.OwnerReferences = in.ownersOf(cluster)
+			unspare(fleet, cluster)
 		}
 		noteOrigin(fleet, cluster)
 	}
@@ -335,7 +339,9 @@ func (s *State) writeFleetCluster(
 		fleet.Annotations[fullClass] = full
 	}
 	maps.Copy(fleet.Annotations, othersIn(old.Annotations))
-	fleet.OwnerReferences = in.ownersOf(cluster)
+	if fleet.OwnerReferences = in.ownersOf(cluster); !in.owners {
+		fleet.Annotations = spared(fleet.Annotations)
+	}
 	noteOrigin(fleet, cluster)
 	fleet.Spec = fleetv1.ClusterSpec{
 		ClientID: s.clientIDFor(agentInitiated, old),
@@ -356,6 +362,23 @@ func (s *State) writeFleetCluster(
 	}
 	s.FleetClusters[client.ObjectKeyFromObject(fleet)] = fleet
 	return fleet
+}
+
+// spared adds what makes Argo CD spare an object without an owner.
+func spared(annotations map[string]string) map[string]string {
+	for key, value := range optOuts {
+		annotations = set(annotations, key, value)
+	}
+	return annotations
+}
+
+// unspare gives a Fleet Cluster that has its owner back the Cluster's own annotations instead.
+func unspare(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) {
+	for key, value := range optOuts {
+		if fleet.Annotations[key] == value {
+			fleet.Annotations = set(fleet.Annotations, key, cluster.Annotations[key])
+		}
+	}
 }
 
 func (in settings) ownersOf(cluster *clusterv1.Cluster) []metav1.OwnerReference {

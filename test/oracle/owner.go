@@ -187,7 +187,11 @@ func (in settings) claim(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) {
 		delete(fleet.Annotations, note)
 	}
 	fleet.Annotations = set(fleet.Annotations, importedFrom, cluster.Name)
-	fleet.OwnerReferences = in.ownersOf(cluster)
+	if fleet.OwnerReferences = in.ownersOf(cluster); in.owners {
+		unspare(fleet, cluster)
+	} else {
+		fleet.Annotations = spared(fleet.Annotations)
+	}
 	noteOrigin(fleet, cluster)
 	fleet.ManagedFields = append(fleet.ManagedFields, metav1.ManagedFieldsEntry{Manager: manager})
 }

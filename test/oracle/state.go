@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -177,10 +178,16 @@ func copied(sources ...map[string]string) map[string]string {
 		return slices.ContainsFunc([]string{
 			"fleet.cattle.io/", "management.cattle.io/", "objectset.rio.cattle.io/",
 			"kubectl.kubernetes.io/last-applied-configuration", "meta.helm.sh/", domain + "/",
-		}, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) || wholeCopies.MatchString(key)
+		}, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) || wholeCopies.MatchString(key) || pruning.MatchString(key)
 	})
 	return result
 }
+
+// pruning matches the keys by which a tool deletes what carries them.
+var pruning = regexp.MustCompile(`^(applyset\.kubernetes\.io/.*|kapp\.k14s\.io/(app|association)|clusterctl\.cluster\.x-k8s\.io(/.*)?|argocd\.argoproj\.io/tracking-id)$`)
+
+// optOuts are what an object of Muster's carries as long as it has no owner, so that Argo CD spares it.
+var optOuts = map[string]string{"argocd.argoproj.io/sync-options": "Prune=false", "argocd.argoproj.io/compare-options": "IgnoreExtraneous"}
 
 // othersIn returns the keys that other clients put there, which stay. Unwanted keys of ours go, whichever client
 // wrote them, and so does the key that handed the object over.

@@ -124,7 +124,9 @@ func (s *State) writeGroup(key, class Key, owners []metav1.OwnerReference) {
 	group.Namespace, group.Name, group.OwnerReferences = key.Namespace, key.Name, owners
 	labels := copied(s.classLabels(class), othersIn(group.Labels), stamp)
 	labels[managedBy] = "muster"
-	group.Labels, group.Annotations = labels, othersIn(group.Annotations)
+	if group.Labels, group.Annotations = labels, othersIn(group.Annotations); len(owners) == 0 {
+		group.Annotations = spared(group.Annotations)
+	}
 	group.Spec.Selector = &metav1.LabelSelector{MatchLabels: stamp}
 	s.Groups[key] = group
 }
@@ -137,7 +139,7 @@ func (s *State) writeMapping(key Key) {
 	}
 	mapping.Namespace, mapping.Name = key.Namespace, key.Name
 	mapping.Labels = set(othersIn(mapping.Labels), managedBy, "muster")
-	mapping.Annotations = othersIn(mapping.Annotations)
+	mapping.Annotations = spared(othersIn(mapping.Annotations))
 	mapping.BundleSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 		{Key: "objectset.rio.cattle.io/hash", Operator: metav1.LabelSelectorOpDoesNotExist},
 	}}

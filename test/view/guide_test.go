@@ -16,6 +16,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 	"github.com/muster-fleet/muster/internal/sync"
 	"github.com/muster-fleet/muster/test/fixture"
@@ -116,7 +117,7 @@ func guideScene(t *testing.T) {
 	resource := fleetv1.NonReadyStatus{Kind: "DaemonSet", Namespace: "kube-system", Name: "calico-node"}
 	resource.Summary.State, resource.Summary.Message = "in-progress", []string{"Available: 1/3"}
 	failing.Status.NonReadyStatus = []fleetv1.NonReadyStatus{resource}
-	all = append(all, failing, deployed("cluster-team-a-prod", "monitoring", prod), desired.CrossNamespaceGroup("team-a", class, nil), desired.Mapping(class.Namespace, "team-a"))
+	all = append(all, failing, deployed("cluster-team-a-prod", "monitoring", prod), desired.CrossNamespaceGroup(settings.Default(), "team-a", class, nil), desired.Mapping(class.Namespace, "team-a"))
 	for name, selector := range map[string]map[string]string{"cni": {}, "gpu": {"gpu": "yes"}} {
 		bundle := &fleetv1.Bundle{}
 		bundle.Namespace, bundle.Name = class.Namespace, name

@@ -159,7 +159,7 @@ func page(t testing.TB, flags []string, variables ...string) {
 func TestLive(t *testing.T) {
 	scene(t, "team-a", "cluster-team-a-prod")
 	all := append(objects("team-a", "prod"), objects("team-a", "edge")...)
-	all = append(all, desired.CrossNamespaceGroup("team-a", class, nil), desired.Mapping(class.Namespace, "team-a"),
+	all = append(all, desired.CrossNamespaceGroup(settings.Default(), "team-a", class, nil), desired.Mapping(class.Namespace, "team-a"),
 		deployed("cluster-team-a-prod", "cni", types.NamespacedName{Namespace: "team-a", Name: "prod"}))
 	if err := putAll(all...); err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func manyOf(t testing.TB, count int) int {
 	t.Helper()
 	const namespaces = 20
 	scene(t, "many")
-	shared := []client.Object{desired.CrossNamespaceGroup("many", class, nil), desired.Mapping(class.Namespace, "many")}
+	shared := []client.Object{desired.CrossNamespaceGroup(settings.Default(), "many", class, nil), desired.Mapping(class.Namespace, "many")}
 	for i := range namespaces {
 		shared = append(shared, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("deployments-%d", i)}})
 	}

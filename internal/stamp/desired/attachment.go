@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -23,9 +24,9 @@ const (
 // Cluster: the fields of Muster's own Fleet Cluster by which bundles are targeted and rendered, and
 // the namespace of the Cluster. It copies no key of Rancher's domain. If there is TooMuch to copy, it has what is not copied,
 // and WithCopies adds the rest.
-func Attachment(fleet types.NamespacedName, uid types.UID, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets) *fleetv1.Cluster {
+func Attachment(in settings.Settings, fleet types.NamespacedName, uid types.UID, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets) *fleetv1.Cluster {
 	classKey := cluster.GetClassKey()
-	labels, annotations, _ := copiedFrom(cluster, class)
+	labels, annotations, _ := copiedFrom(in, cluster, class)
 	labels, annotations = withoutRancher(labels), withoutRancher(annotations)
 	for key, value := range stamp.Labels(classKey) {
 		labels[key] = value
@@ -50,11 +51,11 @@ func Attachment(fleet types.NamespacedName, uid types.UID, cluster *clusterv1.Cl
 
 // WithCopies returns an attachment with the copies in the attachment that was applied before it: its template values, and the
 // labels and annotations that may be copied.
-func WithCopies(want, before *fleetv1.Cluster) *fleetv1.Cluster {
+func WithCopies(in settings.Settings, want, before *fleetv1.Cluster) *fleetv1.Cluster {
 	whole := want.DeepCopy()
 	whole.Spec.TemplateValues = before.Spec.TemplateValues
 	for _, pair := range []struct{ into, from map[string]string }{{whole.Labels, before.Labels}, {whole.Annotations, before.Annotations}} {
-		for key, value := range withoutRancher(copied(pair.from)) {
+		for key, value := range withoutRancher(copied(in, pair.from)) {
 			pair.into[key] = value
 		}
 	}
@@ -125,12 +126,12 @@ func NamesAttached(names []string) bool {
 
 // WorkspaceGroup returns the ClusterGroup, in a workspace of Rancher's, for the attached Clusters of a
 // namespace that use a class. A workspace holds Clusters of many namespaces.
-func WorkspaceGroup(workspace, origin string, classKey types.NamespacedName, class *Class) *fleetv1.ClusterGroup {
-	group, isWhole := group(types.NamespacedName{Namespace: workspace, Name: stamp.WorkspaceGroupName(classKey, origin)}, classKey, class)
+func WorkspaceGroup(in settings.Settings, workspace, origin string, classKey types.NamespacedName, class *Class) *fleetv1.ClusterGroup {
+	group, isWhole := group(in, types.NamespacedName{Namespace: workspace, Name: stamp.WorkspaceGroupName(classKey, origin)}, classKey, class)
 	group.Labels[stamp.OriginNamespaceLabel] = origin
 	group.Spec.Selector.MatchLabels[stamp.OriginNamespaceLabel] = origin
 	if _, shortened := stamp.LabelValue(classKey.Name); shortened {
-		group.Annotations = map[string]string{ClassAnnotation: classKey.Name}
+		group.Annotations[ClassAnnotation] = classKey.Name
 	}
 	return sealIf(isWhole, group)
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/go-openapi/jsonpointer"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/muster-fleet/muster/internal/settings"
 )
 
 // The most that Muster copies from one Cluster or ClusterClass. Server-side apply, admission policies and Fleet all
@@ -20,11 +22,11 @@ const (
 // copies counts the keys, and the bytes of keys and values, that an object has to copy.
 type copies struct{ labels, annotations, bytes int }
 
-func copiesOf(labels, annotations map[string]string) copies {
+func copiesOf(in settings.Settings, labels, annotations map[string]string) copies {
 	var all copies
 	count := func(entries map[string]string) (keys int) {
 		for key, value := range entries {
-			if !isReserved(key) {
+			if isCopied(in, key) {
 				keys++
 				all.bytes += len(key) + len(value)
 			}
@@ -49,14 +51,14 @@ func (c copies) String() string {
 // TooMuch returns why nothing is copied to the Fleet Cluster of a Cluster of this class, and what to do; empty if the
 // copies of both are within the bound. Without a Cluster it judges the class alone. It is all or nothing: Fleet uninstalls
 // what a missing label selected, and the author of the other labels would choose which one is missing.
-func TooMuch(cluster *clusterv1.Cluster, class *Class) string {
+func TooMuch(in settings.Settings, cluster *clusterv1.Cluster, class *Class) string {
 	var reasons []string
 	if cluster != nil {
-		if its := copiesOf(cluster.Labels, cluster.Annotations); its.exceed(1) {
+		if its := copiesOf(in, cluster.Labels, cluster.Annotations); its.exceed(1) {
 			reasons = append(reasons, fmt.Sprintf("nothing is copied from the Cluster, because %s: remove some", its))
 		}
 	}
-	if its := copiesOf(classLabels(class), nil); its.exceed(1) {
+	if its := copiesOf(in, classLabels(class), nil); its.exceed(1) {
 		reasons = append(reasons, fmt.Sprintf("nothing is copied from ClusterClass %s/%s, because %s: remove some", class.Namespace, class.Name, its))
 	}
 	return strings.Join(reasons, "; ")
@@ -64,8 +66,8 @@ func TooMuch(cluster *clusterv1.Cluster, class *Class) string {
 
 // NearlyTooMuch returns a warning about the labels and annotations of a Cluster or, without annotations, of a
 // ClusterClass; empty if their copies take at most half of the bound.
-func NearlyTooMuch(labels, annotations map[string]string) string {
-	its := copiesOf(labels, annotations)
+func NearlyTooMuch(in settings.Settings, labels, annotations map[string]string) string {
+	its := copiesOf(in, labels, annotations)
 	switch {
 	case its.exceed(1):
 		return fmt.Sprintf("nothing is copied to Fleet: %s; what Fleet has stays as it is, and nothing new is imported: remove some", its)

@@ -56,13 +56,13 @@ func TestTooMuch(t *testing.T) {
 			cluster.Labels, cluster.Annotations = test.labels, test.annotations
 			class := makeClass("classes", "standard", test.classLabels)
 			class.Annotations = larger // They are not copied.
-			if got := TooMuch(cluster, class); !strings.HasPrefix(got, test.want) || (got == "") != (test.want == "") {
+			if got := TooMuch(settings.Default(), cluster, class); !strings.HasPrefix(got, test.want) || (got == "") != (test.want == "") {
 				t.Errorf("TooMuch = %q, want %q", got, test.want)
 			}
-			if got := TooMuch(nil, class); (got == "") != (len(test.classLabels) <= MaxCopiedKeys) {
+			if got := TooMuch(settings.Default(), nil, class); (got == "") != (len(test.classLabels) <= MaxCopiedKeys) {
 				t.Errorf("TooMuch of the class = %q", got)
 			}
-			warning := NearlyTooMuch(test.labels, test.annotations)
+			warning := NearlyTooMuch(settings.Default(), test.labels, test.annotations)
 			if (warning != "") != test.warns {
 				t.Errorf("NearlyTooMuch = %q", warning)
 			}
@@ -71,7 +71,7 @@ func TestTooMuch(t *testing.T) {
 			}
 		})
 	}
-	if got := TooMuch(nil, nil); got != "" {
+	if got := TooMuch(settings.Default(), nil, nil); got != "" {
 		t.Errorf("nothing at all: %q", got)
 	}
 }
@@ -91,8 +91,8 @@ func TestTooMuchToCopyIsNotCopiedAtAll(t *testing.T) {
 			cluster := makeCluster("team", "prod").Class("classes", "standard").Obj()
 			class := makeClass("classes", "standard", nil)
 			pin := cluster.Annotations
-			bareFleet, bareAttached := FleetCluster(settings.Default(), cluster, class, nil, targets, "id"), Attachment(types.NamespacedName{Name: "c"}, "u", cluster, class, nil, targets)
-			bareGroups := []*fleetv1.ClusterGroup{ClassGroup(settings.Default(), class), CrossNamespaceGroup("team", types.NamespacedName{Namespace: "classes", Name: "standard"}, class), WorkspaceGroup("w", "team", types.NamespacedName{Namespace: "classes", Name: "standard"}, class)}
+			bareFleet, bareAttached := FleetCluster(settings.Default(), cluster, class, nil, targets, "id"), Attachment(settings.Default(), types.NamespacedName{Name: "c"}, "u", cluster, class, nil, targets)
+			bareGroups := []*fleetv1.ClusterGroup{ClassGroup(settings.Default(), class), CrossNamespaceGroup(settings.Default(), "team", types.NamespacedName{Namespace: "classes", Name: "standard"}, class), WorkspaceGroup(settings.Default(), "w", "team", types.NamespacedName{Namespace: "classes", Name: "standard"}, class)}
 
 			cluster.Labels, cluster.Annotations, class.Labels = test.labels, test.annotations, test.classLabels
 			cluster.Annotations = maps.Clone(cluster.Annotations)
@@ -102,12 +102,12 @@ func TestTooMuchToCopyIsNotCopiedAtAll(t *testing.T) {
 			if diff := cmp.Diff(bareFleet, got); diff != "" {
 				t.Errorf("the Fleet Cluster (-bare +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(bareAttached, Attachment(types.NamespacedName{Name: "c"}, "u", cluster, class, nil, targets)); diff != "" {
+			if diff := cmp.Diff(bareAttached, Attachment(settings.Default(), types.NamespacedName{Name: "c"}, "u", cluster, class, nil, targets)); diff != "" {
 				t.Errorf("the attachment (-bare +got):\n%s", diff)
 			}
-			for i, got := range []*fleetv1.ClusterGroup{ClassGroup(settings.Default(), class), CrossNamespaceGroup("team", types.NamespacedName{Namespace: "classes", Name: "standard"}, class), WorkspaceGroup("w", "team", types.NamespacedName{Namespace: "classes", Name: "standard"}, class)} {
+			for i, got := range []*fleetv1.ClusterGroup{ClassGroup(settings.Default(), class), CrossNamespaceGroup(settings.Default(), "team", types.NamespacedName{Namespace: "classes", Name: "standard"}, class), WorkspaceGroup(settings.Default(), "w", "team", types.NamespacedName{Namespace: "classes", Name: "standard"}, class)} {
 				want := bareGroups[i]
-				if TooMuch(nil, class) == "" {
+				if TooMuch(settings.Default(), nil, class) == "" {
 					if got.Labels["env"] != "prod" || got.Annotations[HashAnnotation] == "" {
 						t.Errorf("the group lacks what is copied from a class that is small enough: %v", got)
 					}
@@ -126,11 +126,11 @@ func TestTooMuchToCopyIsNotCopiedAtAll(t *testing.T) {
 
 func TestWithCopies(t *testing.T) {
 	cluster := makeCluster("team", "prod").Class("classes", "new").Annotation("a", "kept").Label("env", "prod").Obj()
-	before := Attachment(types.NamespacedName{Name: "c"}, "u", cluster, makeClass("classes", "old", map[string]string{"tier": "gold"}), map[string]any{"x": "y"}, Targets{Group: "1"})
+	before := Attachment(settings.Default(), types.NamespacedName{Name: "c"}, "u", cluster, makeClass("classes", "old", map[string]string{"tier": "gold"}), map[string]any{"x": "y"}, Targets{Group: "1"})
 	maps.Copy(before.Labels, stamp.Labels(types.NamespacedName{Namespace: "classes", Name: "old"}))
 	cluster.Labels = numbered(MaxCopiedKeys+1, "k", "v")
-	want := Attachment(types.NamespacedName{Name: "c"}, "u", cluster, nil, nil, Targets{Group: "2"})
-	got := WithCopies(want, before)
+	want := Attachment(settings.Default(), types.NamespacedName{Name: "c"}, "u", cluster, nil, nil, Targets{Group: "2"})
+	got := WithCopies(settings.Default(), want, before)
 	if got.Labels["env"] != "prod" || got.Labels["tier"] != "gold" || got.Annotations["a"] != "kept" {
 		t.Errorf("a copy is gone: %v", got.ObjectMeta)
 	}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -175,51 +176,43 @@ const (
 	ClassAnnotation = stamp.ClassFullNameAnnotation
 )
 
-// reserved are the prefixes of labels and annotations that Muster never copies to a Fleet object;
-// IsCopy finds further ones. They steer Fleet and Rancher (fleet.cattle.io/cluster-management makes
-// Fleet ignore a cluster), or describe the object that they were copied from.
-var reserved = []string{
-	"fleet.cattle.io/",
-	"management.cattle.io/",
-	"objectset.rio.cattle.io/",
-	"meta.helm.sh/",
-	stamp.Domain + "/",
+// reserved are the labels and annotations that Muster never copies to a Fleet object; prunedBy and IsCopy have
+// further ones. They steer Fleet and Rancher (fleet.cattle.io/cluster-management makes Fleet ignore a
+// cluster), or describe the object that they were copied from.
+var reserved = settings.Keys{
+	"fleet.cattle.io/":         true,
+	"management.cattle.io/":    true,
+	"objectset.rio.cattle.io/": true,
+	"meta.helm.sh/":            true,
+	stamp.Domain + "/":         true,
+	stamp.HookAnnotation:       true,
+	stamp.ClassNameLabel:       true,
+	stamp.ClassNamespaceLabel:  true,
 }
 
-func isReserved(key string) bool {
-	switch key {
-	case stamp.HookAnnotation, stamp.ClassNameLabel, stamp.ClassNamespaceLabel:
-		return true
-	}
-	if IsCopy(key) {
-		return true
-	}
-	for _, prefix := range reserved {
-		if strings.HasPrefix(key, prefix) {
-			return true
-		}
-	}
-	return false
+// isCopied reports whether a label or annotation with this key is copied to Fleet objects.
+func isCopied(in settings.Settings, key string) bool {
+	return !reserved.Has(key) && !prunedBy.Has(key) && !in.Cluster.NotCopied.Has(key) && !IsCopy(key)
 }
 
-// copied returns the entries of the maps that may be copied to a Fleet object; if maps share a key,
+// copied returns the entries of the maps that are copied to a Fleet object; if maps share a key,
 // the last one wins.
-func copied(sources ...map[string]string) map[string]string {
+func copied(in settings.Settings, sources ...map[string]string) map[string]string {
 	result := map[string]string{}
 	for _, source := range sources {
 		maps.Copy(result, source)
 	}
-	maps.DeleteFunc(result, func(key, _ string) bool { return isReserved(key) })
+	maps.DeleteFunc(result, func(key, _ string) bool { return !isCopied(in, key) })
 	return result
 }
 
 // copiedFrom returns the copied labels and annotations of a Fleet Cluster, in maps of our own; none, and isWhole is
 // false, if there is TooMuch to copy.
-func copiedFrom(cluster *clusterv1.Cluster, class *Class) (labels, annotations map[string]string, isWhole bool) {
-	if TooMuch(cluster, class) != "" {
+func copiedFrom(in settings.Settings, cluster *clusterv1.Cluster, class *Class) (labels, annotations map[string]string, isWhole bool) {
+	if TooMuch(in, cluster, class) != "" {
 		return map[string]string{}, map[string]string{}, false
 	}
-	return copied(classLabels(class), cluster.Labels), copied(cluster.Annotations), true
+	return copied(in, classLabels(class), cluster.Labels), copied(in, cluster.Annotations), true
 }
 
 // Class is the metadata of a ClusterClass; Muster reads nothing else of it. Nil stands for a class

@@ -27,7 +27,7 @@ import (
 // installs, spec.agentSchedulingCustomization).
 func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets, clientID string) *fleetv1.Cluster {
 	classKey := cluster.GetClassKey()
-	labels, annotations, isWhole := copiedFrom(cluster, class)
+	labels, annotations, isWhole := copiedFrom(in, cluster, class)
 	maps.Copy(labels, stamp.Labels(classKey))
 	labels[ManagedByLabel] = ManagedBy
 
@@ -65,6 +65,7 @@ func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class
 		fleetCluster.OwnerReferences = []metav1.OwnerReference{Owner(cluster)}
 	} else {
 		annotations[stamp.ImportedUIDAnnotation] = string(cluster.UID)
+		maps.Copy(annotations, spared)
 	}
 	return sealIf(isWhole, fleetCluster)
 }

@@ -195,7 +195,7 @@ func TestFleetClusterLeavesItsInputsAlone(t *testing.T) {
 	class := makeClass("classes", "standard", map[string]string{"b": "2", "management.cattle.io/x": "x"})
 	clusterBefore, classBefore := cluster.DeepCopy(), class.DeepCopy()
 	FleetCluster(settings.Default(), cluster, class, nil, Targets{Group: "g", Mapping: "m"}, "")
-	CrossNamespaceGroup("team", cluster.GetClassKey(), class)
+	CrossNamespaceGroup(settings.Default(), "team", cluster.GetClassKey(), class)
 	ClassGroup(settings.Default(), class)
 	if diff := cmp.Diff(clusterBefore, cluster); diff != "" {
 		t.Errorf("the Cluster (-before +after):\n%s", diff)

@@ -21,7 +21,7 @@ import (
 // to its Clusters through the group.
 func ClassGroup(in settings.Settings, class *Class) *fleetv1.ClusterGroup {
 	key := types.NamespacedName{Namespace: class.Namespace, Name: class.Name}
-	group, isWhole := group(key, key, class)
+	group, isWhole := group(in, key, key, class)
 	if in.Class.SetOwnerReferences && !capiannotations.HasPaused(class) {
 		group.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: clusterv1.GroupVersion.String(),
@@ -29,6 +29,7 @@ func ClassGroup(in settings.Settings, class *Class) *fleetv1.ClusterGroup {
 			Name:       class.Name,
 			UID:        class.UID,
 		}}
+		group.Annotations = nil
 	}
 	return sealIf(isWhole, group)
 }
@@ -37,26 +38,27 @@ func ClassGroup(in settings.Settings, class *Class) *fleetv1.ClusterGroup {
 // the Clusters there that use a class of another namespace. It belongs to no
 // single Cluster and has no owner. The class may be nil: the group must exist
 // before the Fleet Cluster, whether or not the class does.
-func CrossNamespaceGroup(namespace string, classKey types.NamespacedName, class *Class) *fleetv1.ClusterGroup {
+func CrossNamespaceGroup(in settings.Settings, namespace string, classKey types.NamespacedName, class *Class) *fleetv1.ClusterGroup {
 	name := stamp.GroupName(classKey.Name, classKey.Namespace)
-	group, isWhole := group(types.NamespacedName{Namespace: namespace, Name: name}, classKey, class)
+	group, isWhole := group(in, types.NamespacedName{Namespace: namespace, Name: name}, classKey, class)
 	return sealIf(isWhole, group)
 }
 
 // group returns a group without owner and hash; isWhole is false if there is TooMuch to copy from the class.
-func group(key, classKey types.NamespacedName, class *Class) (its *fleetv1.ClusterGroup, isWhole bool) {
+func group(in settings.Settings, key, classKey types.NamespacedName, class *Class) (its *fleetv1.ClusterGroup, isWhole bool) {
 	labels := map[string]string{}
-	if isWhole = TooMuch(nil, class) == ""; isWhole {
-		labels = copied(classLabels(class))
+	if isWhole = TooMuch(in, nil, class) == ""; isWhole {
+		labels = copied(in, classLabels(class))
 	}
 	maps.Copy(labels, stamp.Labels(classKey))
 	labels[ManagedByLabel] = ManagedBy
 	return &fleetv1.ClusterGroup{
 		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "ClusterGroup"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: key.Namespace,
-			Name:      key.Name,
-			Labels:    labels,
+			Namespace:   key.Namespace,
+			Name:        key.Name,
+			Labels:      labels,
+			Annotations: maps.Clone(spared),
 		},
 		Spec: fleetv1.ClusterGroupSpec{Selector: &metav1.LabelSelector{MatchLabels: stamp.Labels(classKey)}},
 	}, isWhole
@@ -110,9 +112,10 @@ func emptyMapping(classNamespace, clusterNamespace string) *fleetv1.BundleNamesp
 	return &fleetv1.BundleNamespaceMapping{
 		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "BundleNamespaceMapping"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: classNamespace,
-			Name:      clusterNamespace,
-			Labels:    map[string]string{ManagedByLabel: ManagedBy},
+			Namespace:   classNamespace,
+			Name:        clusterNamespace,
+			Labels:      map[string]string{ManagedByLabel: ManagedBy},
+			Annotations: maps.Clone(spared),
 		},
 	}
 }

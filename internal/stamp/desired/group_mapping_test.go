@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -59,21 +60,21 @@ func TestGroups(t *testing.T) {
 			},
 		},
 		"in the namespace of the Clusters": {
-			got: CrossNamespaceGroup("team", key, class),
+			got: CrossNamespaceGroup(settings.Default(), "team", key, class),
 			want: fleetv1.ClusterGroup{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "standard.classes", Labels: with(stamped, "tier", "gold")},
 				Spec:       fleetv1.ClusterGroupSpec{Selector: &metav1.LabelSelector{MatchLabels: stamped}},
 			},
 		},
 		"of a class that does not exist yet": {
-			got: CrossNamespaceGroup("team", key, nil),
+			got: CrossNamespaceGroup(settings.Default(), "team", key, nil),
 			want: fleetv1.ClusterGroup{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "standard.classes", Labels: with(stamped)},
 				Spec:       fleetv1.ClusterGroupSpec{Selector: &metav1.LabelSelector{MatchLabels: stamped}},
 			},
 		},
 		"of a class with a long name": {
-			got: CrossNamespaceGroup("team", long, nil),
+			got: CrossNamespaceGroup(settings.Default(), "team", long, nil),
 			want: fleetv1.ClusterGroup{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: long.Name + ".classes", Labels: with(longStamped)},
 				Spec:       fleetv1.ClusterGroupSpec{Selector: &metav1.LabelSelector{MatchLabels: longStamped}},
@@ -83,8 +84,13 @@ func TestGroups(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			test.want.TypeMeta = metav1.TypeMeta{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "ClusterGroup"}
-			if annotations := withoutHash(t, test.got.Annotations); len(annotations) > 0 {
-				t.Errorf("annotations: %v", annotations)
+			// Argo CD spares what has an owner, and what asks for it.
+			var annotations map[string]string
+			if len(test.want.OwnerReferences) == 0 {
+				annotations = optOuts
+			}
+			if diff := cmp.Diff(annotations, withoutHash(t, test.got.Annotations), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("annotations (-want +got):\n%s", diff)
 			}
 			test.got.Annotations = nil
 			if diff := cmp.Diff(&test.want, test.got); diff != "" {
@@ -101,7 +107,7 @@ func TestGroupsSelectTheirClusters(t *testing.T) {
 		cluster := FleetCluster(settings.Default(), makeCluster("team", "prod").Class("classes", name).Label(stamp.ClassNameLabel, "forged").Obj(), nil, nil, Targets{}, "")
 		other := FleetCluster(settings.Default(), makeCluster("team", "prod").Class("classes", name+"x").Obj(), nil, nil, Targets{}, "")
 		elsewhere := FleetCluster(settings.Default(), makeCluster("team", "prod").Class("", name).Obj(), nil, nil, Targets{}, "")
-		group := CrossNamespaceGroup("team", types.NamespacedName{Namespace: "classes", Name: name}, nil)
+		group := CrossNamespaceGroup(settings.Default(), "team", types.NamespacedName{Namespace: "classes", Name: name}, nil)
 		selector, err := metav1.LabelSelectorAsSelector(group.Spec.Selector)
 		if err != nil {
 			t.Fatal(err)
@@ -118,7 +124,9 @@ func TestMapping(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "classes", Name: "team", Labels: map[string]string{"app.kubernetes.io/managed-by": "muster"}},
 	}
 	retired := RetiredMapping("classes", "team")
-	withoutHash(t, retired.Annotations)
+	if diff := cmp.Diff(optOuts, withoutHash(t, retired.Annotations)); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
 	retiredHash := retired.Annotations[HashAnnotation]
 	retired.Annotations = nil
 	if diff := cmp.Diff(&want, retired); diff != "" {
@@ -128,6 +136,9 @@ func TestMapping(t *testing.T) {
 	mapping := Mapping("classes", "team")
 	if mapping.Annotations[HashAnnotation] == retiredHash {
 		t.Error("a retired mapping has the hash of an active one")
+	}
+	if diff := cmp.Diff(optOuts, withoutHash(t, mapping.Annotations)); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
 	mapping.Annotations = nil
 	want.BundleSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "objectset.rio.cattle.io/hash", Operator: "DoesNotExist"}}}
