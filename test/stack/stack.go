@@ -291,7 +291,7 @@ func (s *Stack) KubectlInput(ctx context.Context, input string, args ...string) 
 
 func (s *Stack) kubectl(ctx context.Context, kubeconfig, input string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, s.tools.Bin("kubectl"), args...)
-	cmd.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=" + filepath.Join(s.dir, "home"), "PATH=" + os.Getenv("PATH")}
+	cmd.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=" + filepath.Join(s.dir, "home"), "PATH=" + os.Getenv("PATH"), "KUBECTL_APPLYSET=true"}
 	cmd.Stdin = strings.NewReader(input)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
