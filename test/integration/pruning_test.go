@@ -100,50 +100,54 @@ func TestPausedIsSpared(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	sets(g, s.class, "labels", map[string]string{argoInstance: "platform"}, false)
-	cluster := s.cluster("one")
-	cluster.Labels = map[string]string{argoInstance: "team", "env": "prod"}
-	cluster.Annotations = map[string]string{syncOptions: "Prune=true"}
-	create(g, cluster)
-	initialize(g, cluster)
-	willReport(g, cluster, "True Imported")
 	classGroup := named(&fleetv1.ClusterGroup{}, s.classNamespace, "standard")
-	for _, object := range []client.Object{s.group(), s.mapping()} {
-		exists(g, object)
-		g.Expect(optOuts(object)).To(Equal(spared), "%T", object)
-		g.Expect(isPrunedByArgoCD(object)).To(BeFalse())
+	for name, copied := range map[string]map[string]string{"plain": {}, "copied": {syncOptions: "Prune=true"}} {
+		cluster := s.cluster(name)
+		cluster.Labels = map[string]string{argoInstance: "team", "env": "prod"}
+		cluster.Annotations = maps.Clone(copied)
+		create(g, cluster)
+		initialize(g, cluster)
+		willReport(g, cluster, "True Imported")
+		for _, object := range []client.Object{s.group(), s.mapping()} {
+			exists(g, object)
+			g.Expect(optOuts(object)).To(Equal(spared), "%T", object)
+			g.Expect(isPrunedByArgoCD(object)).To(BeFalse())
+		}
+		before := fleetCluster(g, s.namespace, name)
+		g.Expect(optOuts(before)).To(Equal(copied))
+		quiet(g, isWrite, in(s.namespace))
+		written := func(since time.Time) int {
+			return len(requests(g, since, isWrite, func(e stack.AuditEvent) bool {
+				return strings.Contains(e.URI, "/fleet.cattle.io/v1alpha1/namespaces/"+s.namespace+"/clusters/"+name)
+			}))
+		}
+		for range 2 {
+			begin := time.Now()
+			pause(g, cluster)
+			g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, name).OwnerReferences).To(BeEmpty()) }).Should(Succeed())
+			paused := fleetCluster(g, s.namespace, name)
+			g.Expect(optOuts(paused)).To(Equal(spared))
+			g.Expect(isPrunedByArgoCD(paused)).To(BeFalse())
+			g.Expect(paused.Labels).To(Equal(before.Labels))
+			quiet(g, isWrite, in(s.namespace))
+			g.Expect(written(begin)).To(Equal(1))
+
+			begin = time.Now()
+			unpause(g, cluster)
+			g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, name).OwnerReferences).To(HaveLen(1)) }).Should(Succeed())
+			g.Expect(optOuts(fleetCluster(g, s.namespace, name))).NotTo(HaveKeyWithValue(syncOptions, "Prune=false"))
+			quiet(g, isWrite, in(s.namespace))
+			g.Expect(written(begin)).To(Equal(1 + len(copied)))
+			again := fleetCluster(g, s.namespace, name)
+			g.Expect(again.Annotations).To(Equal(before.Annotations))
+			g.Expect(again.Labels).To(Equal(before.Labels))
+		}
+		patch(g, cluster, entry("annotations", syncOptions, "null"))
+		g.Eventually(func(g Gomega) { g.Expect(optOuts(fleetCluster(g, s.namespace, name))).To(BeEmpty()) }).Should(Succeed())
 	}
+
 	appears(g, classGroup)
-	before := fleetCluster(g, s.namespace, "one")
-	g.Expect(optOuts(before)).To(Equal(map[string]string{syncOptions: "Prune=true"}))
-	g.Expect(optOuts(classGroup)).To(BeEmpty())
-	quiet(g, isWrite, in(s.namespace))
-
-	written := func(since time.Time) int {
-		return len(requests(g, since, isWrite, about("/clusters/one"), func(e stack.AuditEvent) bool {
-			return e.Resource == "clusters" && strings.Contains(e.URI, "fleet.cattle.io/")
-		}))
-	}
 	for range 2 {
-		begin := time.Now()
-		pause(g, cluster)
-		g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, "one").OwnerReferences).To(BeEmpty()) }).Should(Succeed())
-		paused := fleetCluster(g, s.namespace, "one")
-		g.Expect(optOuts(paused)).To(Equal(spared))
-		g.Expect(isPrunedByArgoCD(paused)).To(BeFalse())
-		g.Expect(paused.Labels).To(Equal(before.Labels))
-		quiet(g, isWrite, in(s.namespace))
-		g.Expect(written(begin)).To(Equal(1))
-
-		begin = time.Now()
-		unpause(g, cluster)
-		g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, "one").OwnerReferences).To(HaveLen(1)) }).Should(Succeed())
-		again := fleetCluster(g, s.namespace, "one")
-		g.Expect(again.Annotations).To(Equal(before.Annotations))
-		g.Expect(again.Labels).To(Equal(before.Labels))
-		quiet(g, isWrite, in(s.namespace))
-		g.Expect(written(begin)).To(Equal(1))
-		g.Expect(fleetCluster(g, s.namespace, "one").ResourceVersion).To(Equal(again.ResourceVersion))
-
 		for _, paused := range []bool{true, false} {
 			patch(g, s.class, entry("annotations", clusterv1.PausedAnnotation, map[bool]string{true: `"true"`, false: "null"}[paused]))
 			g.Eventually(func(g Gomega) {
