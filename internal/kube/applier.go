@@ -4,7 +4,6 @@
 package kube
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -151,9 +150,7 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 		case !patch:
 			return have, Retained, nil
 		}
-		result, write = Updated, func(ctx context.Context, want client.Object) (client.Object, error) {
-			return a.update(ctx, want, unspared(have, want))
-		}
+		result, write = Updated, a.update
 		if isPart {
 			write = func(ctx context.Context, want client.Object) (client.Object, error) {
 				return a.updatePart(ctx, want, have)
@@ -194,7 +191,7 @@ func (a *Applier) create(ctx context.Context, want client.Object) (client.Object
 	}
 	if answer.Generation > 1 || hasStrays(answer, want) {
 		// The object existed already, perhaps with additions by others that are in the way.
-		written, err := a.update(ctx, want, nil)
+		written, err := a.update(ctx, want)
 		if err != nil {
 			return nil, err
 		}
@@ -205,9 +202,7 @@ func (a *Applier) create(ctx context.Context, want client.Object) (client.Object
 	return written, a.Store.Created(written)
 }
 
-// update applies an object that exists, and takes off what an apply leaves there; of the unspared annotations it leaves
-// those that a patch has set.
-func (a *Applier) update(ctx context.Context, want client.Object, unspared []string) (client.Object, error) {
+func (a *Applier) update(ctx context.Context, want client.Object) (client.Object, error) {
 	whole := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
 	whole.SetNamespace(want.GetNamespace())
 	whole.SetName(want.GetName())
@@ -219,9 +214,9 @@ func (a *Applier) update(ctx context.Context, want client.Object, unspared []str
 	if _, err := Trim(written); err != nil {
 		return nil, err
 	}
-	isLeft := func(key string) bool { return written.GetAnnotations()[key] != "" }
-	if Differs(want, written) || slices.ContainsFunc(unspared, isLeft) {
-		if err := a.settle(ctx, want, whole, unspared); err != nil {
+	patched := patched(whole, want)
+	if Differs(want, written) || len(patched) > 0 {
+		if err := a.settle(ctx, want, whole, patched); err != nil {
 			return nil, err
 		}
 		written = whole
@@ -277,12 +272,12 @@ func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
 
 // settle gives an object the wanted fields, and removes additions by others to fields that belong to Muster alone:
 // template values, tolerations, environment, kubeconfig, selectors, the keys of Muster's domain, and owners of Cluster
-// API's kinds; and the unspared annotations. An apply leaves whatever it does not mention.
-func (a *Applier) settle(ctx context.Context, want, written client.Object, unspared []string, options ...client.MergeFromOption) error {
+// API's kinds; and these annotations. An apply leaves whatever it does not mention.
+func (a *Applier) settle(ctx context.Context, want, written client.Object, gone []string, options ...client.MergeFromOption) error {
 	before := written.DeepCopyObject().(client.Object)
 	written.SetLabels(settled(written.GetLabels(), want.GetLabels()))
 	annotations := settled(written.GetAnnotations(), want.GetAnnotations())
-	for _, key := range unspared {
+	for _, key := range gone {
 		delete(annotations, key)
 	}
 	written.SetAnnotations(annotations)
@@ -369,9 +364,7 @@ func (a *Applier) dropLegacy(ctx context.Context, want client.Object) error {
 func pruningLabels(live client.Object) map[string]any {
 	changes := map[string]any{}
 	for key := range live.GetLabels() {
-		if desired.IsPrunedBy(key) && !slices.ContainsFunc(live.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
-			return !stamp.IsLegacyManager(entry.Manager) && entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.Raw, []byte(`"f:`+key+`"`))
-		}) {
+		if desired.IsPrunedBy(key) && !isSetByOthers(live, key) {
 			changes[key] = nil
 		}
 	}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 
@@ -151,8 +152,8 @@ func containsOwners(have, want []metav1.OwnerReference) bool {
 	return true
 }
 
-// unspared returns the annotations that an object has because it has no owner, and that go when it gets one. Only then are
-// they removed: on an object with an owner, they are another writer's.
+// unspared returns the annotations that an object has because it has no owner, and that go when it gets one. The cache does
+// not say who has set them: on an object that has its owner, they are another writer's.
 func unspared(have, want client.Object) (keys []string) {
 	isOwner := func(owner metav1.OwnerReference) bool { return wantedOwner(owner, want) != nil }
 	if len(want.GetOwnerReferences()) == 0 || slices.ContainsFunc(have.GetOwnerReferences(), isOwner) {
@@ -164,4 +165,24 @@ func unspared(have, want client.Object) (keys []string) {
 		}
 	}
 	return keys
+}
+
+// patched returns the annotations of an object without owner, and those that stand in for them, that an apply has left
+// although they are not wanted: a patch of Muster's has set them.
+func patched(live, want client.Object) (keys []string) {
+	for key := range desired.Spared() {
+		_, found := live.GetAnnotations()[key]
+		if _, wanted := want.GetAnnotations()[key]; found && !wanted && !isSetByOthers(live, key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// isSetByOthers reports whether anybody but Muster and CAAPF has set a label or annotation of a whole object.
+func isSetByOthers(live client.Object, key string) bool {
+	return slices.ContainsFunc(live.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+		isOurs := entry.Manager == desired.FieldManager || stamp.IsLegacyManager(entry.Manager)
+		return !isOurs && entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.Raw, []byte(`"f:`+key+`"`))
+	})
 }

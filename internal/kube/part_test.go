@@ -153,6 +153,7 @@ func TestApplyGivesAnOwner(t *testing.T) {
 			t.Errorf("%s: written %v, %v", name, written, err)
 		}
 
+		server.others = true
 		others := stored(t, wantedCluster(), func(have *fleetv1.Cluster) { maps.Copy(have.Annotations, optOuts) })
 		want = want.DeepCopy()
 		want.Spec.AgentNamespace = "elsewhere"
@@ -162,10 +163,11 @@ func TestApplyGivesAnOwner(t *testing.T) {
 	}
 }
 
-// leaving is an API server on which an apply leaves annotations.
+// leaving is an API server on which an apply leaves annotations, which others have set, too.
 type leaving struct {
 	client.Client
 	annotations map[string]string
+	others      bool
 }
 
 func (l *leaving) Patch(_ context.Context, object client.Object, patch client.Patch, _ ...client.PatchOption) error {
@@ -179,6 +181,12 @@ func (l *leaving) Patch(_ context.Context, object client.Object, patch client.Pa
 	annotations := object.GetAnnotations()
 	maps.Copy(annotations, l.annotations)
 	object.SetAnnotations(annotations)
+	fields := &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:argocd.argoproj.io/sync-options":{},"f:argocd.argoproj.io/compare-options":{}}}}`)}
+	managed := []metav1.ManagedFieldsEntry{{Manager: desired.FieldManager, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: fields}}
+	if l.others {
+		managed = append(managed, metav1.ManagedFieldsEntry{Manager: "kubectl", FieldsV1: fields})
+	}
+	object.SetManagedFields(managed)
 	return nil
 }
 

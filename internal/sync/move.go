@@ -72,17 +72,12 @@ func (r *clusterReconciler) reclaim(ctx context.Context, s *scope) error {
 	return r.patchFleetCluster(ctx, s, map[string]any{"metadata": metadata})
 }
 
-// unspare completes a change of annotations that gives a Fleet Cluster its owner back. It writes what is copied under these
-// keys only if no apply follows: the apply could not remove later what a patch has set.
+// unspare completes a change of annotations that gives a Fleet Cluster its owner back. What is there now stays if it is not
+// what Muster writes on an object without an owner.
 func (s *scope) unspare(annotations map[string]any) {
-	isApplied := s.taken[resolve] && s.tooMuch == "" && s.in.Cluster.PatchResource
 	spared := desired.Spared()
 	for key, value := range desired.UnsparedBy(s.in, s.cluster) {
-		switch {
-		case s.fleet.Annotations[key] != spared[key]: // Another writer has set it meanwhile.
-		case isApplied:
-			annotations[key] = nil
-		default:
+		if s.fleet.Annotations[key] == spared[key] {
 			annotations[key] = value
 		}
 	}

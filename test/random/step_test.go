@@ -81,7 +81,7 @@ const quiet = "quiet"
 var operations = slices.Concat(
 	clusterOperations, classOperations, configOperations, foreignOperations, briefOperations, tenantOperations, collidingOperations,
 	processOperations, agentOperations, flapOperations, registrarOperations, helmOperations, carriedOperations,
-	releaseOperations,
+	releaseOperations, pruningOperations,
 )
 
 func operationOf(name string) operation {
