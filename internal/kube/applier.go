@@ -272,7 +272,7 @@ func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
 
 // settle gives an object the wanted fields, and removes additions by others to fields that belong to Muster alone:
 // template values, tolerations, environment, kubeconfig, selectors, the keys of Muster's domain, and owners of Cluster
-// API's kinds; and these annotations. An apply leaves whatever it does not mention.
+// API's kinds. It also removes the annotations that are named as gone. An apply leaves whatever it does not mention.
 func (a *Applier) settle(ctx context.Context, want, written client.Object, gone []string, options ...client.MergeFromOption) error {
 	before := written.DeepCopyObject().(client.Object)
 	written.SetLabels(settled(written.GetLabels(), want.GetLabels()))
