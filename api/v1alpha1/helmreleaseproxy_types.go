@@ -114,6 +114,8 @@ const (
 	HelmReleasePendingReason = "HelmReleasePending"
 	// HelmInstallOrUpgradeFailedReason means that Helm has failed.
 	HelmInstallOrUpgradeFailedReason = "HelmInstallOrUpgradeFailed"
+	// ReleaseTakenReason means that another HelmChartProxy has the release on the Cluster, or comes first.
+	ReleaseTakenReason = "ReleaseTaken"
 	// GetClusterFailedReason means that the Cluster is not, or not yet, in Fleet.
 	GetClusterFailedReason = "GetClusterFailed"
 )

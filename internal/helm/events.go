@@ -149,7 +149,7 @@ func (e *enqueuer) by(index string, requests handler.MapFunc) handler.MapFunc {
 
 // ofFleetCluster returns the HelmReleaseProxies of a Fleet Cluster, and of its Cluster.
 func (e *enqueuer) ofFleetCluster(ctx context.Context, fleet client.Object) []reconcile.Request {
-	ofCluster := e.each(ctx, &addonsv1.HelmReleaseProxyList{}, itself, client.MatchingFields{byCluster: store.ClusterOf(fleet).String()})
+	ofCluster := e.each(ctx, &addonsv1.HelmReleaseProxyList{}, itself, client.MatchingFields{proxy.ByCluster: store.ClusterOf(fleet).String()})
 	return append(e.by(release.ByTarget, itself)(ctx, fleet), ofCluster...)
 }
 
@@ -179,10 +179,61 @@ func (e *enqueuer) ofDeployment(ctx context.Context, deployment client.Object) [
 	return e.each(ctx, &addonsv1.HelmReleaseProxyList{}, itself, client.MatchingFields{release.ByTarget: release.Target(bundle, labels[fleetv1.ClusterLabel])})
 }
 
+// rivals returns the HelmReleaseProxies of other HelmChartProxies for the same release on the same Cluster.
+func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile.Request {
+	its := object.(*addonsv1.HelmReleaseProxy)
+	return e.each(ctx, &addonsv1.HelmReleaseProxyList{}, func(ctx context.Context, other client.Object) []reconcile.Request {
+		rival := other.(*addonsv1.HelmReleaseProxy)
+		if rival.UID == its.UID || plan.ReleaseOf(rival) != plan.ReleaseOf(its) {
+			return nil
+		}
+		return itself(ctx, rival)
+	}, client.MatchingFields{proxy.ByCluster: plan.ClusterOf(its).String()})
+}
+
+// waiting returns the HelmReleaseProxies for a Fleet Cluster whose release another HelmChartProxy has.
+func (e *enqueuer) waiting(ctx context.Context, namespace, fleetCluster string) []reconcile.Request {
+	return e.each(ctx, &addonsv1.HelmReleaseProxyList{}, func(ctx context.Context, its client.Object) []reconcile.Request {
+		if !plan.IsTaken(its.(*addonsv1.HelmReleaseProxy)) {
+			return nil
+		}
+		return itself(ctx, its)
+	}, client.MatchingFields{release.ByTarget: namespace + "/" + fleetCluster})
+}
+
+func (e *enqueuer) waitingForDeployment(ctx context.Context, deployment client.Object) []reconcile.Request {
+	labels := deployment.GetLabels()
+	return e.waiting(ctx, labels[fleetv1.ClusterNamespaceLabel], labels[fleetv1.ClusterLabel])
+}
+
+// waitingForTargets enqueues those that wait for a target that has gone: its HelmReleaseProxy may be lost, and Fleet may have
+// made no BundleDeployment for it yet.
+func (e *enqueuer) waitingForTargets() handler.EventHandler {
+	enqueue := func(ctx context.Context, before client.Object, left []fleetv1.BundleTarget, queue requests) {
+		isLeft := map[string]bool{}
+		for _, its := range left {
+			isLeft[its.ClusterName] = true
+		}
+		for _, its := range before.(*fleetv1.Bundle).Spec.Targets {
+			if !isLeft[its.ClusterName] {
+				for _, request := range e.waiting(ctx, before.GetNamespace(), its.ClusterName) {
+					queue.Add(request)
+				}
+			}
+		}
+	}
+	return handler.Funcs{
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue requests) {
+			enqueue(ctx, e.ObjectOld, e.ObjectNew.(*fleetv1.Bundle).Spec.Targets, queue)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue requests) { enqueue(ctx, e.Object, nil, queue) },
+	}
+}
+
 // ofReferred returns the HelmReleaseProxies of the Clusters that refer to an object.
 func (e *enqueuer) ofReferred(ctx context.Context, object client.Object) []reconcile.Request {
 	kind := object.GetObjectKind().GroupVersionKind()
-	return e.each(ctx, &clusterv1.ClusterList{}, e.by(byCluster, itself), client.InNamespace(object.GetNamespace()),
+	return e.each(ctx, &clusterv1.ClusterList{}, e.by(proxy.ByCluster, itself), client.InNamespace(object.GetNamespace()),
 		client.MatchingFields{references.ByReference: references.ReferenceKey(kind.Group, kind.Kind, object.GetName())})
 }
 
@@ -192,7 +243,7 @@ func (e *enqueuer) ofKind(ctx context.Context, crd client.Object) []reconcile.Re
 	if isProxyCRD(crd) {
 		return e.of(itself)(ctx, crd)
 	}
-	return e.each(ctx, &clusterv1.ClusterList{}, e.by(byCluster, itself), client.MatchingFields{references.ByKind: crd.GetName()})
+	return e.each(ctx, &clusterv1.ClusterList{}, e.by(proxy.ByCluster, itself), client.MatchingFields{references.ByKind: crd.GetName()})
 }
 
 // onUpdate returns a predicate that filters updates, and passes everything else.
@@ -219,6 +270,10 @@ var (
 	// beginsToFail passes updates that show that values cannot be rendered any more.
 	beginsToFail = onUpdate(func(before, after client.Object) bool {
 		return plan.CannotRender(after.(*addonsv1.HelmReleaseProxy)) && !plan.CannotRender(before.(*addonsv1.HelmReleaseProxy))
+	})
+	// endsToWait passes updates that show that the release is no other HelmChartProxy's any more.
+	endsToWait = onUpdate(func(before, after client.Object) bool {
+		return plan.IsTaken(before.(*addonsv1.HelmReleaseProxy)) && !plan.IsTaken(after.(*addonsv1.HelmReleaseProxy))
 	})
 	comesOrGoes = onUpdate(func(client.Object, client.Object) bool { return false })
 )

@@ -93,9 +93,10 @@ func (everywhere) NeedLeaderElection() bool { return false }
 
 // Setup adds the program to a manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	indexes := map[string]client.IndexerFunc{proxy.ByProxy: proxy.Index, bundle.ByBundle: bundle.Index, byCluster: clusterIndex, release.ByTarget: release.TargetIndex}
+	indexes := map[string]client.IndexerFunc{proxy.ByProxy: proxy.Index, bundle.ByBundle: bundle.Index, proxy.ByCluster: proxy.ClusterIndex, release.ByTarget: release.TargetIndex}
 	clusters := map[string]client.IndexerFunc{references.ByReference: references.References, references.ByKind: references.Kinds}
-	for of, its := range map[client.Object]map[string]client.IndexerFunc{&addonsv1.HelmReleaseProxy{}: indexes, &clusterv1.Cluster{}: clusters} {
+	bundles := map[string]client.IndexerFunc{proxy.ByRelease: proxy.ReleaseIndex}
+	for of, its := range map[client.Object]map[string]client.IndexerFunc{&addonsv1.HelmReleaseProxy{}: indexes, &clusterv1.Cluster{}: clusters, &fleetv1.Bundle{}: bundles} {
 		for name, values := range its {
 			if err := mgr.GetFieldIndexer().IndexField(ctx, of, name, values); err != nil {
 				return fmt.Errorf("adding index %s: %w", name, err)
@@ -196,8 +197,11 @@ func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *ref
 		For(&addonsv1.HelmReleaseProxy{}).
 		Watches(&addonsv1.HelmChartProxy{}, mapped(e.of(itself)), builder.WithPredicates(changed)).
 		WatchesRawSource(source.Channel(wake, mapped(e.of(itself)))).
-		Watches(&clusterv1.Cluster{}, mapped(e.by(byCluster, itself))).
+		Watches(&clusterv1.Cluster{}, mapped(e.by(proxy.ByCluster, itself))).
+		Watches(&addonsv1.HelmReleaseProxy{}, mapped(e.rivals), builder.WithPredicates(changed)).
 		Watches(&fleetv1.BundleDeployment{}, mapped(e.ofDeployment)).
+		Watches(&fleetv1.BundleDeployment{}, mapped(e.waitingForDeployment), builder.WithPredicates(comesOrGoes)).
+		Watches(&fleetv1.Bundle{}, e.waitingForTargets()).
 		Watches(&fleetv1.Bundle{}, mapped(e.by(bundle.ByBundle, itself)), builder.WithPredicates(comesOrGoes)).
 		Watches(&corev1.ConfigMap{}, mapped(ofValues)).
 		Watches(&addonsv1.FleetAddonConfig{}, mapped(e.of(itself)), builder.WithPredicates(predicate.NewPredicateFuncs(r.Settings.Saw), predicate.GenerationChangedPredicate{})).
@@ -217,7 +221,7 @@ func setupBundles(mgr ctrl.Manager, options Options, e *enqueuer, wake chan even
 	return ctrl.NewControllerManagedBy(mgr).Named("helmbundle").WithOptions(options.controller()).
 		For(&fleetv1.Bundle{}, builder.WithPredicates(changed)).
 		WatchesRawSource(source.Channel(wake, mapped(e.of(bundleOf)))).
-		Watches(&addonsv1.HelmReleaseProxy{}, later(bundlePause, bundleOf), builder.WithPredicates(predicate.Or[client.Object](changed, beginsToFail))).
+		Watches(&addonsv1.HelmReleaseProxy{}, later(bundlePause, bundleOf), builder.WithPredicates(predicate.Or[client.Object](changed, beginsToFail, endsToWait))).
 		Watches(&addonsv1.HelmChartProxy{}, mapped(e.bundlesOfProxy), builder.WithPredicates(changed)).
 		WatchesMetadata(store.FleetClusterMetadata(), mapped(e.bundlesOfFleetCluster), builder.WithPredicates(reimported)).
 		Complete(r)
@@ -227,10 +231,3 @@ func setupBundles(mgr ctrl.Manager, options Options, e *enqueuer, wake chan even
 var mapped = handler.EnqueueRequestsFromMapFunc
 
 func isProxyCRD(crd client.Object) bool { return crd.GetName() == proxy.CRDName }
-
-// byCluster is the index of HelmReleaseProxies by their Cluster.
-const byCluster = "cluster"
-
-func clusterIndex(object client.Object) []string {
-	return []string{plan.ClusterOf(object.(*addonsv1.HelmReleaseProxy)).String()}
-}

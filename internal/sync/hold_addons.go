@@ -291,6 +291,8 @@ func (r *releaseRound) add(release *addonsv1.HelmReleaseProxy) {
 	if proxy.isPolled { // The ConfigMap may have changed together with the version.
 		addOn.Polled, addOn.Patience = true, hold.PatienceForPolled(plan.PollInterval)
 	}
+	isTaken := plan.IsTaken(release)
+	addOn.Ready = isTaken // Without a BundleDeployment, the release is that of another HelmChartProxy.
 	target, isTarget := plan.TargetOf(proxy.HelmChartProxy, release, record)
 	for i := range r.deployments {
 		its := &r.deployments[i]
@@ -299,7 +301,7 @@ func (r *releaseRound) add(release *addonsv1.HelmReleaseProxy) {
 		}
 		addOn.Changed = specTime(its)
 		addOn.Ready = proxy.isUpToDate && r.isRendered(proxy, release, record) && plan.Observe(its, plan.Wanted{Content: its.Labels[plan.ContentLabel], Target: target}).Ready &&
-			meta.IsStatusConditionTrue(release.Status.Conditions, addonsv1.ReadyCondition) &&
+			(isTaken || meta.IsStatusConditionTrue(release.Status.Conditions, addonsv1.ReadyCondition)) &&
 			(record.Rollout == nil || record.Rollout.Pending == "")
 	}
 	r.all = append(r.all, addOn)

@@ -55,6 +55,8 @@ type Reconciler struct {
 	Failures *sync.Map
 	// Wake enqueues a HelmChartProxy, whose status reports Failures.
 	Wake func(proxy plan.Key)
+
+	taking taking
 }
 
 // scope is the state of one reconcile: a Bundle, nil before it exists, its HelmChartProxy, nil if there is none any more,
@@ -79,6 +81,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if s.of == nil {
 		r.Failures.Delete(req.NamespacedName)
 		r.Waits.Forget(waitOf(req.NamespacedName))
+		r.settle(s.key, nil)
 		return ctrl.Result{}, r.removeOrphan(ctx, s)
 	}
 	again, err := r.reconcile(ctx, s)

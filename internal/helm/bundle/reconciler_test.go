@@ -45,7 +45,8 @@ func reconciler(t *testing.T, objects ...client.Object) *Reconciler {
 		object.SetGeneration(cmp.Or(object.GetGeneration(), 1)) // As an API server does.
 		object.SetUID(cmp.Or(object.GetUID(), "uid"))
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&addonsv1.HelmReleaseProxy{}, ByBundle, Index).Build()
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&addonsv1.HelmReleaseProxy{}, ByBundle, Index).
+		WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByCluster, proxy.ClusterIndex).WithIndex(&fleetv1.Bundle{}, proxy.ByRelease, proxy.ReleaseIndex).Build()
 	return &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Inputs: &inputs.Reader{}}
 }
 

@@ -54,9 +54,12 @@ func (r *Reconciler) targets(ctx context.Context, s *scope) (targets []fleetv1.B
 			wanted[name] = target
 		}
 	}
+	isNew := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		targets = append(targets, *wanted[name])
+		isNew[name] = there[name] == nil
 	}
+	r.settle(s.key, isNew)
 	return targets, isTurnedAway, nil
 }
 
@@ -111,6 +114,11 @@ func (r *Reconciler) target(ctx context.Context, s *scope, release *addonsv1.Hel
 	}
 	if isTarget, err := r.isTarget(ctx, s, plan.ClusterOf(release), target.ClusterName); err != nil || !isTarget {
 		return last, err
+	}
+	if last == nil {
+		if isFree, err := r.take(ctx, s, release, target.ClusterName); err != nil || !isFree {
+			return nil, err
+		}
 	}
 	return &target, nil
 }

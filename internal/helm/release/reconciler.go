@@ -61,6 +61,8 @@ type scope struct {
 	deployment *fleetv1.BundleDeployment
 	record     plan.Record
 	trouble    plan.Trouble
+	// shared is the trouble that another HelmChartProxy has the release, too. Both go on as before.
+	shared plan.Trouble
 	// isUnfinished says that the values will be rendered later.
 	isUnfinished bool
 	// again is the delay before the next reconcile without an event; zero for none.
@@ -154,6 +156,7 @@ func (r *Reconciler) conclude(ctx context.Context, s *scope, before plan.Record,
 	}
 	observed := r.observe(s)
 	stale := r.removeStale(ctx, s, observed) // Others would wait for the record and the status.
+	s.trouble = cmp.Or(s.trouble, s.shared)
 	if !equality.Semantic.DeepEqual(before, s.record) {
 		s.record.Fleet = cmp.Or(s.record.Fleet, s.fleet)
 		// The write triggers the next reconcile, which reports the recorded state.
@@ -236,9 +239,33 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 		s.record.Of = &of
 	}
 	if isOwn && s.record.FleetCluster == pin.ClusterName {
-		s.fleet, err = r.fleetUID(ctx, plan.Key{Namespace: s.cluster.Namespace, Name: pin.ClusterName})
+		if s.fleet, err = r.fleetUID(ctx, plan.Key{Namespace: s.cluster.Namespace, Name: pin.ClusterName}); err != nil {
+			return false, err
+		}
+	}
+	if isOwn && s.trouble == (plan.Trouble{}) {
+		err = r.findRival(ctx, s, pin.ClusterName)
 	}
 	return false, err
+}
+
+// findRival finds another HelmChartProxy that asks for the same release. While that has the release, or comes first, this one
+// waits.
+func (r *Reconciler) findRival(ctx context.Context, s *scope, fleetCluster string) error {
+	own := client.ObjectKeyFromObject(s.proxy)
+	claims, err := proxy.Claims(ctx, r, s.release, fleetCluster)
+	if err != nil {
+		return err
+	}
+	rival, found := plan.RivalOf(own, s.cluster.Namespace, claims)
+	switch taken := plan.Taken(s.release, claims[own], rival, claims[rival]); {
+	case !found:
+	case claims[own] == plan.Has:
+		s.shared = taken
+	default:
+		s.trouble = taken
+	}
+	return nil
 }
 
 // fleetUID returns the UID of a Fleet Cluster; empty if there is none.

@@ -1,0 +1,58 @@
+package bundle
+
+import (
+	"context"
+	"sync"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/proxy"
+)
+
+// taking holds who takes which release while the cache does not show the target yet: two Bundles are written at the same
+// time, and either may be the first. After a restart, the cache shows all targets.
+type taking struct {
+	sync.Mutex
+	of map[string]taker
+}
+
+// taker is a HelmChartProxy, with the Bundle and the Fleet Cluster of the target.
+type taker struct {
+	proxy, bundle plan.Key
+	fleetCluster  string
+}
+
+// take reports whether a release on a Fleet Cluster may become a target: no other HelmChartProxy has it, or comes first.
+func (r *Reconciler) take(ctx context.Context, s *scope, release *addonsv1.HelmReleaseProxy, fleetCluster string) (bool, error) {
+	own, id := client.ObjectKeyFromObject(s.of), s.key.Namespace+"/"+fleetCluster+"/"+plan.ReleaseOf(release)
+	r.taking.Lock()
+	defer r.taking.Unlock()
+	claims, err := proxy.Claims(ctx, r, release, fleetCluster)
+	if err != nil {
+		return false, err
+	}
+	if its, found := r.taking.of[id]; found {
+		claims[its.proxy] = plan.Has
+	}
+	if _, found := plan.RivalOf(own, s.key.Namespace, claims); found && claims[own] != plan.Has {
+		return false, nil
+	}
+	if r.taking.of == nil {
+		r.taking.of = map[string]taker{}
+	}
+	r.taking.of[id] = taker{own, s.key, fleetCluster}
+	return true, nil
+}
+
+// settle forgets what a Bundle no longer takes: all but its new targets, which the cache does not show yet.
+func (r *Reconciler) settle(bundle plan.Key, isNew map[string]bool) {
+	r.taking.Lock()
+	defer r.taking.Unlock()
+	for id, its := range r.taking.of {
+		if its.bundle == bundle && !isNew[its.fleetCluster] {
+			delete(r.taking.of, id)
+		}
+	}
+}

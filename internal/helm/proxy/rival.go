@@ -1,0 +1,117 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// ByCluster is the index of HelmReleaseProxies by their Cluster, and ByRelease that of Bundles by the releases of their
+// targets.
+const (
+	ByCluster = "cluster"
+	ByRelease = "release"
+)
+
+// ClusterIndex returns the value of ByCluster.
+func ClusterIndex(release client.Object) []string {
+	return []string{plan.ClusterOf(release.(*addonsv1.HelmReleaseProxy)).String()}
+}
+
+// ReleaseIndex returns the values of ByRelease.
+func ReleaseIndex(bundle client.Object) []string {
+	return plan.ReleasesOf(bundle.(*fleetv1.Bundle))
+}
+
+// Claims returns the HelmChartProxies that ask for a release on a Fleet Cluster, or have it. One whose HelmReleaseProxy was
+// lost still has its target.
+func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmReleaseProxy, fleetCluster string) (map[plan.Key]plan.Claim, error) {
+	cluster, name := plan.ClusterOf(release), plan.ReleaseOf(release)
+	var bundles fleetv1.BundleList
+	var deployments fleetv1.BundleDeploymentList
+	var releases addonsv1.HelmReleaseProxyList
+	err := cmp.Or(
+		reader.List(ctx, &bundles, client.InNamespace(cluster.Namespace), client.MatchingFields{ByRelease: name}, client.UnsafeDisableDeepCopy),
+		reader.List(ctx, &deployments, client.InNamespace(stamp.FleetNamespace(cluster.Namespace, fleetCluster)), client.UnsafeDisableDeepCopy),
+		reader.List(ctx, &releases, client.MatchingFields{ByCluster: cluster.String()}, client.UnsafeDisableDeepCopy),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("listing who has release %s: %w", name, err)
+	}
+	claims, bundleOf := map[plan.Key]plan.Claim{}, map[plan.Key]string{}
+	for i := range bundles.Items {
+		its := &bundles.Items[i]
+		if of, _ := plan.ProxyOf(its); store.IsFor(its, of) && plan.HasTarget(its, fleetCluster, name) {
+			claims[of] = plan.Has
+		}
+	}
+	for i := range releases.Items {
+		its := &releases.Items[i]
+		if plan.ReleaseOf(its) != name {
+			continue
+		}
+		of, err := ownerOf(ctx, reader, its)
+		if err != nil {
+			return nil, err
+		}
+		if of != nil {
+			key := client.ObjectKeyFromObject(of)
+			bundleOf[key] = BundleKey(its).Name
+			if claim, isClaim := claimOf(of, its, fleetCluster); isClaim {
+				claims[key] = max(claims[key], claim)
+			}
+		}
+	}
+	for i := range deployments.Items {
+		// Fleet shortens long names, so another Fleet Cluster may have the same namespace.
+		if its := &deployments.Items[i]; its.Labels[fleetv1.ClusterNamespaceLabel] == cluster.Namespace {
+			noteDeployment(claims, bundleOf, its, name)
+		}
+	}
+	return claims, nil
+}
+
+// claimOf returns the Claim of a HelmReleaseProxy, by its record; false for none.
+func claimOf(of *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy, fleetCluster string) (plan.Claim, bool) {
+	if record := plan.RecordOf(release); plan.IsInstalledOnce(of, release) || record.Installed && record.FleetCluster == fleetCluster {
+		return plan.Installed, true
+	}
+	return plan.Asks, release.DeletionTimestamp.IsZero() && of.DeletionTimestamp.IsZero() && !IsOutdated(of, release)
+}
+
+// noteDeployment notes who has the release by a BundleDeployment: it has deployed it, or is about to for a HelmReleaseProxy.
+func noteDeployment(claims map[plan.Key]plan.Claim, bundleOf map[plan.Key]string, deployment *fleetv1.BundleDeployment, release string) {
+	hasRelease := plan.Deploys(deployment, release)
+	of := plan.Key{Namespace: deployment.Labels[plan.ProxyNamespaceLabel], Name: deployment.Labels[plan.ProxyLabel]}
+	for key, bundle := range bundleOf { // Labels are shortened.
+		if kube.Contains(deployment.Labels, plan.Labels(key)) {
+			of, hasRelease = key, hasRelease || deployment.Name == bundle
+		}
+	}
+	if hasRelease {
+		claims[of] = plan.Has
+	}
+}
+
+// ownerOf returns the HelmChartProxy of a HelmReleaseProxy, which must not be changed; nil if it has none.
+func ownerOf(ctx context.Context, reader client.Reader, release *addonsv1.HelmReleaseProxy) (*addonsv1.HelmChartProxy, error) {
+	owner := plan.OwnerOf(release)
+	if owner == nil {
+		return nil, nil
+	}
+	of := &addonsv1.HelmChartProxy{}
+	err := reader.Get(ctx, client.ObjectKey{Namespace: release.Namespace, Name: owner.Name}, of, client.UnsafeDisableDeepCopy)
+	if err != nil || !Concerns(of, release) {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return of, nil
+}
