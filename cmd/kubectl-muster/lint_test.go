@@ -79,6 +79,13 @@ func TestLint(t *testing.T) {
 		"chart: all is well":   {stdin: chart(`clusterSelector: {}, reconcileStrategy: Continuous`)},
 		"chart: no selector":   {failed: true, stdin: chart(``), want: []string{`-: HelmChartProxy team/web: spec.clusterSelector: Required value`}},
 		"chart: an enum":       {failed: true, stdin: chart(`clusterSelector: {}, reconcileStrategy: Sometimes`), want: []string{`-: HelmChartProxy team/web: spec.reconcileStrategy: Unsupported value: "Sometimes": supported values: "", "InstallOnce", "Continuous"`}},
+		"chart: two for a release": {stdin: strings.Replace(cluster("prod"), "name: prod", "name: prod, labels: {ci: 'true'}", 1) + cluster("other") + chart(`clusterSelector: {}, releaseName: ccm`) +
+			strings.Replace(chart(`clusterSelector: {matchLabels: {ci: "true"}}, releaseName: ccm, namespace: default`), "name: web", "name: ci", 1), want: []string{
+			`warning: -: HelmChartProxy team/ci: spec.releaseName: HelmChartProxy team/web asks for the same release default/ccm on Cluster team/prod; only one of them gets it, and the other says ReleaseTaken: choose another releaseName or namespace, or selectors that never match the same Cluster`}},
+		"chart: two of a name": {stdin: cluster("prod") + chart(`clusterSelector: {}`) + strings.Replace(chart(`clusterSelector: {}, namespaceSelector: {}`), "namespace: team", "namespace: platform", 1), want: []string{
+			`warning: -: HelmChartProxy platform/web: spec.releaseName: HelmChartProxy team/web asks for the same release default/web on Cluster team/prod; only one of them gets it, and the other says ReleaseTaken: choose another releaseName or namespace, or selectors that never match the same Cluster`}},
+		"chart: two releases": {stdin: cluster("prod") + chart(`clusterSelector: {}, releaseName: ccm`) + strings.Replace(chart(`clusterSelector: {}, releaseName: ccm, namespace: apps`), "name: web", "name: ci", 1) +
+			strings.Replace(chart(`clusterSelector: {matchLabels: {ci: "true"}}, releaseName: ccm`), "name: web", "name: b", 1)},
 		"many labels": {stdin: strings.Replace(class, "name: standard", "labels: {"+strings.Join(slices.Collect(func(yield func(string) bool) {
 			for i := range 513 {
 				yield(fmt.Sprintf("l%03d: ''", i))

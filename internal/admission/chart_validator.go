@@ -12,7 +12,10 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -208,9 +211,49 @@ func (c *checker) checkChart(ctx context.Context, about Finding, from *manifests
 	if err != nil {
 		return err
 	}
+	proxy.Namespace = about.Namespace
+	c.charts = append(c.charts, manifest[*addonsv1.HelmChartProxy]{Finding: about, object: proxy})
 	c.findBroken(about, append(plan.Validate(proxy), errs...), broken)
 	for _, warning := range slices.Concat(plan.Warnings(proxy), template.Warnings) {
 		c.find(about, SeverityWarning, "", warning)
 	}
 	return nil
+}
+
+// checkReleases warns about HelmChartProxies that ask for one release on a Cluster of the manifests.
+func (c *checker) checkReleases() {
+	ofRelease := map[string][]manifest[*addonsv1.HelmChartProxy]{}
+	for _, chart := range c.charts {
+		release := plan.ReleaseNamespace(chart.object) + "/" + plan.ReleaseName(chart.object)
+		for _, other := range ofRelease[release] {
+			if cluster := c.selectedByBoth(chart.object, other.object); cluster != "" {
+				c.find(chart.Finding, SeverityWarning, "spec.releaseName", fmt.Sprintf(
+					"HelmChartProxy %s/%s asks for the same release %s on Cluster %s; only one of them gets it, and the other says %s: choose another releaseName or namespace, or selectors that never match the same Cluster",
+					other.Namespace, other.Name, release, cluster, addonsv1.ReleaseTakenReason))
+			}
+		}
+		ofRelease[release] = append(ofRelease[release], chart)
+	}
+}
+
+// selectedByBoth returns a Cluster of the manifests that two HelmChartProxies select; empty if there is none.
+func (c *checker) selectedByBoth(a, b *addonsv1.HelmChartProxy) string {
+	first, trouble := plan.NewSelector(a)
+	second, troubled := plan.NewSelector(b)
+	if trouble != nil || troubled != nil { // It was said.
+		return ""
+	}
+	namespaceLabels := func(name string) labels.Set {
+		its, _ := c.namespaceLabels(name)
+		return its
+	}
+	for _, its := range c.created {
+		subject := its.object.subject(its.Namespace)
+		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: its.Namespace, Name: its.Name, Labels: subject.Labels}}
+		cluster.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Namespace: subject.Class.Namespace, Name: subject.Class.Name}
+		if first.Matches(cluster, namespaceLabels) && second.Matches(cluster, namespaceLabels) {
+			return its.Namespace + "/" + its.Name
+		}
+	}
+	return ""
 }

@@ -26,6 +26,7 @@ import (
 type checker struct {
 	rules      Rules
 	configs    []manifest[*addonsv1.FleetAddonConfig]
+	charts     []manifest[*addonsv1.HelmChartProxy]
 	created    []manifest[*clusterRequest]
 	classes    map[types.NamespacedName]bool
 	labels     []manifest[map[string]string]    // of ClusterClasses
@@ -142,6 +143,7 @@ func (c *checker) addConfig(ctx context.Context, about Finding, from *manifests.
 }
 
 func (c *checker) check(ctx context.Context) error {
+	c.checkReleases()
 	for _, config := range c.configs {
 		c.findBroken(config.Finding, validateConfig(config.object), config.broken)
 		for _, warning := range warnings(config.object) {

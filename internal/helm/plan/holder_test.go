@@ -17,14 +17,14 @@ func TestRivalOf(t *testing.T) {
 		claims map[Key]Claim
 		want   Key
 	}{
-		"alone":                            {map[Key]Claim{own: Asks}, Key{}},
-		"nobody knows it":                  {nil, Key{}},
-		"the platform comes first":         {map[Key]Claim{own: Asks, other: Asks, platform: Asks}, platform},
-		"then the first by name":           {map[Key]Claim{own: Asks, other: Asks}, other},
-		"it is the first":                  {map[Key]Claim{own: Asks, {Namespace: "team", Name: "c"}: Asks}, Key{}},
-		"another has it":                   {map[Key]Claim{own: Asks, platform: Asks, other: Has}, other},
-		"another says so in its record":    {map[Key]Claim{own: Asks, {Namespace: "team", Name: "c"}: Installed}, Key{Namespace: "team", Name: "c"}},
-		"it has it, and the platform asks": {map[Key]Claim{own: Has, platform: Asks, other: Installed}, Key{}},
+		"alone":                                         {map[Key]Claim{own: Asks}, Key{}},
+		"nobody knows it":                               {nil, Key{}},
+		"the platform comes first":                      {map[Key]Claim{own: Asks, other: Asks, platform: Asks}, platform},
+		"then the first by name":                        {map[Key]Claim{own: Asks, other: Asks}, other},
+		"it is the first":                               {map[Key]Claim{own: Asks, {Namespace: "team", Name: "c"}: Asks}, Key{}},
+		"another has it":                                {map[Key]Claim{own: Asks, platform: Asks, other: Has}, other},
+		"another says so in its record":                 {map[Key]Claim{own: Asks, {Namespace: "team", Name: "c"}: Installed}, Key{Namespace: "team", Name: "c"}},
+		"it has it, and the platform asks":              {map[Key]Claim{own: Has, platform: Asks, other: Installed}, Key{}},
 		"its record says so, and another's is deployed": {map[Key]Claim{own: Installed, platform: Has}, platform},
 		"its record says so, and others ask":            {map[Key]Claim{own: Installed, platform: Asks}, Key{}},
 		"both have it":                                  {map[Key]Claim{own: Has, platform: Has}, platform},
