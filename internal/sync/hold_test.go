@@ -132,10 +132,19 @@ func TestWhenAReleaseIsDone(t *testing.T) {
 			its.Status, its.Message = metav1.ConditionFalse, message
 		}
 	}
+	taken := func(is *doneRelease) {
+		is.release.Status.Conditions = []metav1.Condition{
+			{Type: addonsv1.ReadyCondition, Status: metav1.ConditionFalse, Reason: addonsv1.ReleaseTakenReason},
+			{Type: addonsv1.ClusterAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.ReleaseTakenReason},
+		}
+	}
 	for name, test := range map[string]struct {
 		change func(*doneRelease)
 		want   bool
 	}{
+		"another HelmChartProxy has the release":        {func(is *doneRelease) { taken(is); is.deployment.Name = "hcp-other" }, true},
+		"another has it, too":                           {taken, true},
+		"another has it, too, and this is not rendered": {func(is *doneRelease) { taken(is); is.record.Version = "v1" }, false},
 		"done":                             {func(*doneRelease) {}, true},
 		"rendered for the last version":    {func(is *doneRelease) { is.record.Version = "v1" }, false},
 		"an old record":                    {func(is *doneRelease) { is.record.Version = "" }, false},

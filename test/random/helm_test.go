@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -115,6 +116,17 @@ func drawChart(rng *rand.Rand, step *Step) {
 	step.Chart = spec
 }
 
+// withRelease gives a HelmChartProxy a release of its own: of two that ask for one, the one that was first has it, and the
+// model knows no order between two rests. Two HelmChartProxies have one name, and meet where either selects other namespaces.
+func withRelease(proxy *addonsv1.HelmChartProxy) *addonsv1.HelmChartProxy {
+	if spec := &proxy.Spec; spec.ReleaseName != "" || spec.NamespaceSelector != nil {
+		digest := fnv.New32a()
+		_, _ = digest.Write([]byte(proxy.Namespace + "/" + proxy.Name))
+		spec.ReleaseName = fmt.Sprintf("release-%08x", digest.Sum32())
+	}
+	return proxy
+}
+
 // withAccess fills in the repository.
 func withAccess(drawn *addonsv1.HelmChartProxySpec) addonsv1.HelmChartProxySpec {
 	spec := *drawn.DeepCopy()
@@ -207,7 +219,7 @@ func createProxy(r *run, step Step) (bool, error) {
 	}
 	proxy := &addonsv1.HelmChartProxy{Spec: withAccess(step.Chart)}
 	proxy.Namespace, proxy.Name = key.Namespace, key.Name
-	if err := r.create(admin, proxy); err != nil {
+	if err := r.create(admin, withRelease(proxy)); err != nil {
 		return false, err
 	}
 	r.proxies[step.Proxy] = key
@@ -237,7 +249,7 @@ func edited(proxy *addonsv1.HelmChartProxy, step Step) *addonsv1.HelmChartProxy 
 	case "chart":
 		spec.ChartName, spec.Version = to.ChartName, "1.0.0"
 	}
-	return proxy
+	return withRelease(proxy)
 }
 
 func editProxy(r *run, step Step) (bool, error) {
@@ -261,6 +273,7 @@ func (r *run) wouldHold(step Step) bool {
 	if proxy == nil {
 		proxy = &addonsv1.HelmChartProxy{Spec: *step.Chart.DeepCopy()}
 		proxy.Namespace, proxy.Name = r.namespace(step.Namespace), proxyName(step.Proxy)
+		proxy = withRelease(proxy)
 	} else {
 		proxy = edited(proxy, step)
 	}

@@ -135,7 +135,7 @@ func (r *run) deploy(bundle *fleetv1.Bundle, target *fleetv1.BundleTarget) error
 		return err
 	}
 	before := its.DeepCopy()
-	its.Status.AppliedDeploymentID, its.Status.Release = its.Spec.DeploymentID, "default/release:1"
+	its.Status.AppliedDeploymentID, its.Status.Release = its.Spec.DeploymentID, fmt.Sprintf("%s/%s:1", bundle.Spec.DefaultNamespace, bundle.Spec.Helm.ReleaseName)
 	its.Status.Ready, its.Status.NonModified = true, true
 	return admin.Status().Patch(ctx, its, client.MergeFrom(before))
 }
