@@ -47,7 +47,7 @@ func (s *State) takeBack(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	meta.RemoveStatusCondition(&cluster.Status.Conditions, manifestCondition)
 	s.empty(cluster)
 	if fleet != nil {
-		if current, _ := s.current(fleet); current != nil && !current.Status.Granted {
+		if current, _ := s.current(cluster, fleet); current != nil && !current.Status.Granted {
 			return // It waits for Fleet.
 		}
 	}
@@ -90,7 +90,7 @@ func (s *State) handOut(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 // advance takes the next step for a Cluster whose agent registers itself, and returns the reasons that its
 // condition may have.
 func (s *State) advance(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []string {
-	current, earlier := s.current(fleet)
+	current, earlier := s.current(cluster, fleet)
 	asked := cluster.Annotations[rotate]
 	rotates := asked != "" && asked != s.AgentInitiated.Rotated[cluster.UID]
 	secret := s.AgentInitiated.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]
@@ -152,12 +152,12 @@ func (s *State) isRegisteredByOthers(fleet *fleetv1.Cluster) bool {
 
 // current returns Muster's last registration with the clientID of a Fleet Cluster, and the earlier ones: Muster's
 // own, and those of other clients with another clientID.
-func (s *State) current(fleet *fleetv1.Cluster) (current *fleetv1.ClusterRegistration, earlier []Key) {
+func (s *State) current(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) (current *fleetv1.ClusterRegistration, earlier []Key) {
 	ours, others := s.registrationsOf(fleet)
 	isOfIts := func(key Key) bool { return s.AgentInitiated.Registrations[key].Spec.ClientID == fleet.Spec.ClientID }
 	isGranted := func(key Key) bool { return s.AgentInitiated.Registrations[key].Status.Granted }
-	// A registration that waits for its grant is the last.
-	last := slices.IndexFunc(ours, func(key Key) bool { return isOfIts(key) && !isGranted(key) })
+	// A registration that waits for its grant is the last, unless nobody asks for another credential any more.
+	last := slices.IndexFunc(ours, func(key Key) bool { return isOfIts(key) && isGranted(key) == (cluster.Annotations[rotate] == "") })
 	if last < 0 {
 		last = slices.IndexFunc(ours, isOfIts)
 	}
@@ -206,12 +206,13 @@ func (s *State) manifest(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, cur
 }
 
 // reportManifest writes the registrar's condition with any of the reasons. If the Fleet Cluster is inherited, an
-// agent that checked in before the manifest existed may be the earlier Cluster's.
+// agent that checked in before the manifest existed may be the earlier Cluster's, unless the Cluster is in Fleet already.
 func (s *State) reportManifest(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, reasons ...string) {
 	status := metav1.ConditionFalse
 	if reasons[0] == "ManifestReady" {
 		status = metav1.ConditionTrue
-		if isInherited(cluster, fleet) && !meta.IsStatusConditionTrue(cluster.Status.Conditions, manifestCondition) {
+		isKnown := meta.IsStatusConditionTrue(cluster.Status.Conditions, manifestCondition) || meta.IsStatusConditionTrue(cluster.Status.Conditions, importedCondition)
+		if isInherited(cluster, fleet) && !isKnown {
 			delete(s.AgentInitiated.CheckedIn, fleet.UID)
 		}
 	}
