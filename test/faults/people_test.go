@@ -158,7 +158,7 @@ func one[T any](p *person, of ...T) T { return of[p.rng.IntN(len(of))] }
 func (p *person) make(ctx context.Context, object client.Object, mayClose bool) bool {
 	return p.ask(ctx, request{what: "creating " + object.GetName(), mayClose: mayClose, do: func(ctx context.Context, again bool) error {
 		err := p.author.Create(ctx, object)
-		if again && apierrors.IsAlreadyExists(err) {
+		if again && apierrors.IsAlreadyExists(err) && !isGoing(err) {
 			return p.author.Get(ctx, client.ObjectKeyFromObject(object), object)
 		}
 		return err

@@ -59,6 +59,11 @@ var starting = regexp.MustCompile(`not yet ready to handle request|forbidden: Us
 
 func isStarting(err error) bool { return starting.MatchString(err.Error()) }
 
+// isGoing reports whether an object cannot be created yet, because the one before has finalizers.
+func isGoing(err error) bool {
+	return apierrors.IsAlreadyExists(err) && strings.Contains(err.Error(), "object is being deleted")
+}
+
 // tally collects the wrong answers of a run.
 type tally struct {
 	requests atomic.Int64
@@ -105,6 +110,8 @@ func (t *tally) ask(ctx context.Context, r request) bool {
 			return answer == accepted
 		case answer == closed && r.mayClose && webhooksDown:
 			return false
+		case isGoing(err):
+			answer = unavailable
 		case answer == closed, answer == denied, !apiDown && !again:
 			t.wrongly("%s: %v", r.what, err)
 		}

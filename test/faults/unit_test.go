@@ -17,6 +17,13 @@ var (
 	errNo       = apierrors.NewForbidden(clusters, "one", errors.New(`admission webhook "class-access.clusters.fleet.addons.cluster.x-k8s.io" denied the request`))
 )
 
+// errGoing is what the API server answers while an object of the name has finalizers.
+var errGoing = func() error {
+	err := apierrors.NewAlreadyExists(clusters, "one")
+	err.ErrStatus.Message = "object is being deleted: " + err.ErrStatus.Message
+	return err
+}()
+
 func TestJudge(t *testing.T) {
 	for name, test := range map[string]struct {
 		err  error
@@ -63,6 +70,7 @@ func TestAsk(t *testing.T) {
 		"closed while webhooks are there":    {answers: []error{errNoAnswer}, mayClose: true, wrong: 1},
 		"closed while only the API server is down":    {answers: []error{errNoAnswer}, apiDown: true, mayClose: true, wrong: 1},
 		"closed where nothing has to be":              {answers: []error{errNoAnswer}, webhooksDown: true, wrong: 1},
+		"the one before still goes, then accepted":    {answers: []error{errGoing, errGoing, nil}, want: true},
 		"no API server, as expected, then accepted":   {answers: []error{errRefused, errRefused, nil}, apiDown: true, want: true},
 		"no API server, out of the blue, then denied": {answers: []error{errRefused, errRefused, errNo}, wrong: 2},
 	} {
