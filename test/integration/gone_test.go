@@ -200,3 +200,33 @@ func (s *goneScene) isFrozen(t *testing.T, g Gomega) {
 			HaveField("Note", ContainSubstring("empty spec")))))
 	}).WithTimeout(90 * time.Second).Should(Succeed())
 }
+
+// Whether a Cluster owns its Fleet Cluster is one of the settings. So a Cluster that is unpaused and gone while these are
+// unknown leaves its Fleet Cluster, as after a move; one that is still being deleted when they are known does not.
+func TestDeletedWhileTheConfigIsGone(t *testing.T) {
+	g := NewWithT(t)
+	s, a := newScene(t, g), newAuditor(t, g)
+	configure(t, g, "{}")
+	configObserved(g)
+	going, gone := s.imported(g, "going"), s.imported(g, "gone")
+	g.Eventually(recorded).Should(Succeed())
+	patch(g, going, `{"metadata":{"finalizers":["example.com/machines"]}}`)
+	remove(g, readConfig(g))
+	owners := func(g Gomega, name string) int { return len(fleetCluster(g, s.namespace, name).OwnerReferences) }
+	for _, cluster := range []*clusterv1.Cluster{going, gone} {
+		pause(g, cluster)
+		g.Eventually(owners).WithArguments(cluster.Name).Should(BeZero())
+		unpause(g, cluster)
+		remove(g, cluster)
+		g.Consistently(owners).WithArguments(cluster.Name).Should(BeZero())
+	}
+	vanishes(g, gone)
+
+	create(g, object(g, configYAML("{}")))
+	g.Eventually(owners).WithArguments("going").Should(Equal(1))
+	g.Consistently(owners).WithArguments("gone").Should(BeZero())
+	report, _ := a.report(g, s)
+	g.Expect(report.Released).To(ConsistOf(HaveField("Name", "gone")))
+	patch(g, going, `{"metadata":{"finalizers":null}}`)
+	vanishes(g, going, s.fleet("going"))
+}
