@@ -142,7 +142,7 @@ func TestReleaseTaken(t *testing.T) {
 	t.Logf("the next one got it after %s", time.Since(gone).Round(time.Millisecond))
 	g.Eventually(func(g Gomega) {
 		g.Expect(c.says(g, platform)).To(BeEmpty())
-		g.Expect(c.says(g, ci)).To(HavePrefix("another HelmChartProxy has"))
+		g.Expect(c.says(g, ci)).To(HavePrefix("another HelmChartProxy "))
 		g.Expect(c.hasTarget(g, ci)).To(BeFalse(), "a tenant's takes nothing from the platform's")
 	}).MustPassRepeatedly(20).Should(Succeed())
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -24,26 +25,27 @@ type taker struct {
 	fleetCluster  string
 }
 
-// take reports whether a release on a Fleet Cluster may become a target: no other HelmChartProxy has it, or comes first.
-func (r *Reconciler) take(ctx context.Context, s *scope, release *addonsv1.HelmReleaseProxy, fleetCluster string) (bool, error) {
+// take returns a new target for a release if no other HelmChartProxy has the release, or comes first; else nil.
+func (r *Reconciler) take(ctx context.Context, s *scope, release *addonsv1.HelmReleaseProxy, target *fleetv1.BundleTarget) (*fleetv1.BundleTarget, error) {
+	fleetCluster := target.ClusterName
 	own, id := client.ObjectKeyFromObject(s.of), s.key.Namespace+"/"+fleetCluster+"/"+plan.ReleaseOf(release)
 	r.taking.Lock()
 	defer r.taking.Unlock()
 	claims, err := proxy.Claims(ctx, r, release, fleetCluster)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	if its, found := r.taking.of[id]; found {
 		claims[its.proxy] = plan.Has
 	}
 	if _, found := plan.RivalOf(own, s.key.Namespace, claims); found && claims[own] != plan.Has {
-		return false, nil
+		return nil, nil
 	}
 	if r.taking.of == nil {
 		r.taking.of = map[string]taker{}
 	}
 	r.taking.of[id] = taker{own, s.key, fleetCluster}
-	return true, nil
+	return target, nil
 }
 
 // settle forgets what a Bundle no longer takes: all but its new targets, which the cache does not show yet.

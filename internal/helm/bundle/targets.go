@@ -115,12 +115,10 @@ func (r *Reconciler) target(ctx context.Context, s *scope, release *addonsv1.Hel
 	if isTarget, err := r.isTarget(ctx, s, plan.ClusterOf(release), target.ClusterName); err != nil || !isTarget {
 		return last, err
 	}
-	if last == nil {
-		if isFree, err := r.take(ctx, s, release, target.ClusterName); err != nil || !isFree {
-			return nil, err
-		}
+	if last != nil {
+		return &target, nil
 	}
-	return &target, nil
+	return r.take(ctx, s, release, &target)
 }
 
 // isLost reports whether the Fleet Cluster of a target is gone: a new one of that name would get the release. isLost also
