@@ -181,9 +181,20 @@ func (j *Judge) follow(m *member) {
 	j.observe(m)
 }
 
+// lacksValues reports whether the values that a Cluster last got do not exist. It gets the change at once, but not while
+// Muster is stopped or cannot write.
+func (j *Judge) lacksValues(m *member) bool {
+	its := j.deployments[m.name]
+	if its == nil {
+		return false
+	}
+	_, areThere := j.read(j.namespace, its.Spec.Options.Helm)
+	return !areThere
+}
+
 // judge checks that a Cluster was allowed to get a change.
 func (j *Judge) judge(m *member, to content, how string) {
-	isFree := !m.isInstalled || j.since(m.lost) < lag
+	isFree := !m.isInstalled || j.since(m.lost) < lag || j.lacksValues(m)
 	j.tell("%s of stage %q %s %s%s", m.name, j.stages[m.stage].name, how, to, map[bool]string{true: ", being new"}[isFree])
 	if isFree || to == m.has {
 		return
