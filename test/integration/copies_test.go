@@ -68,7 +68,8 @@ func TestTooManyAnnotations(t *testing.T) {
 // copiedOf returns the parts of a Fleet Cluster that are copied.
 func copiedOf(live *fleetv1.Cluster) (labels, annotations map[string]string, values any) {
 	ours := func(key, value string) bool {
-		return stamp.IsKey(key) || key == stamp.ManagedByLabel || len(live.OwnerReferences) == 0 && spared[key] == value
+		optOut, found := spared[key]
+		return stamp.IsKey(key) || key == stamp.ManagedByLabel || len(live.OwnerReferences) == 0 && found && optOut == value
 	}
 	labels, annotations = maps.Clone(live.Labels), maps.Clone(live.Annotations)
 	maps.DeleteFunc(labels, ours)
