@@ -11,6 +11,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/internal/view/source"
 	"github.com/muster-fleet/muster/internal/view/trace"
 	"github.com/muster-fleet/muster/test/fixture"
@@ -193,6 +194,27 @@ func explain(g Gomega, namespace, bundle, cluster string) *trace.Trace {
 	return trace.Explain(in)
 }
 
+// needAction returns the Bundles for the Clusters of a namespace that need action, with the reason, as `kubectl muster
+// check` shows them.
+func needAction(g Gomega, namespace string) []string {
+	objects, err := source.Read(ctx, admin, source.Scope{})
+	g.Expect(err).NotTo(HaveOccurred())
+	graph := view.Build(objects)
+	for _, root := range graph.Roots {
+		root.Children = slices.DeleteFunc(root.Children, func(of *view.Node) bool { return of.Name != namespace })
+	}
+	inspection, err := source.Inspect(ctx, admin, source.Scope{}, objects, graph)
+	g.Expect(err).NotTo(HaveOccurred())
+	problems, notes, err := inspection.Problems(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(notes).To(BeEmpty())
+	var result []string
+	for _, problem := range problems {
+		result = append(result, problem.Key()+" "+problem.Reason)
+	}
+	return result
+}
+
 // TestTraceBlocked checks trace for a Bundle that one Cluster blocks for all Clusters, and for a deployment that is
 // left over because Fleet does not watch mappings.
 func TestTraceBlocked(t *testing.T) {
@@ -229,6 +251,22 @@ spec: {clientID: %s, templateValues: %s}
 		g.Expect(got.Deployed).To(BeNil())
 	}
 	g.Expect(explain("plain", "with").Verdict).To(Equal(trace.Targeted))
+	g.Expect(needAction(g, "blocked")).To(Equal([]string{"blocked-lib/zoned TargetingError"}), "the others wait for agents")
+
+	// Fleet gives two Bundles of one name the same BundleDeployment.
+	bundles(g, "blocked-lib", "twin", "{clusterSelector: {}}")
+	bundles(g, "blocked", "twin", "{clusterSelector: {}}")
+	g.Eventually(func(g Gomega) {
+		g.Expect(needAction(g, "blocked")).To(Equal([]string{"blocked-lib/twin SameName", "blocked-lib/zoned TargetingError"}))
+		lib, own := explain("blocked-lib/twin", "with"), explain("blocked/twin", "with")
+		if lib.FailedStep == "" {
+			lib, own = own, lib
+		}
+		g.Expect(lib.FailedStep).To(Equal(trace.StepName))
+		g.Expect(lib.Conclusion).To(ContainSubstring("belongs to Bundle " + own.Bundle))
+		g.Expect(own.Deployed).NotTo(BeNil())
+		g.Expect(fmt.Sprint(own.Steps)).To(ContainSubstring("Bundle " + lib.Bundle + " has the same name"))
+	}).WithTimeout(soon).Should(Succeed())
 
 	kubectl(g, "-n", "blocked-lib", "delete", "bundlenamespacemapping", "by-hand")
 	got := explain("blocked-lib/plain", "with")
