@@ -234,7 +234,7 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 	if retained || isRetained {
 		carrier = old.DeepCopy()
 	}
-	carrier.Targets, carrier.Paused = map[string]any{}, isRetained
+	carrier.Targets, carrier.Paused = map[string]any{}, isRetained && (old.Paused || !in.freezes(proxy))
 	stay := func(name string) {
 		if last, was := old.Targets[name]; was {
 			carrier.Targets[name] = last

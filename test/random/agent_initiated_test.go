@@ -93,7 +93,7 @@ func flap(r *run, step Step) (bool, error) {
 		}
 	}
 	_, err := back()
-	return true, err
+	return halfDone(err)
 }
 
 // register sets which side registers a Cluster.

@@ -67,7 +67,7 @@ func flapLabel(r *run, step Step) (bool, error) {
 		return true, err
 	}
 	if _, err := change(value); err != nil {
-		return true, err
+		return halfDone(err)
 	}
 	return true, r.waitForWebhook()
 }
@@ -100,10 +100,7 @@ func remakeFleetCluster(r *run, step Step) (done bool, err error) {
 	if err := r.inBetween(step); err != nil {
 		return true, err
 	}
-	if err := r.create(admin, again); err != nil && !isRefused(err) {
-		return true, err
-	}
-	return true, nil
+	return halfDone(r.create(admin, again))
 }
 
 const recordKey = domain + "/release"

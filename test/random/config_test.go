@@ -189,7 +189,16 @@ func replaceConfig(r *run, step Step) (bool, error) {
 			return false, err
 		}
 	}
-	return setConfig(r, again)
+	_, err := setConfig(r, again)
+	return halfDone(err)
+}
+
+// halfDone is the result of a step whose second half may be refused while the webhook is down.
+func halfDone(err error) (bool, error) {
+	if isRefused(err) {
+		err = nil
+	}
+	return true, err
 }
 
 func deleteConfig(r *run, _ Step) (bool, error) {
