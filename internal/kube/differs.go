@@ -183,6 +183,6 @@ func patched(live, want client.Object) (keys []string) {
 func isSetByOthers(live client.Object, key string) bool {
 	return slices.ContainsFunc(live.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
 		isOurs := entry.Manager == desired.FieldManager || stamp.IsLegacyManager(entry.Manager)
-		return !isOurs && entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.Raw, []byte(`"f:`+key+`"`))
+		return !isOurs && entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.GetRawBytes(), []byte(`"f:`+key+`"`))
 	})
 }

@@ -201,16 +201,14 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 	want := desired.RetiredMapping(key.Namespace, key.Name)
 	want.UID = mapping.UID // Without it, an apply would make a mapping that somebody has just deleted again.
 	_, result, err := r.Apply(ctx, want, mapping, true)
-	if err != nil {
-		if apierrors.IsConflict(err) {
-			return ctrl.Result{}, nil // It is gone, and its event follows.
-		}
-		if kube.IsAbsent(err) {
-			return ctrl.Result{}, client.IgnoreNotFound(r.Delete(ctx, mapping))
-		}
+	switch {
+	case apierrors.IsConflict(err):
+		return ctrl.Result{}, nil // It is gone, and its event follows.
+	case kube.IsAbsent(err):
+		return ctrl.Result{}, client.IgnoreNotFound(r.Delete(ctx, mapping))
+	case err != nil:
 		return ctrl.Result{}, err
-	}
-	if result != kube.Unchanged {
+	case result != kube.Unchanged:
 		r.forget(key) // The mapping was active until now: begin anew.
 	}
 	state, now := r.retirement(key), r.now()

@@ -41,7 +41,7 @@ func settersOfExclude(config *addonsv1.FleetAddonConfig) []string {
 	var result []string
 	for _, entry := range config.ManagedFields {
 		var fields map[string]any
-		if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.Raw, &fields) != nil {
+		if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
 			continue
 		}
 		if _, found, _ := unstructured.NestedFieldNoCopy(fields, "f:spec", "f:cluster", "f:templateValues", "f:exclude"); found {
