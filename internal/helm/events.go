@@ -216,6 +216,7 @@ func (e *enqueuer) waitingForTargets() handler.EventHandler {
 		}
 		for _, its := range before.(*fleetv1.Bundle).Spec.Targets {
 			if !isLeft[its.ClusterName] {
+				isLeft[its.ClusterName] = true // Others can name one a hundred times.
 				for _, request := range e.waiting(ctx, before.GetNamespace(), its.ClusterName) {
 					queue.Add(request)
 				}

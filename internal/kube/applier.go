@@ -362,9 +362,9 @@ func (a *Applier) dropLegacy(ctx context.Context, want client.Object) error {
 
 // pruningLabels removes, in a merge patch, the labels by which a tool deletes the object and that only CAAPF has written.
 func pruningLabels(live client.Object) map[string]any {
-	changes := map[string]any{}
+	changes, others := map[string]any{}, setByOthers(live)
 	for key := range live.GetLabels() {
-		if desired.IsPrunedBy(key) && !isSetByOthers(live, key) {
+		if desired.IsPrunedBy(key) && !others[key] {
 			changes[key] = nil
 		}
 	}

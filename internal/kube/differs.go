@@ -1,9 +1,10 @@
 package kube
 
 import (
-	"bytes"
+	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -170,19 +171,36 @@ func unspared(have, want client.Object) (keys []string) {
 // patched returns the annotations of an object without owner, and those that stand in for them, that an apply has left
 // although they are not wanted: a patch of Muster's has set them.
 func patched(live, want client.Object) (keys []string) {
+	others := setByOthers(live)
 	for key := range desired.Spared() {
 		_, found := live.GetAnnotations()[key]
-		if _, wanted := want.GetAnnotations()[key]; found && !wanted && !isSetByOthers(live, key) {
+		if _, wanted := want.GetAnnotations()[key]; found && !wanted && !others[key] {
 			keys = append(keys, key)
 		}
 	}
 	return keys
 }
 
-// isSetByOthers reports whether anybody but Muster and CAAPF has set a label or annotation of a whole object.
-func isSetByOthers(live client.Object, key string) bool {
-	return slices.ContainsFunc(live.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
-		isOurs := entry.Manager == desired.FieldManager || stamp.IsLegacyManager(entry.Manager)
-		return !isOurs && entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.GetRawBytes(), []byte(`"f:`+key+`"`))
-	})
+// setByOthers returns the labels and annotations of a whole object that anybody but Muster and CAAPF has set. It reads
+// the managed fields once, however many labels there are.
+func setByOthers(live client.Object) map[string]bool {
+	keys := map[string]bool{}
+	for _, entry := range live.GetManagedFields() {
+		if entry.Manager == desired.FieldManager || stamp.IsLegacyManager(entry.Manager) || entry.FieldsV1 == nil {
+			continue
+		}
+		var fields struct {
+			Metadata struct {
+				Labels      map[string]struct{} `json:"f:labels"`
+				Annotations map[string]struct{} `json:"f:annotations"`
+			} `json:"f:metadata"`
+		}
+		_ = json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) // The API server wrote it.
+		for _, its := range []map[string]struct{}{fields.Metadata.Labels, fields.Metadata.Annotations} {
+			for key := range its {
+				keys[strings.TrimPrefix(key, "f:")] = true
+			}
+		}
+	}
+	return keys
 }

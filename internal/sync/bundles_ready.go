@@ -13,6 +13,10 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
+// nonManagedAgent is a label on a Fleet Cluster by which Fleet leaves its agent alone: the Bundle with the agent has no target
+// there. Fleet has no name for it (newAgentBundle of its controller manageagent).
+const nonManagedAgent = "fleet.cattle.io/non-managed-agent"
+
 // bundlesReady makes BundlesReadyCondition from a Fleet Cluster's Ready condition.
 type bundlesReady struct {
 	// staleAfter is how long an agent may be silent before Fleet's status of its cluster no longer
@@ -72,7 +76,7 @@ func (m bundlesReady) condition(live *fleetv1.Cluster) metav1.Condition {
 	// Fleet's Ready is True while it deploys nothing. The status goes with the Fleet Cluster, so an earlier one's agent
 	// does not count.
 	agents := 1
-	if live.Labels[fleetv1.ClusterManagementLabel] != "" { // Fleet makes no Bundle with its agent.
+	if live.Labels[fleetv1.ClusterManagementLabel] != "" || metav1.HasLabel(live.ObjectMeta, nonManagedAgent) { // Fleet deploys no agent there.
 		agents = 0
 	}
 	switch {

@@ -36,6 +36,11 @@ func TestBundlesReady(t *testing.T) {
 		live.Labels = map[string]string{fleetv1.ClusterManagementLabel: managed}
 		return live
 	}
+	unmanaged := func(live *fleetv1.Cluster) *fleetv1.Cluster {
+		live.Labels = map[string]string{"fleet.cattle.io/non-managed-agent": ""}
+		live.Status.Summary.DesiredReady = 0
+		return live
+	}
 	for name, test := range map[string]struct {
 		live            *fleetv1.Cluster
 		status          metav1.ConditionStatus
@@ -48,15 +53,16 @@ func TestBundlesReady(t *testing.T) {
 		"never checked in, and no bundle": {counts(0, "", seenAt(0, "True", "")), "Unknown", "AgentNotSeen", unseen, 0},
 		"the agent has no Bundle yet": {counts(0, "", seenAt(2*time.Hour, "True", "")), "Unknown", "AgentNotSeen",
 			"Fleet does not count the Bundle with its agent among those of the cluster yet", 30 * time.Minute},
-		"the agent never has one":          {counts(0, "true", seenAt(2*time.Hour, "True", "")), "True", "BundlesReady", "0 bundles besides Fleet's agent", 30 * time.Minute},
-		"only the agent":                   {counts(1, "", seenAt(2*time.Hour, "True", "")), "True", "BundlesReady", "0 bundles besides Fleet's agent", 30 * time.Minute},
-		"only the agent, which is not fit": {counts(1, "", seenAt(2*time.Hour, "False", "WaitApplied(1)")), "False", "BundlesNotReady", "WaitApplied(1)", 30 * time.Minute},
-		"ready":                            {seenAt(2*time.Hour, "True", ""), "True", "BundlesReady", "", 30 * time.Minute},
-		"not ready":                        {seenAt(2*time.Hour-time.Minute, "False", "NotReady(1)"), "False", "BundlesNotReady", "NotReady(1)", 29 * time.Minute},
-		"silent, a second short":           {seenAt(90*time.Minute+time.Second, "True", ""), "True", "BundlesReady", "", time.Second},
-		"silent for too long":              {seenAt(time.Hour, "True", ""), "Unknown", "AgentStale", stale, 0},
-		"silent for too long, and not fit": {seenAt(time.Hour, "False", "NotReady(1)"), "Unknown", "AgentStale", stale, 0},
-		"its clock is ahead":               {seenAt(3*time.Hour, "True", ""), "True", "BundlesReady", "", 90 * time.Minute},
+		"the agent never has one":            {counts(0, "true", seenAt(2*time.Hour, "True", "")), "True", "BundlesReady", "0 bundles besides Fleet's agent", 30 * time.Minute},
+		"the agent is not Fleet's to manage": {unmanaged(seenAt(2*time.Hour, "True", "")), "True", "BundlesReady", "0 bundles besides Fleet's agent", 30 * time.Minute},
+		"only the agent":                     {counts(1, "", seenAt(2*time.Hour, "True", "")), "True", "BundlesReady", "0 bundles besides Fleet's agent", 30 * time.Minute},
+		"only the agent, which is not fit":   {counts(1, "", seenAt(2*time.Hour, "False", "WaitApplied(1)")), "False", "BundlesNotReady", "WaitApplied(1)", 30 * time.Minute},
+		"ready":                              {seenAt(2*time.Hour, "True", ""), "True", "BundlesReady", "", 30 * time.Minute},
+		"not ready":                          {seenAt(2*time.Hour-time.Minute, "False", "NotReady(1)"), "False", "BundlesNotReady", "NotReady(1)", 29 * time.Minute},
+		"silent, a second short":             {seenAt(90*time.Minute+time.Second, "True", ""), "True", "BundlesReady", "", time.Second},
+		"silent for too long":                {seenAt(time.Hour, "True", ""), "Unknown", "AgentStale", stale, 0},
+		"silent for too long, and not fit":   {seenAt(time.Hour, "False", "NotReady(1)"), "Unknown", "AgentStale", stale, 0},
+		"its clock is ahead":                 {seenAt(3*time.Hour, "True", ""), "True", "BundlesReady", "", 90 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := m.condition(test.live)

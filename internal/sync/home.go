@@ -108,18 +108,18 @@ func (r *clusterReconciler) readHome(ctx context.Context, s *scope) (err error) 
 		s.home.again = keptAfter - gone
 	default: // What keeps it changes without an event.
 		s.home.again = keptAfter
-		s.home.kept, err = r.whatKeeps(ctx, s)
+		s.home.kept = r.whatKeeps(ctx, s)
 	}
 	return err
 }
 
 // whatKeeps returns what the conditions of a namespace say about its deletion. Only the namespace that Fleet derives is
 // read: an agent may write the status that names another.
-func (r *clusterReconciler) whatKeeps(ctx context.Context, s *scope) (string, error) {
+func (r *clusterReconciler) whatKeeps(ctx context.Context, s *scope) string {
 	namespace, what := &corev1.Namespace{}, []string(nil)
 	if s.home.name == stamp.FleetNamespace(s.fleet.Namespace, s.fleet.Name) {
 		if err := r.live.Get(ctx, client.ObjectKey{Name: s.home.name}, namespace); client.IgnoreNotFound(err) != nil {
-			return "", fmt.Errorf("reading the Namespace of a Fleet Cluster: %w", err)
+			return fmt.Sprintf("why is unknown: %v", err)
 		}
 	}
 	for _, condition := range namespace.Status.Conditions {
@@ -128,9 +128,9 @@ func (r *clusterReconciler) whatKeeps(ctx context.Context, s *scope) (string, er
 		}
 	}
 	if what == nil {
-		return "its status does not say why", nil
+		return "its status does not say why"
 	}
-	return strings.Join(what, "; "), nil
+	return strings.Join(what, "; ")
 }
 
 // isToLook reports whether Fleet should look at the Fleet Cluster now, because its namespace is missing.

@@ -203,7 +203,7 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 	_, result, err := r.Apply(ctx, want, mapping, true)
 	switch {
 	case apierrors.IsConflict(err):
-		return ctrl.Result{}, nil // It is gone, and its event follows.
+		return ctrl.Result{RequeueAfter: retireInterval}, nil // It is gone, or a webhook of others says this of something else.
 	case kube.IsAbsent(err):
 		return ctrl.Result{}, client.IgnoreNotFound(r.Delete(ctx, mapping))
 	case err != nil:

@@ -46,7 +46,7 @@ func (r *clusterReconciler) release(ctx context.Context, s *scope) error {
 		annotations[key] = value
 	}
 	err := r.patchFleetCluster(ctx, s, map[string]any{"metadata": metadata})
-	if !kube.IsRefused(err) {
+	if !kube.IsRefused(err) && !kube.IsTooLarge(err) {
 		return err
 	}
 	// The API server may refuse these annotations, because of another policy or their size. Without this patch, clusterctl

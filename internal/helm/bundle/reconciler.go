@@ -16,6 +16,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/keymutex"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -56,6 +57,8 @@ type Reconciler struct {
 	// Wake enqueues a HelmChartProxy, whose status reports Failures.
 	Wake func(proxy plan.Key)
 
+	// Busy has those wait for each other who may take a release on the same Fleet Cluster.
+	Busy   keymutex.KeyMutex
 	taking taking
 }
 
@@ -85,6 +88,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.removeOrphan(ctx, s)
 	}
 	again, err := r.reconcile(ctx, s)
+	if isUnwritten(err) {
+		r.settle(s.key, nil)
+	}
 	if wait := r.wait(req.NamespacedName, err); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
@@ -99,6 +105,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.Wake(client.ObjectKeyFromObject(s.of))
 	}
 	return ctrl.Result{RequeueAfter: again}, err
+}
+
+// isUnwritten reports whether a Bundle was not written, and will not be until somebody changes something. What it would
+// take is free for others until then.
+func isUnwritten(err error) bool {
+	var taken *store.TakenError
+	var cut *store.CutError
+	return kube.IsRefused(err) || kube.IsTooLarge(err) || errors.As(err, &taken) || errors.As(err, &cut)
 }
 
 // wait returns the delay after an error that says only that something else comes first; zero after any other result.

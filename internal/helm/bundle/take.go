@@ -28,13 +28,17 @@ type taker struct {
 // take returns a new target for a release if no other HelmChartProxy has the release, or comes first; else nil.
 func (r *Reconciler) take(ctx context.Context, s *scope, release *addonsv1.HelmReleaseProxy, target *fleetv1.BundleTarget) (*fleetv1.BundleTarget, error) {
 	fleetCluster := target.ClusterName
-	own, id := client.ObjectKeyFromObject(s.of), s.key.Namespace+"/"+fleetCluster+"/"+plan.ReleaseOf(release)
-	r.taking.Lock()
-	defer r.taking.Unlock()
+	own, on := client.ObjectKeyFromObject(s.of), s.key.Namespace+"/"+fleetCluster
+	id := on + "/" + plan.ReleaseOf(release)
+	// Reading takes the longer, the more releases somebody asks for on this Cluster: those of others do not wait for it.
+	r.Busy.LockKey(on)
+	defer func() { _ = r.Busy.UnlockKey(on) }() // It never fails.
 	claims, err := proxy.Claims(ctx, r, release, fleetCluster)
 	if err != nil {
 		return nil, err
 	}
+	r.taking.Lock()
+	defer r.taking.Unlock()
 	if its, found := r.taking.of[id]; found {
 		claims[its.proxy] = plan.Has
 	}

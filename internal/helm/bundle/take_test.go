@@ -1,16 +1,21 @@
 package bundle
 
 import (
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/store"
 )
 
 // rivals returns the scopes of the Bundles of two HelmChartProxies that ask for one release on a Cluster, and their objects.
@@ -97,6 +102,20 @@ func TestTargetsAtOnce(t *testing.T) {
 		all.Wait()
 		if got := got.Load(); got != 4 {
 			t.Fatalf("%d targets in 4 reconciles of each Bundle", got)
+		}
+	}
+}
+
+// What a Bundle would take is free for others if its write was refused: it will not be written before somebody changes
+// something. After other errors it may have been written.
+func TestRefusedTakesNothing(t *testing.T) {
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "bundles"}, "hcp-a", errors.New("a policy denies it"))
+	for err, want := range map[error]bool{
+		nil: false, fmt.Errorf("updating the Bundle: %w", refused): true, &store.TakenError{Object: &fleetv1.Bundle{}}: true, &store.CutError{Object: &fleetv1.Bundle{}}: true,
+		errors.New("etcdserver: request is too large"): true, apierrors.NewTimeoutError("", 1): false, apierrors.NewConflict(schema.GroupResource{}, "hcp-a", nil): false,
+	} {
+		if got := isUnwritten(err); got != want {
+			t.Errorf("isUnwritten(%v) is %t", err, got)
 		}
 	}
 }

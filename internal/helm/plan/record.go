@@ -16,6 +16,10 @@ import (
 // mostKeys is larger than the number of layers of values that a HelmChartProxy may have.
 const mostKeys = 20
 
+// longestRecord is longer than any Record. Its author may write more, and each reconcile of another release on the Cluster
+// reads it.
+const longestRecord = 16 << 10
+
 // RecordAnnotation on a HelmReleaseProxy holds its Record as JSON.
 const RecordAnnotation = stamp.Domain + "/release"
 
@@ -208,7 +212,11 @@ type Retry struct {
 // writes everything again.
 func RecordOf(release metav1.Object) Record {
 	var record Record
-	err := json.Unmarshal([]byte(release.GetAnnotations()[RecordAnnotation]), &record)
+	text := release.GetAnnotations()[RecordAnnotation]
+	if len(text) > longestRecord {
+		return Record{}
+	}
+	err := json.Unmarshal([]byte(text), &record)
 	isCount := func(number int64) bool { return 0 <= number && number <= math.MaxInt32 }
 	switch {
 	case err != nil, !isCount(int64(record.Revision)), !isCount(record.Sync), record.Retry != nil && !isCount(int64(record.Retry.Count)), len(record.Keys) > mostKeys:

@@ -11,7 +11,6 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/store"
-	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -47,7 +46,7 @@ func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmRel
 	if err != nil {
 		return nil, fmt.Errorf("listing who has release %s: %w", name, err)
 	}
-	claims, bundleOf := map[plan.Key]plan.Claim{}, map[plan.Key]string{}
+	claims, askers := map[plan.Key]plan.Claim{}, map[plan.Key]asker{}
 	for i := range bundles.Items {
 		its := &bundles.Items[i]
 		if of, _ := plan.ProxyOf(its); store.IsFor(its, of) && plan.HasTarget(its, fleetCluster, name) {
@@ -65,7 +64,7 @@ func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmRel
 		}
 		if of != nil {
 			key := client.ObjectKeyFromObject(of)
-			bundleOf[key] = BundleKey(its).Name
+			askers[labelled(plan.Labels(key))] = asker{key, BundleKey(its).Name}
 			if claim, isClaim := claimOf(of, its, fleetCluster); isClaim {
 				claims[key] = max(claims[key], claim)
 			}
@@ -74,7 +73,7 @@ func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmRel
 	for i := range deployments.Items {
 		// Fleet shortens long names, so another Fleet Cluster may have the same namespace.
 		if its := &deployments.Items[i]; its.Labels[fleetv1.ClusterNamespaceLabel] == cluster.Namespace {
-			noteDeployment(claims, bundleOf, its, name)
+			noteDeployment(claims, askers, its, name)
 		}
 	}
 	return claims, nil
@@ -89,17 +88,25 @@ func claimOf(of *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy, fl
 }
 
 // noteDeployment notes who has the release by a BundleDeployment: it has deployed it, or is about to for a HelmReleaseProxy.
-func noteDeployment(claims map[plan.Key]plan.Claim, bundleOf map[plan.Key]string, deployment *fleetv1.BundleDeployment, release string) {
-	hasRelease := plan.Deploys(deployment, release)
-	of := plan.Key{Namespace: deployment.Labels[plan.ProxyNamespaceLabel], Name: deployment.Labels[plan.ProxyLabel]}
-	for key, bundle := range bundleOf { // Labels are shortened.
-		if kube.Contains(deployment.Labels, plan.Labels(key)) {
-			of, hasRelease = key, hasRelease || deployment.Name == bundle
-		}
+func noteDeployment(claims map[plan.Key]plan.Claim, askers map[plan.Key]asker, deployment *fleetv1.BundleDeployment, release string) {
+	of, hasRelease := labelled(deployment.Labels), plan.Deploys(deployment, release)
+	if its, found := askers[of]; found && deployment.Labels[stamp.ManagedByLabel] == stamp.ManagedBy {
+		of, hasRelease = its.proxy, hasRelease || deployment.Name == its.bundle
 	}
 	if hasRelease {
 		claims[of] = plan.Has
 	}
+}
+
+// asker is a HelmChartProxy that asks for a release, and the Bundle that it asks for it in.
+type asker struct {
+	proxy  plan.Key
+	bundle string
+}
+
+// labelled returns the HelmChartProxy that labels name; a long name is shortened there.
+func labelled(labels map[string]string) plan.Key {
+	return plan.Key{Namespace: labels[plan.ProxyNamespaceLabel], Name: labels[plan.ProxyLabel]}
 }
 
 // ownerOf returns the HelmChartProxy of a HelmReleaseProxy, which must not be changed; nil if it has none.

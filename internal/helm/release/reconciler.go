@@ -263,7 +263,8 @@ func (r *Reconciler) findRival(ctx context.Context, s *scope, fleetCluster strin
 	case claims[own] == plan.Has:
 		s.shared = taken
 	default:
-		s.trouble = taken
+		// The other may stop asking without an event for this one: a HelmChartProxy's own release alone hears of its spec.
+		s.trouble, s.again = taken, kube.Sooner(s.again, inputs.PollInterval)
 	}
 	return nil
 }
