@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,6 +76,13 @@ func (h home) isMissing() bool { return !h.isThere && h.going.IsZero() }
 // isExpected means that Fleet has had no time yet to make the namespace.
 func (h home) isExpected() bool { return h.isMissing() && h.lacking < lookAfter }
 
+// isSaid reports whether a condition says already that the namespace is missing.
+func (h home) isSaid(reported []metav1.Condition) bool {
+	return slices.ContainsFunc(reported, func(its metav1.Condition) bool {
+		return its.Reason == reasonHome && strings.HasPrefix(its.Message, h.message())
+	})
+}
+
 // message says what a Fleet Cluster waits for.
 func (h home) message() string {
 	switch {
@@ -100,6 +108,9 @@ func (r *clusterReconciler) readHome(ctx context.Context, s *scope) (err error) 
 	}
 	now := r.reporter.now()
 	s.home.lacking = r.reporter.lacking(key, s.home.isMissing())
+	if s.home.isMissing() && s.home.isSaid(s.cluster.Status.Conditions) {
+		s.home.lacking = max(s.home.lacking, lookAfter) // It was, before a restart.
+	}
 	switch gone := now.Sub(s.home.going); {
 	case s.home.isMissing():
 		s.home.untilLook = max(lookAfter-s.home.lacking, desired.LookOf(s.fleet.Annotations[desired.RetargetAnnotation]).Wait(now))

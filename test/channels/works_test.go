@@ -53,7 +53,7 @@ func (s *scene) works() {
 // holds upgrades a Cluster whose add-on is never ready, so that its hold is there when Muster is uninstalled.
 func (s *scene) holds(g Gomega, cluster *clusterv1.Cluster) {
 	namespace := stamp.FleetNamespace(cluster.Namespace, cluster.Name)
-	g.Expect(s.admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
+	g.Eventually(func() error { return s.admin.Get(ctx, client.ObjectKey{Name: namespace}, &corev1.Namespace{}) }).Should(Succeed())
 	addOn := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "cni", Labels: map[string]string{
 		fleetv1.BundleLabel: "cni", fleetv1.BundleNamespaceLabel: cluster.Namespace,
 		fleetv1.ClusterLabel: cluster.Name, fleetv1.ClusterNamespaceLabel: cluster.Namespace,

@@ -325,8 +325,7 @@ func fillCaches(t *testing.T, g Gomega) {
 		all.Go(func() error {
 			its := named(&fleetv1.Cluster{}, namespace, fmt.Sprintf("many-%d", i))
 			its.Labels = map[string]string{"env": "prod", "region": "eu-west-1", "team": fmt.Sprintf("team-%d", i%100)}
-			its.Spec.KubeConfigSecret = its.Name + "-kubeconfig"
-			return admin.Create(ctx, its)
+			return admin.Create(ctx, its) // Without a kubeconfig, Fleet gives it no namespace: kube-controller-manager would delete these for long.
 		})
 	}
 	g.Expect(all.Wait()).To(Succeed())

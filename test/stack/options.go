@@ -60,6 +60,8 @@ type Options struct {
 	// WithoutFleet leaves out what Fleet's charts install: its CRDs and its controllers. Its programs are still
 	// built, for a node to run (StartNode).
 	WithoutFleet bool
+	// Unplayed leaves out the part of Fleet that the stack plays in profile API: the test plays it.
+	Unplayed bool
 	// RuntimeSDK turns this feature gate of Cluster API on: the hooks of a Cluster's lifecycle.
 	RuntimeSDK bool
 	// CheckIn is the interval at which Fleet's agents check in, such as 5s; 15m if empty, as in Fleet's chart.

@@ -150,7 +150,7 @@ func (s *Stack) startAll(ctx context.Context) error {
 	if err := s.startControllers(ctx); err != nil {
 		return err
 	}
-	if s.options.Profile == API && !s.options.Fleet && !s.options.WithoutFleet {
+	if s.options.Profile == API && !s.options.Fleet && !s.options.WithoutFleet && !s.options.Unplayed {
 		if err := s.playFleet(ctx); err != nil {
 			return err
 		}

@@ -35,7 +35,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(stack.Main(m, stack.Options{Profile: stack.API}, func(s *stack.Stack) (err error) {
+	os.Exit(stack.Main(m, stack.Options{Profile: stack.API, Unplayed: true}, func(s *stack.Stack) (err error) {
 		env = s
 		root, err := stack.RepoRoot()
 		if err != nil {
