@@ -181,7 +181,7 @@ func patched(live, want client.Object) (keys []string) {
 	return keys
 }
 
-// setByOthers returns the labels and annotations of a whole object that anybody but Muster and CAAPF has set. It reads
+// setByOthers returns the labels and annotations of a whole object that other clients than Muster and CAAPF have set. It reads
 // the managed fields once, however many labels there are.
 func setByOthers(live client.Object) map[string]bool {
 	keys := map[string]bool{}

@@ -43,7 +43,7 @@ type home struct {
 	// lacking is how long there has been no namespace, as far as this process has seen. No event tells that Fleet has
 	// done nothing for 5 s; a restart makes it 5 s more.
 	lacking time.Duration
-	// untilLook is how long until Fleet should look, and again how long until the Cluster is to be reconciled.
+	// untilLook is how long until Fleet should look, and again how long until the next reconcile.
 	untilLook, again time.Duration
 }
 
@@ -149,7 +149,7 @@ func (s *scope) isToLook() bool {
 	return s.mayLook() && s.home.untilLook == 0 && !s.taken[look]
 }
 
-// mayLook reports whether Muster may make Fleet look: what is paused or somebody else's stays untouched.
+// mayLook reports whether Muster may make Fleet look: a paused Cluster, and another client's object, stay untouched.
 func (s *scope) mayLook() bool {
 	return s.has() && s.home.isMissing() && s.isClaimed() && s.rival.Name == "" && !s.retained && !s.paused &&
 		s.cluster.DeletionTimestamp.IsZero() && s.fleet.DeletionTimestamp.IsZero()

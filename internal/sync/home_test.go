@@ -21,7 +21,7 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// homeless is a scene in which nobody plays Fleet, with a clock.
+// homeless is a scene in which Fleet is not played, with a clock.
 type homeless struct {
 	*scene
 	now time.Time
@@ -214,7 +214,7 @@ func TestNamespaceThatGoes(t *testing.T) {
 	}
 }
 
-// A Namespace of Fleet's wakes its Cluster when it appears, goes, or is gone; others wake nobody.
+// A Namespace of Fleet's wakes its Cluster when it appears, goes, or is gone; others wake none.
 func TestNamespacesThatWake(t *testing.T) {
 	fleets := func(going bool, annotations ...string) *metav1.PartialObjectMetadata {
 		namespace := namespaceMetadata()

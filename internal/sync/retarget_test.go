@@ -29,7 +29,7 @@ type following struct {
 	client.Client
 	key types.NamespacedName
 	now time.Time
-	// patched are the Bundles that were to be annotated, in their order; refused are those that may not be.
+	// patched lists the Bundles that should be annotated, in their order; refused lists those that may not.
 	patched, refused []string
 }
 

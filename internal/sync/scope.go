@@ -158,7 +158,7 @@ func (s *scope) attachedTo() types.NamespacedName {
 func (s *scope) pin() string { return stamp.PinOf(s.cluster.Annotations).ClusterName }
 
 // withOwnPin returns the subject without a pin that another Cluster's manifest brought, where the webhook was not
-// asked. Once FleetImported was reported, the pin stays even if the Fleet Cluster is gone: somebody may have deleted
+// asked. Once FleetImported was reported, the pin stays even if the Fleet Cluster is gone: another user may have deleted
 // it, or not restored it yet.
 func (s *scope) withOwnPin() stamp.Subject {
 	if meta.FindStatusCondition(s.cluster.Status.Conditions, ImportedCondition) != nil {

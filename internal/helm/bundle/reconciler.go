@@ -107,7 +107,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: again}, err
 }
 
-// isUnwritten reports whether a Bundle was not written, and will not be until somebody changes something. What it would
+// isUnwritten reports whether a Bundle was not written, and will not be until an object changes. What it would
 // take is free for others until then.
 func isUnwritten(err error) bool {
 	var taken *store.TakenError

@@ -30,7 +30,7 @@ func (r *Reconciler) take(ctx context.Context, s *scope, release *addonsv1.HelmR
 	fleetCluster := target.ClusterName
 	own, on := client.ObjectKeyFromObject(s.of), s.key.Namespace+"/"+fleetCluster
 	id := on + "/" + plan.ReleaseOf(release)
-	// Reading takes the longer, the more releases somebody asks for on this Cluster: those of others do not wait for it.
+	// The more releases a user asks for on this Cluster, the longer reading takes. Releases on other Clusters do not wait for it.
 	r.Busy.LockKey(on)
 	defer func() { _ = r.Busy.UnlockKey(on) }() // It never fails.
 	claims, err := proxy.Claims(ctx, r, release, fleetCluster)

@@ -106,7 +106,7 @@ func TestTargetsAtOnce(t *testing.T) {
 	}
 }
 
-// What a Bundle would take is free for others if its write was refused: it will not be written before somebody changes
+// What a Bundle would take is free for others if its write was refused: it will not be written before an object changes
 // something. After other errors it may have been written.
 func TestRefusedTakesNothing(t *testing.T) {
 	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "bundles"}, "hcp-a", errors.New("a policy denies it"))

@@ -24,7 +24,7 @@ const (
 )
 
 // RivalOf returns the HelmChartProxy that keeps a release on a Cluster of a namespace from own, or that has it, too. Who has
-// it keeps it. If nobody does, it is for a HelmChartProxy of another namespace than the Cluster's, and then for the first by
+// it keeps it. If none does, it is for a HelmChartProxy of another namespace than the Cluster's, and then for the first by
 // name.
 func RivalOf(own Key, namespace string, claims map[Key]Claim) (rival Key, found bool) {
 	order := func(a, b Key) int {

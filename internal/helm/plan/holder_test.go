@@ -9,8 +9,8 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// Who has a release keeps it, whoever comes. If nobody has it, it is the platform's before a tenant's, and then the first's by
-// name. A record alone, which a tenant may have forged, takes nothing from anybody whose release Fleet deploys.
+// Who has a release keeps it, whoever comes. If none has it, it is the platform's before a tenant's, and then the first's by
+// name. A record alone, which a tenant may have forged, takes nothing from a HelmChartProxy whose release Fleet deploys.
 func TestRivalOf(t *testing.T) {
 	platform, own, other := Key{Namespace: "platform", Name: "z"}, Key{Namespace: "team", Name: "b"}, Key{Namespace: "team", Name: "a"}
 	for name, test := range map[string]struct {

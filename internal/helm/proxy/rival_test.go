@@ -45,7 +45,7 @@ func deploymentOf(bundle *fleetv1.Bundle, namespace, release string) *fleetv1.Bu
 	return its
 }
 
-// Who has a release is judged from objects alone, and what is forged counts for nobody else.
+// Who has a release is judged from objects alone, and forged objects count only for their author.
 func TestClaims(t *testing.T) {
 	ownProxy, own, ownBundle := rivalOf("team", "own", plan.Record{})
 	of, its, bundle := rivalOf("team", "its", plan.Record{})

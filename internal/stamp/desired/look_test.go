@@ -35,7 +35,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// Anybody who may write the Fleet Cluster may write anything here. It must not keep Fleet from looking.
+// A user who may write the Fleet Cluster may write anything here. It must not keep Fleet from looking.
 func TestForgedLook(t *testing.T) {
 	now := time.Unix(1_790_000_000, 0)
 	for _, forged := range []string{

@@ -10,7 +10,7 @@ import (
 
 // prunedBy are the keys by which a tool deletes the objects that carry them. A copy is not among what the tool
 // applies, so it would delete the copy, and Fleet would uninstall what was deployed through it. The values are IDs,
-// by which nobody selects. Keys whose values are names, by which people select, are copied (see spared), and so are
+// which no selector names. Keys whose values are names, by which people select, are copied (see spared), and so are
 // those of tools that delete by a record of their own, such as Flux, Helm and kustomize.
 var prunedBy = settings.Keys{
 	// kubectl apply --prune --applyset deletes by part-of, whoever owns the object. The other keys mark a parent, with
