@@ -129,6 +129,7 @@ func TestPausedIsSpared(t *testing.T) {
 			g.Expect(optOuts(paused)).To(Equal(spared))
 			g.Expect(isPrunedByArgoCD(paused)).To(BeFalse())
 			g.Expect(paused.Labels).To(Equal(before.Labels))
+			g.Eventually(func() int { return written(begin) }).Should(Equal(1), "writes in the audit log, which lags behind")
 			quiet(g, isWrite, in(s.namespace))
 			g.Expect(written(begin)).To(Equal(1))
 

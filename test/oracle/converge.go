@@ -163,7 +163,7 @@ func (s *State) convergeDeselected(in settings, cluster *clusterv1.Cluster, flee
 		s.withdraw(in, cluster, fleet)
 		return false, ""
 	case fleet != nil && (isClaimed(cluster) || fleet.Labels[managedBy] == "muster"):
-		s.pin(in, cluster) // It stays as it is, and the pin follows its name.
+		s.claim(in, cluster) // It stays as it is, and the pin follows its name.
 	}
 	return s.isIn(cluster, fleet), "Deselected"
 }
@@ -174,7 +174,7 @@ func (s *State) convergeSelected(in settings, cluster *clusterv1.Cluster, fleet 
 	if fleet == nil && !isClaimed(cluster) && s.isPromised(in, cluster) {
 		return false, "NameConflict"
 	}
-	s.pin(in, cluster)
+	s.claim(in, cluster)
 	fleet = s.FleetClusters[fleetKey(cluster)]
 	is := own // Also if it does not exist yet.
 	if fleet != nil {
@@ -291,6 +291,14 @@ func stampClass(cluster *clusterv1.Cluster) {
 	cluster.Labels = set(cluster.Labels, classLabel, labelValue(class.Name))
 	cluster.Labels = set(cluster.Labels, classNsLabel, class.Namespace)
 	cluster.Annotations = set(cluster.Annotations, fullClass, map[bool]string{true: class.Name}[labelValue(class.Name) != class.Name])
+}
+
+// claim pins a Cluster as the syncer does: until it has reported on a Cluster, a pin that is not its own counts for nothing.
+func (s *State) claim(in settings, cluster *clusterv1.Cluster) {
+	if meta.FindStatusCondition(cluster.Status.Conditions, importedCondition) == nil && !s.isItsName(cluster) {
+		delete(cluster.Annotations, pinnedName)
+	}
+	s.pin(in, cluster)
 }
 
 // pin claims a selected Cluster. The name is that of the Fleet Cluster that is its own already, whatever the pin

@@ -101,7 +101,7 @@ func IsTaken(s State, requested *clusterv1.Cluster) bool {
 // Fleet Cluster, or will: a selected Cluster is pinned to that one.
 func (s *State) isPromised(in settings, cluster *clusterv1.Cluster) bool {
 	planned := cluster.DeepCopy()
-	s.pin(in, planned)
+	s.claim(in, planned)
 	wanted := fleetKey(planned)
 	return s.Holder(wanted) != wanted || s.isRivalled(wanted, func(other *clusterv1.Cluster) bool {
 		return other != cluster && other.DeletionTimestamp.IsZero() && in.selects(other, s.Namespaces[other.Namespace])
