@@ -42,7 +42,7 @@ var (
 	// errBusy is the answer to a request that waited in vain.
 	errBusy = errors.New("too many large objects are being checked at once; try again later")
 	// errHead is the answer to a request that does not say at its head which namespace it is about. It waits for no
-	// share: with a name of 16 KiB, which no object can have, a user could take a share beside that of the namespace.
+	// share: with a name of 16 KiB, which no object can have, a user could take a second share.
 	errHead = errors.New("the name of the object is too long")
 )
 

@@ -79,7 +79,7 @@ func withOwnPin(ctx context.Context, others inventory, namespace string, subject
 func pinWarnings(in settings.Settings, subject stamp.Subject, wanted stamp.Stamp, another string) (warnings []string) {
 	name := wanted.Pin.ClusterName
 	if another != "" {
-		warnings = append(warnings, fmt.Sprintf("annotation %s names Fleet Cluster %q, which is not this Cluster's: it is replaced", stamp.ClusterNameAnnotation, another))
+		warnings = append(warnings, stamp.NotItsPin(another))
 	}
 	if usual, _ := stamp.FleetName(in.Cluster, subject.Name); name != "" && name != usual {
 		warnings = append(warnings, fmt.Sprintf("this Cluster's Fleet Cluster is %q, as its annotation %s says, not %q, as spec.cluster.naming of the FleetAddonConfig gives; remove the annotation if this is not a Cluster that was restored or moved", name, stamp.ClusterNameAnnotation, usual))

@@ -272,7 +272,7 @@ func (c *creating) Create(context.Context, client.Object, ...client.CreateOption
 	return c.err
 }
 
-// A part has no hash of its own, and the hash of what was applied before it says nothing about the part.
+// A part has no hash of its own, and the hash of the last apply says nothing about the part.
 func TestTooLargePartIsTriedAgain(t *testing.T) {
 	server := &creating{err: apierrors.NewRequestEntityTooLargeError("limit is 3145728")}
 	applier := newApplier(t, server, nil)

@@ -92,7 +92,7 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 	}
 	subject, another := subject.WithOwnPin(func(string) bool { return false })
 	if another != "" {
-		r.note("Cluster %s: annotation %s names Fleet Cluster %q, which is not this Cluster's: it is replaced", key, stamp.ClusterNameAnnotation, another)
+		r.note("Cluster %s: %s", key, stamp.NotItsPin(another))
 	}
 	wanted := stamp.OnCreate(r.settings, subject)
 	if !wanted.Pin.IsComplete() {

@@ -20,7 +20,7 @@ type Reader struct {
 	// record reads and writes the record that there is a FleetAddonConfig; nil if there is no record.
 	record *record
 
-	// mu is never held while the API server is asked: everybody reads the settings.
+	// mu is never held while the API server is asked: all reconciles read the settings.
 	mu sync.Mutex
 	// had means that there is a FleetAddonConfig, or was one. A process does not forget that.
 	had bool
@@ -85,7 +85,7 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 	return now, nil
 }
 
-// look asks whether there was a FleetAddonConfig, unless that is known.
+// look asks whether there was a FleetAddonConfig, unless it knows.
 func (r *Reader) look(ctx context.Context) error {
 	r.mu.Lock()
 	had := r.had

@@ -77,6 +77,11 @@ func (s Subject) WithOwnPin(isMadeFrom func(fleetCluster string) bool) (own Subj
 	return s, pin
 }
 
+// NotItsPin says that the pin that a new Cluster brings is another's.
+func NotItsPin(another string) string {
+	return fmt.Sprintf("annotation %s names Fleet Cluster %q, which is not this Cluster's: it is replaced", ClusterNameAnnotation, another)
+}
+
 // OnCreate returns the stamp of a Cluster that is being created. If the Cluster brings a pin of its own (see
 // WithOwnPin), the pin is kept if the Cluster is selected. A Cluster without a name gets no pin: the syncer sets it.
 func OnCreate(in settings.Settings, subject Subject) Stamp {

@@ -41,7 +41,7 @@ type home struct {
 	// kept says what keeps a namespace that has been going for longer than keptAfter.
 	kept string
 	// lacking is how long there has been no namespace, as far as this process has seen. No event tells that Fleet has
-	// done nothing for 5 s; a restart makes it 5 s more.
+	// done nothing for 5 s; after a restart, the conditions tell.
 	lacking time.Duration
 	// untilLook is how long until Fleet should look, and again how long until the next reconcile.
 	untilLook, again time.Duration
@@ -121,7 +121,7 @@ func (r *clusterReconciler) readHome(ctx context.Context, s *scope) (err error) 
 		s.home.again = keptAfter
 		s.home.kept = r.whatKeeps(ctx, s)
 	}
-	return err
+	return nil
 }
 
 // whatKeeps returns what the conditions of a namespace say about its deletion. Only the namespace that Fleet derives is

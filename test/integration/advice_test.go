@@ -20,7 +20,7 @@ var (
 	printedName    = regexp.MustCompile(`for example "([^"]+)"`)
 )
 
-// Whoever does what a refusal advises gets his request through, and takes nothing from anybody. Each case follows one
+// A user who follows the advice of a refusal gets the request through, and other users lose nothing. Each case follows one
 // advice of one refusal; a command is run as it is printed.
 func TestAdviceOfRefusals(t *testing.T) {
 	g := NewWithT(t)
