@@ -24,7 +24,8 @@ const (
 	RecordName = "muster-config"
 	// recordUID is the key with the UID of the FleetAddonConfig.
 	recordUID = "uid"
-	// RecordInterval is how often Record looks whether the record is still there: no program watches ConfigMaps, and a user may have deleted it, or restored an earlier etcd.
+	// RecordInterval is how often Record looks whether the record is still there: no program watches ConfigMaps,
+	// and a user may have deleted it, or restored an earlier etcd.
 	RecordInterval = time.Hour
 )
 

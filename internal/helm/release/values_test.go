@@ -619,7 +619,9 @@ func TestRecordNamesTheVersion(t *testing.T) {
 	}
 }
 
-// The values of a release stay while a target names them, also if its Fleet Cluster is gone for a moment: without them, Fleet would deploy nothing from the Bundle to any cluster. The release then describes the new Fleet Cluster.
+// The values of a release stay while a target names them, also if its Fleet Cluster is gone for a moment:
+// without them, Fleet would deploy nothing from the Bundle to any cluster. The release then describes the new
+// Fleet Cluster.
 func TestFleetClusterComesBack(t *testing.T) {
 	for name, test := range map[string]struct {
 		isCut, isTarget bool

@@ -1,5 +1,6 @@
-// Package references reads the objects that Clusters refer to: control planes and infrastructure, of kinds known only at run time. It decides which kinds are watched, in which version, and
-// whether the program may read them.
+// Package references reads the objects that Clusters refer to: control planes and infrastructure, of kinds
+// known only at run time. It decides which kinds are watched, in which version, and whether the program may
+// read them.
 package references
 
 import (
