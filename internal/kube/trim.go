@@ -55,7 +55,7 @@ func Trim(object any) (any, error) {
 		typed.Status = fleetv1.ClusterStatus{
 			Namespace:  reportedNamespace(typed.Status.Namespace),
 			Conditions: AtMost(maxConditions, typed.Status.Conditions),
-			Summary:    fleetv1.BundleSummary{DesiredReady: typed.Status.Summary.DesiredReady},
+			Summary:    fleetv1.BundleSummary{DesiredReady: typed.Status.Summary.DesiredReady, Ready: typed.Status.Summary.Ready},
 			Agent: fleetv1.AgentStatus{
 				LastSeen: typed.Status.Agent.LastSeen, Namespace: reportedNamespace(typed.Status.Agent.Namespace),
 			},

@@ -80,7 +80,7 @@ func (m bundlesReady) condition(live *fleetv1.Cluster) metav1.Condition {
 		agents = 0
 	}
 	switch {
-	case live.Status.Agent.LastSeen.IsZero():
+	case live.Status.Agent.LastSeen.IsZero() && live.Status.Summary.Ready == 0: // Fleet may write over the first report; what is ready was reported, too.
 		result.Reason, result.Message = "AgentNotSeen", "Fleet's agent has not reported from the cluster yet; the conditions and events of the Fleet Cluster say why, if Fleet could not install it"
 		return result
 	case live.Status.Summary.DesiredReady < agents:

@@ -36,6 +36,10 @@ func TestBundlesReady(t *testing.T) {
 		live.Labels = map[string]string{fleetv1.ClusterManagementLabel: managed}
 		return live
 	}
+	reported := func(live *fleetv1.Cluster) *fleetv1.Cluster {
+		live.Status.Summary = fleetv1.BundleSummary{DesiredReady: 2, Ready: 2}
+		return live
+	}
 	unmanaged := func(live *fleetv1.Cluster) *fleetv1.Cluster {
 		live.Labels = map[string]string{"fleet.cattle.io/non-managed-agent": ""}
 		live.Status.Summary.DesiredReady = 0
@@ -47,10 +51,11 @@ func TestBundlesReady(t *testing.T) {
 		reason, message string
 		untilStale      time.Duration
 	}{
-		"nothing is said yet":             {seenAt(0, "", ""), "Unknown", "AgentNotSeen", unseen, 0},
-		"nothing is said after a report":  {seenAt(2*time.Hour, "", ""), "Unknown", "WaitingForFleet", "Fleet has not reported on the Cluster's bundles yet", 30 * time.Minute},
-		"never checked in":                {seenAt(0, "False", "WaitApplied(1)"), "Unknown", "AgentNotSeen", unseen, 0},
-		"never checked in, and no bundle": {counts(0, "", seenAt(0, "True", "")), "Unknown", "AgentNotSeen", unseen, 0},
+		"nothing is said yet":                        {seenAt(0, "", ""), "Unknown", "AgentNotSeen", unseen, 0},
+		"nothing is said after a report":             {seenAt(2*time.Hour, "", ""), "Unknown", "WaitingForFleet", "Fleet has not reported on the Cluster's bundles yet", 30 * time.Minute},
+		"never checked in":                           {seenAt(0, "False", "WaitApplied(1)"), "Unknown", "AgentNotSeen", unseen, 0},
+		"never checked in, and no bundle":            {counts(0, "", seenAt(0, "True", "")), "Unknown", "AgentNotSeen", unseen, 0},
+		"its report was lost, and bundles are ready": {reported(seenAt(0, "True", "")), "True", "BundlesReady", "", 0},
 		"the agent has no Bundle yet": {counts(0, "", seenAt(2*time.Hour, "True", "")), "Unknown", "AgentNotSeen",
 			"Fleet does not count the Bundle with its agent among those of the cluster yet", 30 * time.Minute},
 		"the agent never has one":            {counts(0, "true", seenAt(2*time.Hour, "True", "")), "True", "BundlesReady", "0 bundles besides Fleet's agent", 30 * time.Minute},
