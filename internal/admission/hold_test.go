@@ -34,6 +34,8 @@ func TestHoldsInBothVersions(t *testing.T) {
 		"not in Fleet": {`{` + metadata("") + `,` + spec("v1") + `}`, `{` + metadata("") + `,` + spec("v2") + `}`, false, false},
 		"of Rancher": {`{` + metadata("") + `,` + spec("v1") + `,"status":{"conditions":[{"type":"FleetImported","status":"True","reason":"Attached"}]}}`,
 			`{` + metadata("") + `,` + spec("v2") + `}`, false, false},
+		"without its namespace in Fleet": {`{` + metadata("") + `,` + spec("v1") + `,"status":{"conditions":[{"type":"FleetImported","status":"False","reason":"WaitingForFleet"}]}}`,
+			`{` + metadata("") + `,` + spec("v2") + `}`, true, false},
 		"moved":             {"", `{` + metadata(began) + `,"spec":{"paused":true,"topology":{"version":"v2"}}}`, true, false},
 		"made by a tenant":  {"", `{` + metadata(began) + `,` + spec("v2") + `}`, false, false},
 		"moved and changed": {"", `{` + metadata(began) + `,` + spec("v3") + `}`, false, false},

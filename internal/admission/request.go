@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/json"
@@ -92,8 +93,8 @@ func (c *clusterRequest) subject(namespace string) stamp.Subject {
 func (c *clusterRequest) held() hold.Cluster {
 	isInFleet := false
 	for _, condition := range slices.Concat(c.Status.Conditions, c.Status.V1Beta2.Conditions) {
-		if condition.Type == hold.ImportedCondition && condition.Status == "True" {
-			isInFleet = hold.IsWrittenByMuster(condition.Reason)
+		if condition.Type == hold.ImportedCondition {
+			isInFleet, _ = hold.InFleet(metav1.ConditionStatus(condition.Status), condition.Reason)
 		}
 	}
 	_, isPaused := c.Metadata.Annotations[clusterv1.PausedAnnotation]

@@ -56,6 +56,8 @@ type State struct {
 	Cluster
 	// Unwatched means that the watch filter of this syncer excludes the Cluster, which another syncer may watch.
 	Unwatched bool
+	// Homeless means that Fleet has no namespace for the Cluster, so that its add-ons cannot be read.
+	Homeless bool
 	// Told is the condition that the Cluster has; nil for none.
 	Told *metav1.Condition
 	// ControlPlane is the version that Cluster API has given the control plane; empty if unknown.
@@ -142,6 +144,9 @@ func (s State) hold(held Hold, bound time.Duration, isAhead bool) (Decision, err
 	}
 	if !s.InFleet { // It was moved here just now: its status was not.
 		return Decision{Tell: waits(reasonMoved, "it was moved here, and is not in Fleet here yet"), Again: left}, nil
+	}
+	if s.Homeless {
+		return Decision{Tell: waits(reasonWaiting, "Fleet has no namespace for the Cluster; see "+ImportedCondition), Again: left}, nil
 	}
 	progress, err := s.Progress(held)
 	why := progress.String()

@@ -73,6 +73,8 @@ func TestDecide(t *testing.T) {
 		"opted out by the webhook": {version: "v2", told: waiting, end: reasonOptedOut},
 		"a broken wish":            {annotations: map[string]string{stamp.HoldAnnotation: "x", stamp.HookAnnotation: value("v1", "v2", 0)}, version: "v2", told: waiting, end: reasonOptedOut, release: true},
 		"gone from Fleet":          {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.InFleet = false }, end: reasonGone, release: true},
+		"no namespace in Fleet":    {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.Homeless = true }, progress: changed, want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
+		"none until the bound":     {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", told: waiting, change: func(s *State) { s.Homeless = true }, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
 		"moved here":               {annotations: held, version: "v2", change: func(s *State) { s.InFleet = false }, want: "WaitingForFleet v1 to v2", again: 29 * time.Minute},
 		"still not in Fleet":       {annotations: held, version: "v2", told: condition(metav1.ConditionTrue, reasonMoved, "v1 to v2: x"), change: func(s *State) { s.InFleet = false }, want: "WaitingForFleet v1 to v2", again: 29 * time.Minute},
 		"moved here in vain":       {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", change: func(s *State) { s.InFleet = false }, want: "BoundPassed v1 to v2", end: reasonBound, release: true},

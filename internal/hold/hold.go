@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/message"
@@ -91,11 +92,13 @@ func Bound(annotations map[string]string) (time.Duration, error) {
 // ImportedCondition is the condition by which the syncer says that a Cluster is in Fleet.
 const ImportedCondition = "FleetImported"
 
-// IsWrittenByMuster reports whether Muster gives Fleet the versions of a Cluster whose ImportedCondition is True for this
-// reason. The Fleet Cluster of an attached one is Rancher's, and that of a deselected one, or of one with too much to
-// copy, stays as it is.
-func IsWrittenByMuster(reason string) bool {
-	return reason != "Attached" && reason != "Deselected" && reason != "TooMuchMetadata"
+// InFleet reports whether Muster gives Fleet the versions of a Cluster with this ImportedCondition, and whether Fleet has
+// no namespace for the Cluster now: it deploys nothing until it has made one, and the Cluster has not left Fleet. The
+// Fleet Cluster of an attached one is Rancher's, and that of a deselected one, or of one with too much to copy, stays as
+// it is.
+func InFleet(status metav1.ConditionStatus, reason string) (isIn, isHomeless bool) {
+	isHomeless = status == metav1.ConditionFalse && reason == "WaitingForFleet"
+	return isHomeless || status == metav1.ConditionTrue && reason != "Attached" && reason != "Deselected" && reason != "TooMuchMetadata", isHomeless
 }
 
 // Cluster holds the fields of a Cluster that decide whether its upgrade is held.
@@ -107,7 +110,7 @@ type Cluster struct {
 	Class     types.NamespacedName
 	Variables string
 	Paused    bool
-	// InFleet means that its condition FleetImported is True.
+	// InFleet means that Muster gives Fleet its versions.
 	InFleet bool
 }
 

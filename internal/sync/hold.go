@@ -131,8 +131,15 @@ func asksForHolds(cluster *clusterv1.Cluster) bool {
 
 // isImported reports whether the upgrades of a Cluster may be held.
 func isImported(cluster *clusterv1.Cluster) bool {
-	said := meta.FindStatusCondition(cluster.Status.Conditions, hold.ImportedCondition)
-	return said != nil && said.Status == metav1.ConditionTrue && hold.IsWrittenByMuster(said.Reason)
+	isIn, _ := inFleet(cluster)
+	return isIn
+}
+
+func inFleet(cluster *clusterv1.Cluster) (isIn, isHomeless bool) {
+	if said := meta.FindStatusCondition(cluster.Status.Conditions, hold.ImportedCondition); said != nil {
+		return hold.InFleet(said.Status, said.Reason)
+	}
+	return false, false
 }
 
 // heldOf returns the Cluster of a Fleet Cluster if it is held.
@@ -191,13 +198,14 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 		r.forget(key)
 	}
 	told := meta.FindStatusCondition(cluster.Status.Conditions, hold.Condition)
+	isIn, isHomeless := inFleet(cluster)
 	state := hold.State{
 		Cluster: hold.Cluster{
 			Annotations: cluster.Annotations, Version: cluster.Spec.Topology.Version,
-			Paused: capiannotations.IsPaused(cluster, cluster), InFleet: isImported(cluster),
+			Paused: capiannotations.IsPaused(cluster, cluster), InFleet: isIn,
 		},
-		Unwatched: isUnwatched,
-		Told:      told, Now: r.now(),
+		Unwatched: isUnwatched, Homeless: isHomeless,
+		Told: told, Now: r.now(),
 		Progress: func(of hold.Hold) (hold.Progress, error) { return r.progress(ctx, cluster, of) },
 	}
 	if isHeld {
