@@ -13,9 +13,14 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
@@ -159,6 +164,37 @@ func TestJoiners(t *testing.T) {
 		its.says(g, "stages", "stages", "version", "1.1.0")
 	}
 	g.Eventually(func(g Gomega) { rolls(g, "Completed") }).Should(Succeed())
+	deleteProxy(g, team, "stages")
+}
+
+// A clock that was ahead wrote when the canary became ready: the soak time counts from now, and the record is mended.
+func TestClockAhead(t *testing.T) {
+	g := NewWithT(t)
+	publish(g, "simple", "1.0.0", "1.1.0")
+	one.label(g, "stage=canary")
+	one.label(g, "stages=yes")
+	two.label(g, "stages=yes")
+	g.Expect(env.Apply(ctx, simple("stages", "1.0.0", `  rollout: {stages: [{name: canary, clusterSelector: {matchLabels: {stage: canary}}, soak: 10s}]}
+`))).To(Succeed())
+	for _, its := range []cluster{one, two} {
+		its.says(g, "stages", "stages", "version", "1.0.0")
+	}
+	g.Eventually(func(g Gomega) { rolls(g, "Completed") }).Should(Succeed())
+	patch(g, "stages", `{"spec":{"version":"1.1.0"}}`)
+	release := &addonsv1.HelmReleaseProxy{}
+	g.Eventually(func(g Gomega) {
+		rolls(g, "Soaking")
+		g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: team, Name: "stages-one"}, release)).To(Succeed())
+		record := plan.RecordOf(release)
+		g.Expect(record.Rollout.Ready).NotTo(BeNil())
+		record.Rollout.Ready = ptr.To(metav1.NewTime(time.Now().Add(48 * time.Hour)))
+		g.Expect(admin.Patch(ctx, release, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, plan.RecordAnnotation, record.String())))).To(Succeed())
+	}).Should(Succeed())
+	g.Expect(plan.RecordOf(release).Rollout.Ready.After(time.Now())).To(BeTrue(), "the record was not set ahead")
+	two.says(g, "stages", "stages", "version", "1.1.0")
+	g.Eventually(func(g Gomega) { rolls(g, "Completed") }).Should(Succeed())
+	g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(release), release)).To(Succeed())
+	g.Expect(plan.RecordOf(release).Rollout.Ready.After(time.Now())).To(BeFalse(), "the record is not mended")
 	deleteProxy(g, team, "stages")
 }
 
