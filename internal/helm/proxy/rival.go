@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -79,12 +80,13 @@ func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmRel
 	return claims, nil
 }
 
-// claimOf returns the Claim of a HelmReleaseProxy, by its record; false for none.
+// claimOf returns the Claim of a HelmReleaseProxy, by its record; false for none. A paused HelmChartProxy asks for nothing:
+// others would wait for it in vain.
 func claimOf(of *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy, fleetCluster string) (plan.Claim, bool) {
 	if record := plan.RecordOf(release); plan.IsInstalledOnce(of, release) || record.Installed && record.FleetCluster == fleetCluster {
 		return plan.Installed, true
 	}
-	return plan.Asks, release.DeletionTimestamp.IsZero() && of.DeletionTimestamp.IsZero() && !IsOutdated(of, release)
+	return plan.Asks, release.DeletionTimestamp.IsZero() && of.DeletionTimestamp.IsZero() && !capiannotations.HasPaused(of) && !IsOutdated(of, release)
 }
 
 // noteDeployment notes who has the release by a BundleDeployment: it has deployed it, or is about to for a HelmReleaseProxy.

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -60,6 +61,8 @@ func TestClaims(t *testing.T) {
 	foreign.Spec.NamespaceSelector = nil
 	renamed := of.DeepCopy()
 	renamed.Spec.ReleaseName = "other"
+	paused := of.DeepCopy()
+	paused.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
 	once := of.DeepCopy()
 	once.Spec.ReconcileStrategy = addonsv1.ReconcileStrategyInstallOnce
 	elsewhere, other, unlabelled := bundle.DeepCopy(), bundle.DeepCopy(), bundle.DeepCopy()
@@ -74,6 +77,7 @@ func TestClaims(t *testing.T) {
 		"for another release":          {[]client.Object{of, is(func(r *addonsv1.HelmReleaseProxy) { r.Spec.ReleaseName = "other" })}, nil},
 		"on another Cluster":           {[]client.Object{of, is(func(r *addonsv1.HelmReleaseProxy) { r.Spec.ClusterRef.Name = "two" })}, nil},
 		"but no longer":                {[]client.Object{renamed, its}, nil},
+		"but is paused":                {[]client.Object{paused, its}, nil},
 		"its HelmChartProxy is gone":   {[]client.Object{its}, nil},
 		"forged for another namespace": {[]client.Object{foreign, farRelease}, nil},
 		"installed, from another one":  {[]client.Object{far, farRelease}, claims{{Namespace: "platform", Name: "far"}: plan.Installed}},
