@@ -167,27 +167,26 @@ func (r *holdReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	}
 	if isWatched(cluster, r.watchFilter) {
 		if isMarked, err := r.mark(ctx, cluster); isMarked || err != nil {
-			return ctrl.Result{}, ignoreRaces(err)
+			return settled(ctrl.Result{}, err)
 		}
 	}
 	if !asksForHolds(cluster) {
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
-	result, err := r.reconcile(ctx, cluster)
-	if apierrors.IsConflict(err) { // We saw an old state; the new one is on its way.
-		return ctrl.Result{RequeueAfter: conflictInterval}, nil
-	}
-	return result, ignoreRaces(err)
+	return settled(r.reconcile(ctx, cluster))
 }
 
-// ignoreRaces drops the errors of writes to a Cluster that has changed or gone meanwhile: its event brings
-// it back.
-func ignoreRaces(err error) error {
-	if apierrors.IsConflict(err) || kube.IsAbsent(err) {
-		return nil
+// settled drops the errors of writes to a Cluster that has gone meanwhile, or has changed: the cache shows it soon, and
+// its event need not pass holdNews.
+func settled(result ctrl.Result, err error) (ctrl.Result, error) {
+	switch {
+	case apierrors.IsConflict(err):
+		return ctrl.Result{RequeueAfter: conflictInterval}, nil
+	case kube.IsAbsent(err):
+		return result, nil
 	}
-	return err
+	return result, err
 }
 
 func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Cluster) (ctrl.Result, error) {

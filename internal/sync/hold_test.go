@@ -9,11 +9,14 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -22,6 +25,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/hold"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -274,6 +278,40 @@ func TestHoldNews(t *testing.T) {
 		if got := holdNews.Update(event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); got != test.want {
 			t.Errorf("%s: %t", name, got)
 		}
+	}
+}
+
+// A Cluster that changes while it gets its class's wish gets it later: it does not ask for holds yet, so that its event
+// causes no work.
+func TestClassHoldMeetsAChange(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := heldOne()
+	cluster.Spec.Topology.ClassRef.Name = "standard"
+	cluster.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Status: metav1.ConditionTrue}}
+	class := &clusterv1.ClusterClass{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "standard", Annotations: map[string]string{stamp.HoldAnnotation: "30m"}}}
+	isChanged := true
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster, class).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if isChanged {
+				return apierrors.NewConflict(schema.GroupResource{Resource: "clusters"}, object.GetName(), errors.New("it has changed"))
+			}
+			return c.Patch(ctx, object, patch, options...)
+		},
+	}).Build()
+	r := &holdReconciler{Client: c, applier: &kube.Applier{Client: c, Live: c, Store: kube.NewStore(c, scheme)}, now: time.Now, held: map[types.NamespacedName]*heldCluster{}}
+	request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)}
+	if result, err := r.Reconcile(t.Context(), request); err != nil || result.RequeueAfter == 0 {
+		t.Errorf("%+v (%v)", result, err)
+	}
+	isChanged = false
+	if _, err := r.Reconcile(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Get(t.Context(), request.NamespacedName, cluster); err != nil || cluster.Annotations[stamp.ClassHoldAnnotation] != "30m" {
+		t.Errorf("%v (%v)", cluster.Annotations, err)
 	}
 }
 
