@@ -56,7 +56,7 @@ func prepare(s *stack.Stack) (err error) {
 		}
 	}
 	for _, its := range []cluster{one, two} {
-		if err := s.WaitForControlPlane(ctx, its.namespace, its.name); err != nil {
+		if err := s.WaitForBundles(ctx, its.namespace, its.name); err != nil {
 			return err
 		}
 	}

@@ -36,7 +36,7 @@ func TestStages(t *testing.T) {
 		_, err := env.Kubectl(ctx, "-n", team, "delete", "clusters.cluster.x-k8s.io", "three", "--timeout=3m")
 		g.Expect(err).NotTo(HaveOccurred())
 	})
-	g.Expect(env.WaitForControlPlane(ctx, team, "three")).To(Succeed())
+	g.Expect(env.WaitForBundles(ctx, team, "three")).To(Succeed())
 	one.label(g, "stage=canary")
 	one.label(g, "stages=yes")
 	two.label(g, "stages=yes")

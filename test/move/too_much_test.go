@@ -34,8 +34,8 @@ func (s *side) imports(g Gomega, state string) {
 	}).WithTimeout(soon).Should(Succeed())
 }
 
-// A Cluster that has too many annotations to be copied from moves: its Fleet Cluster is released and taken back as any
-// other, and the applications stay. A side that has none for it waits.
+// A Cluster that has too many annotations to be copied from moves: its Fleet Cluster is released as any other, and the
+// applications stay. The side that it comes to waits until it can be copied from, and then takes back what it has left.
 func TestMoveCrowded(t *testing.T) {
 	g := NewWithT(t)
 	guide := newGuide(t)
@@ -55,11 +55,11 @@ func TestMoveCrowded(t *testing.T) {
 	}).WithTimeout(10 * time.Second).Should(Succeed())
 
 	guide.run(t, g, away, "move")
-	home.imports(g, "True TooMuchMetadata")
+	home.imports(g, "False TooMuchMetadata")
+	home.crowd(g, nil)
+	home.imports(g, "True Imported")
 	back := home.state(g)
 	g.Expect(back.owners).To(ConsistOf(home.cluster(g).UID))
 	g.Expect([]any{back.uid, back.released, back.deployments}).To(Equal([]any{here.uid, "", here.deployments}))
-	home.crowd(g, nil)
-	home.imports(g, "True Imported")
 	g.Expect(deployed(g)).To(Equal(applications))
 }

@@ -69,9 +69,11 @@ func (s *side) waits(g Gomega, version string) {
 func (s *side) upgrades(g Gomega, version string) {
 	g.Eventually(func(g Gomega) {
 		g.Expect(s.controlPlaneVersion(g)).To(Equal(version))
-		live := s.waiting(g) // Cluster API notes an upgrade before it begins.
+		live := s.waiting(g)
 		g.Expect(live.Annotations).NotTo(HaveKey(stamp.HookAnnotation))
+		// Cluster API writes this annotation later than the version.
 		g.Expect(live.Annotations["runtime.cluster.x-k8s.io/pending-hooks"]).To(BeEmpty(), "the upgrade is over")
+		g.Expect(conditions.IsTrue(live, clusterv1.ClusterTopologyReconciledCondition)).To(BeTrue(), conditions.GetMessage(live, clusterv1.ClusterTopologyReconciledCondition))
 	}).WithTimeout(soon).Should(Succeed())
 }
 

@@ -153,6 +153,21 @@ func (s *Stack) WaitForControlPlane(ctx context.Context, namespace, name string)
 	})
 }
 
+// WaitForBundles waits until Muster reports that the bundles of a Cluster are ready. Before that, Fleet may deploy its agent
+// several times: its two controllers write over each other's parts of the status, among them what the agent was deployed
+// with.
+func (s *Stack) WaitForBundles(ctx context.Context, namespace, name string) error {
+	return s.waitForCAPI(ctx, "Cluster", namespace, name, 4*time.Minute, func(object *unstructured.Unstructured) error {
+		conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+		for _, condition := range conditions {
+			if its, ok := condition.(map[string]any); ok && its["type"] == "FleetBundlesReady" && its["status"] == "True" {
+				return nil
+			}
+		}
+		return fmt.Errorf("conditions are %v", conditions)
+	})
+}
+
 func (s *Stack) waitForCAPI(ctx context.Context, kind, namespace, name string, timeout time.Duration, condition func(*unstructured.Unstructured) error) error {
 	return poll.Until(ctx, kind+" "+namespace+"/"+name, timeout, func(ctx context.Context) error {
 		object := &unstructured.Unstructured{}
