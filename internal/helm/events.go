@@ -179,9 +179,15 @@ func (e *enqueuer) ofDeployment(ctx context.Context, deployment client.Object) [
 	return e.each(ctx, &addonsv1.HelmReleaseProxyList{}, itself, client.MatchingFields{release.ByTarget: release.Target(bundle, labels[fleetv1.ClusterLabel])})
 }
 
-// rivals returns the HelmReleaseProxies of other HelmChartProxies for the same release on the same Cluster.
+// rivals returns the HelmReleaseProxies of other HelmChartProxies for the same release on the same Cluster. Users of another
+// namespace could forge one and change it all the time: it counts only if its HelmChartProxy may reach the Cluster.
 func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile.Request {
 	its := object.(*addonsv1.HelmReleaseProxy)
+	if its.Namespace != its.Spec.ClusterRef.Namespace {
+		if of, err := proxy.OwnerOf(ctx, e, its); err != nil || of == nil {
+			return nil
+		}
+	}
 	return e.each(ctx, &addonsv1.HelmReleaseProxyList{}, func(ctx context.Context, other client.Object) []reconcile.Request {
 		rival := other.(*addonsv1.HelmReleaseProxy)
 		if rival.UID == its.UID || plan.ReleaseOf(rival) != plan.ReleaseOf(its) {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -11,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/program"
 )
 
@@ -53,5 +55,41 @@ func TestClustersEnqueueTheirHelmChartProxies(t *testing.T) {
 			t.Errorf("%s: %d are enqueued, want %d", name, queue.Len(), test.want)
 		}
 		queue.ShutDown()
+	}
+}
+
+// A HelmReleaseProxy enqueues those of others for its release, unless it is forged for a Cluster of another namespace.
+func TestRivalsEnqueueEachOther(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(namespace, name string) *addonsv1.HelmChartProxy {
+		return &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}}
+	}
+	release := func(of *addonsv1.HelmChartProxy, name string) *addonsv1.HelmReleaseProxy {
+		its := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name + "-one", UID: of.UID + "-one",
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(of, addonsv1.GroupVersion.WithKind("HelmChartProxy"))}}}
+		its.Spec.ClusterRef.Namespace, its.Spec.ClusterRef.Name = "team", "one"
+		its.Spec.ReleaseNamespace, its.Spec.ReleaseName = "kube-system", name
+		return its
+	}
+	a, b, platform, evil := of("team", "a"), of("team", "b"), of("platform", "a"), of("evil", "a")
+	platform.Spec.NamespaceSelector = &metav1.LabelSelector{}
+	e := &enqueuer{fake.NewClientBuilder().WithScheme(scheme).WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByCluster, proxy.ClusterIndex).
+		WithObjects(a, b, platform, evil, release(a, "ccm")).Build()}
+	for name, test := range map[string]struct {
+		its  *addonsv1.HelmReleaseProxy
+		want int
+	}{
+		"of this namespace":           {release(b, "ccm"), 1},
+		"of one for all namespaces":   {release(platform, "ccm"), 1},
+		"forged in another namespace": {release(evil, "ccm"), 0},
+		"for another release":         {release(b, "cni"), 0},
+		"for the same HelmChartProxy": {release(a, "ccm"), 0},
+	} {
+		if got := e.rivals(t.Context(), test.its); len(got) != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }

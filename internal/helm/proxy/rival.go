@@ -59,7 +59,7 @@ func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmRel
 		if plan.ReleaseOf(its) != name {
 			continue
 		}
-		of, err := ownerOf(ctx, reader, its)
+		of, err := OwnerOf(ctx, reader, its)
 		if err != nil {
 			return nil, err
 		}
@@ -111,8 +111,8 @@ func labelled(labels map[string]string) plan.Key {
 	return plan.Key{Namespace: labels[plan.ProxyNamespaceLabel], Name: labels[plan.ProxyLabel]}
 }
 
-// ownerOf returns the HelmChartProxy of a HelmReleaseProxy, which must not be changed; nil if it has none.
-func ownerOf(ctx context.Context, reader client.Reader, release *addonsv1.HelmReleaseProxy) (*addonsv1.HelmChartProxy, error) {
+// OwnerOf returns the HelmChartProxy of a HelmReleaseProxy, which must not be changed; nil if it has none.
+func OwnerOf(ctx context.Context, reader client.Reader, release *addonsv1.HelmReleaseProxy) (*addonsv1.HelmChartProxy, error) {
 	owner := plan.OwnerOf(release)
 	if owner == nil {
 		return nil, nil
