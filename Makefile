@@ -29,7 +29,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := -gcflags=all=-dwarf=false -ldflags=-w $(GOFLAGS)
 
 # A tag is anybody's text until it is checked: it reaches programs by the environment only.
-export VERSION REGISTRY
+export VERSION REGISTRY PLATFORMS
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -57,11 +57,11 @@ dist: ## Generate into dist/ what a release installs: install.yaml and what clus
 	$(GO) run ./hack/channels dist
 
 .PHONY: images
-images: ## Build the images, for amd64 and arm64, into dist/images, and their SBOMs into dist/sbom (VERSION=v0.1.0)
-	$(RELEASE) images -version="$$VERSION"
+images: ## Build the images into dist/images, and their SBOMs into dist/sbom (VERSION=v0.1.0, PLATFORMS=linux/amd64)
+	$(RELEASE) images -version="$$VERSION" -platforms="$$PLATFORMS"
 
 .PHONY: push-images
-push-images: ## Push what `make images` built (REGISTRY=registry.example.com/muster)
+push-images: ## Push what `make images` built (REGISTRY=registry.example.com/muster), and say how to install that
 	$(RELEASE) push -registry="$$REGISTRY"
 
 .PHONY: release

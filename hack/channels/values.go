@@ -34,8 +34,8 @@ type Values struct {
 type ImageValues struct {
 	// The host, with a port if it has one.
 	Registry string `json:"registry" pattern:"^[a-z0-9.-]+(:[0-9]+)?$"`
-	// The path on it, up to the names of the images.
-	Repository string `json:"repository" pattern:"^[a-z0-9]+([._/-]+[a-z0-9]+)*$"`
+	// The path on it, up to the names of the images; empty for none.
+	Repository string `json:"repository" pattern:"^([a-z0-9]+([._/-]+[a-z0-9]+)*)?$"`
 	// The version of the images; the chart's appVersion if empty.
 	Tag string `json:"tag" pattern:"^[A-Za-z0-9_.-]*$"`
 	// When nodes pull images; Kubernetes' default for the tag if empty.

@@ -94,10 +94,10 @@ func verifyRendered(root, what string, want []*unstructured.Unstructured, namesp
 	return compare(what, want, got)
 }
 
-// verifyMirror checks that one value moves every image to another registry.
+// verifyMirror checks that two values move every image to another registry.
 func verifyMirror(root string) error {
 	const mirror = "registry.example.com:5000"
-	args := []string{"--set", "image.registry=" + mirror}
+	args := []string{"--set", "image.registry=" + mirror, "--set", "image.repository="}
 	for _, c := range components {
 		args = append(args, "--set", c.name+".enabled=true")
 	}
@@ -113,8 +113,8 @@ func verifyMirror(root string) error {
 	if err != nil {
 		return err
 	}
-	if strings.Contains(string(content), from.registry) || !strings.Contains(string(content), mirror) {
-		return fmt.Errorf("the chart names %s, although image.registry is %s", from.registry, mirror)
+	if strings.Contains(string(content), from.registry) || !strings.Contains(string(content), mirror+"/muster-webhook:") {
+		return fmt.Errorf("the chart names %s, although image.registry is %s, or not %s/muster-webhook", from.registry, mirror, mirror)
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func checkCommands(t *testing.T, release, binaries, address string) {
 	follow(t, dir, archive)
 	inside := filepath.Join(dir, "muster-airgap-"+version)
 	must(t, inside, "git", "clone", "--quiet", mustAbs(t, "../.."), "muster")
-	pushed := follow(t, inside, strings.ReplaceAll(command(t, "docs/install.md", "-C muster/dist/images"), "registry.example.com", address+"/apart"))
+	pushed := follow(t, inside, strings.ReplaceAll(command(t, "docs/install.md", "-C muster/dist/images"), "registry.example.com/muster", address+"/apart"))
 	listed, err := os.ReadFile(filepath.Join(inside, "images.txt"))
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -15,6 +16,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -33,8 +36,8 @@ const usage = `say what to do: release COMMAND [FLAGS]
   assets    make everything that a release has, in dist/release`
 
 type options struct {
-	root, version, registry, into, announce string
-	isTrial                                 bool
+	root, version, registry, platforms, into, announce string
+	isTrial                                            bool
 }
 
 func main() {
@@ -57,7 +60,8 @@ func run(ctx context.Context, args []string) error {
 	var o options
 	flags := flag.NewFlagSet("release "+args[0], flag.ContinueOnError)
 	flags.StringVar(&o.root, "root", "../..", "The work tree.")
-	flags.StringVar(&o.version, "version", "", "The version, v0.1.0; for images that of the commit if empty.")
+	flags.StringVar(&o.version, "version", "", "The version, v0.1.0; for images that of the manifests if empty.")
+	flags.StringVar(&o.platforms, "platforms", "", "The platforms of images, linux/amd64,linux/arm64; all if empty.")
 	flags.StringVar(&o.registry, "registry", "", "The registry, with what precedes the names of the images: ghcr.io/muster-fleet.")
 	flags.StringVar(&o.into, "into", "", "The folder for what is pulled.")
 	flags.StringVar(&o.announce, "announce", "", "The file to write the address of the registry to.")
@@ -79,11 +83,15 @@ func run(ctx context.Context, args []string) error {
 }
 
 func buildImages(ctx context.Context, o options) error {
-	src, err := source.Read(ctx, o.root, o.version)
+	platforms, err := architectures(o.platforms)
 	if err != nil {
 		return err
 	}
-	built, err := images.Build(ctx, src, filepath.Join(o.root, "dist"), programs.Platforms, os.Stderr)
+	src, err := source.Read(ctx, o.root, cmp.Or(o.version, programs.Version))
+	if err != nil {
+		return err
+	}
+	built, err := images.Build(ctx, src, filepath.Join(o.root, "dist"), platforms, os.Stderr)
 	if err != nil {
 		return err
 	}
@@ -91,6 +99,21 @@ func buildImages(ctx context.Context, o options) error {
 		fmt.Printf("%s:%s@%s\n", image.Program.Image(), image.Tag, image.Digest)
 	}
 	return nil
+}
+
+// architectures returns those of a list of platforms; all if it is empty.
+func architectures(platforms string) (result []string, err error) {
+	if platforms == "" {
+		return programs.Platforms, nil
+	}
+	for platform := range strings.SplitSeq(platforms, ",") {
+		arch, isLinux := strings.CutPrefix(platform, "linux/")
+		if !isLinux || !slices.Contains(programs.Platforms, arch) {
+			return nil, fmt.Errorf("no image is built for %q: give PLATFORMS=linux/amd64, linux/arm64 or both with a comma", platform)
+		}
+		result = append(result, arch)
+	}
+	return result, nil
 }
 
 // built returns the images of an earlier build.
@@ -113,6 +136,7 @@ func push(ctx context.Context, o options) error {
 		}
 		fmt.Println(pushed)
 	}
+	fmt.Fprint(os.Stderr, instructions(o.registry, all))
 	return nil
 }
 

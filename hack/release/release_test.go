@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-fleet/muster/hack/release/assets"
+	"github.com/muster-fleet/muster/hack/release/images"
 	"github.com/muster-fleet/muster/hack/release/programs"
 )
 
@@ -309,6 +310,9 @@ func checkImages(t *testing.T, dir, revision string) {
 	if want := strings.ReplaceAll(string(listed), programs.Registry, address+"/some/where"); pushed != want {
 		t.Errorf("pushed\n%swant\n%s", pushed, want)
 	}
+	for _, registry := range []string{address + "/some/where", address} { // The other commands take the images from the first one.
+		checkInstructions(t, dir, registry)
+	}
 	into := t.TempDir()
 	must(t, dir, tool, "pull", "-root=.", "-registry="+address+"/some/where", "-into="+into)
 	for _, program := range programs.All {
@@ -323,6 +327,68 @@ func checkImages(t *testing.T, dir, revision string) {
 		checkIndex(t, strings.TrimSpace(ref), revision)
 	}
 	t.Run("commands", func(t *testing.T) { checkCommands(t, filepath.Join(dir, "dist", "release"), into, address) })
+}
+
+// checkInstructions pushes the images, renders Helm's chart and a kustomization as push says, and pulls every image that
+// they, and what it says for clusterctl and the operator, name.
+func checkInstructions(t *testing.T, dir, registry string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), tool, "push", "-root=.", "-registry="+registry)
+	cmd.Dir = dir
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, said.String())
+	}
+	find := func(pattern string) []string {
+		found := regexp.MustCompile(pattern).FindStringSubmatch(said.String())
+		if found == nil {
+			t.Fatalf("push does not say %q:\n%s", pattern, said.String())
+		}
+		return found[1:]
+	}
+	image := regexp.MustCompile(`(?m)^ *image: "?([^" \n]+)"?$`)
+	named := map[string][]string{}
+	note := func(channel, content string, pattern *regexp.Regexp) {
+		for _, match := range pattern.FindAllStringSubmatch(content, -1) {
+			named[channel] = append(named[channel], match[1])
+		}
+	}
+	args := []string{"tool", "-modfile=tools/helm/go.mod", "helm", "template", "--no-hooks", "muster"}
+	args = append(args, strings.Fields(find(`helm install muster (.*)`)[0])...)
+	for _, component := range []string{"helm", "registrar", "installer"} {
+		args = append(args, "--set", component+".enabled=true")
+	}
+	note("Helm", must(t, dir, "go", args...), image)
+
+	mine := filepath.Join(dir, "mine")
+	if err := os.Mkdir(mine, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	resources := "resources: [../manifests/default, ../manifests/helm, ../manifests/registrar, ../manifests/installer]\n"
+	if err := os.WriteFile(filepath.Join(mine, "kustomization.yaml"), []byte(resources+"images:\n"+find(`(?s)\n  images:\n(.*)clusterctl`)[0]), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	note("kustomize", must(t, dir, "go", "tool", "-modfile=tools/go.mod", "kustomize", "build", "mine"), image)
+	must(t, dir, "rm", "-r", "mine")
+
+	note("the operator", said.String(), regexp.MustCompile(`imageUrl: "(.*?)"`))
+	override := find(`addon-muster: {repository: (.*), tag: (.*)}}`)
+	for _, program := range programs.All {
+		if program.IsDeployed() {
+			named["clusterctl"] = append(named["clusterctl"], override[0]+"/"+program.Image()+":"+override[1])
+		}
+	}
+	for _, channel := range []string{"Helm", "kustomize", "clusterctl", "the operator"} {
+		if len(named[channel]) != 5 {
+			t.Errorf("%s names %q, not the five programs:\n%s", channel, named[channel], said.String())
+		}
+		for _, image := range named[channel] {
+			if _, err := images.Pull(t.Context(), image, t.TempDir()); err != nil {
+				t.Errorf("%s names %s: %v", channel, image, err)
+			}
+		}
+	}
 }
 
 // startRegistry runs a registry as a separate process, and returns its address.

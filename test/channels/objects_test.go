@@ -100,6 +100,6 @@ func (s *scene) plain(object *unstructured.Unstructured) map[string]any {
 		delete(content, "rules") // A controller fills in the rules.
 	}
 	// The guide's kustomization sets another namespace and another registry.
-	asked := strings.NewReplacer(s.namespace, standard, "registry.example.com/", "ghcr.io/muster-fleet/")
+	asked := strings.NewReplacer(s.namespace, standard, "registry.example.com/muster/", "ghcr.io/muster-fleet/")
 	return texts.Each(content, asked.Replace).(map[string]any)
 }

@@ -2,7 +2,7 @@
 {{- define "muster.image" -}}
 {{- $root := index . 0 -}}
 {{- with $root.Values.image -}}
-{{- printf "%s/%s/%s:%s" .registry .repository (index $ 1) (.tag | default $root.Chart.AppVersion) | quote -}}
+{{- printf "%s:%s" (list .registry .repository (index $ 1) | compact | join "/") (.tag | default $root.Chart.AppVersion) | quote -}}
 {{- end -}}
 {{- end }}
 

@@ -4,8 +4,11 @@ package programs
 
 import "cmp"
 
-// Registry is the registry in the shipped manifests.
-const Registry = "ghcr.io/muster-fleet"
+// Registry and Version are the registry and the tag in the shipped manifests.
+const (
+	Registry = "ghcr.io/muster-fleet"
+	Version  = "v0.1.0"
+)
 
 // Program is a command under cmd/ that has an image.
 type Program struct {
@@ -29,6 +32,9 @@ var All = []Program{
 	{Name: "installer", Description: "Muster's installer: installs and upgrades Rancher Fleet itself, and sets it up", Roots: true},
 	{Name: "muster", Folder: Plugin, Description: "Muster's command for people: looks at management clusters, and checks manifests in CI", Roots: true},
 }
+
+// IsDeployed reports whether the program runs in a cluster.
+func (p Program) IsDeployed() bool { return p.Folder != Plugin }
 
 // Image returns the last part of its image's name.
 func (p Program) Image() string {

@@ -38,11 +38,10 @@ func TestAll(t *testing.T) {
 
 // Manifests use the names under which images are pushed.
 func TestManifests(t *testing.T) {
-	for _, name := range []string{"webhook", "syncer"} {
-		file := "manifests/" + name + "/deployment.yaml"
-		i := slices.IndexFunc(All, func(p Program) bool { return p.Name == name })
-		if i < 0 || !strings.Contains(read(t, file), "image: "+Registry+"/"+All[i].Image()+":") {
-			t.Errorf("%s does not run the image of %s", file, name)
+	for _, program := range All {
+		file := "manifests/" + program.Name + "/deployment.yaml"
+		if program.IsDeployed() && !strings.Contains(read(t, file), "image: "+Registry+"/"+program.Image()+":"+Version+"\n") {
+			t.Errorf("%s does not run the image of %s, version %s", file, program.Name, Version)
 		}
 	}
 }
