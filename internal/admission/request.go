@@ -91,15 +91,15 @@ func (c *clusterRequest) subject(namespace string) stamp.Subject {
 
 // held returns the fields that decide whether an upgrade is held.
 func (c *clusterRequest) held() hold.Cluster {
-	isInFleet := false
+	place := hold.Out
 	for _, condition := range slices.Concat(c.Status.Conditions, c.Status.V1Beta2.Conditions) {
 		if condition.Type == hold.ImportedCondition {
-			isInFleet, _ = hold.InFleet(metav1.ConditionStatus(condition.Status), condition.Reason)
+			place = hold.PlaceOf(metav1.ConditionStatus(condition.Status), condition.Reason)
 		}
 	}
 	_, isPaused := c.Metadata.Annotations[clusterv1.PausedAnnotation]
 	return hold.Cluster{
 		Labels: c.Metadata.Labels, Annotations: c.Metadata.Annotations, Version: c.Spec.Topology.Version,
-		Class: c.class(""), Variables: string(c.Spec.Topology.Variables), Paused: c.Spec.Paused || isPaused, InFleet: isInFleet,
+		Class: c.class(""), Variables: string(c.Spec.Topology.Variables), Paused: c.Spec.Paused || isPaused, Place: place,
 	}
 }

@@ -56,8 +56,6 @@ type State struct {
 	Cluster
 	// Unwatched means that the watch filter of this syncer excludes the Cluster, which another syncer may watch.
 	Unwatched bool
-	// Homeless means that Fleet has no namespace for the Cluster, so that its add-ons cannot be read.
-	Homeless bool
 	// Told is the condition that the Cluster has; nil for none.
 	Told *metav1.Condition
 	// ControlPlane is the version that Cluster API has given the control plane; empty if unknown.
@@ -107,7 +105,7 @@ func Decide(s State) (Decision, error) {
 	case s.ControlPlane != "" && s.ControlPlane != held.From:
 		return s.release(held, reasonNotHeld, fmt.Sprintf(
 			"Cluster API upgrades the control plane to %s in spite of the hold: its feature gate RuntimeSDK is off", short(s.ControlPlane))), nil
-	case !s.InFleet && s.Told != nil && s.Told.Reason != reasonMoved:
+	case s.Place == Out && s.Told != nil && s.Told.Reason != reasonMoved:
 		return s.withdraw(reasonGone), nil
 	}
 	return s.hold(held, bound, isAhead)
@@ -142,11 +140,11 @@ func (s State) hold(held Hold, bound time.Duration, isAhead bool) (Decision, err
 	waits := func(reason, why string) *metav1.Condition {
 		return s.tell(held, metav1.ConditionTrue, reason, prefix+until+held.Since.Add(bound).UTC().Format(time.RFC3339)+because+why)
 	}
-	if !s.InFleet { // It was moved here just now: its status was not.
+	if s.Place == Out { // It was moved here just now: its status was not.
 		return Decision{Tell: waits(reasonMoved, "it was moved here, and is not in Fleet here yet"), Again: left}, nil
 	}
-	if s.Homeless {
-		return Decision{Tell: waits(reasonWaiting, "Fleet has no namespace for the Cluster; see "+ImportedCondition), Again: left}, nil
+	if s.Place != In { // What Fleet deploys to it cannot be read.
+		return Decision{Tell: waits(reasonWaiting, "the Cluster is not in Fleet now; see "+ImportedCondition), Again: left}, nil
 	}
 	progress, err := s.Progress(held)
 	why := progress.String()
@@ -187,7 +185,9 @@ func (s State) withoutHold(bound time.Duration) Decision {
 	switch {
 	case bound == 0 && wasHeld:
 		return s.withdraw(reasonOptedOut)
-	case bound == 0, !s.InFleet, s.Version == "":
+	case bound == 0, s.Place == Out, s.Version == "":
+		return Decision{}
+	case s.Told == nil && s.Place == Disturbed: // No hold would begin.
 		return Decision{}
 	case s.Told == nil:
 		return Decision{Tell: s.tell(Hold{From: s.Version}, metav1.ConditionFalse, reasonNoUpgrade, "the next change of the version is held for at most "+bound.String())}

@@ -92,13 +92,34 @@ func Bound(annotations map[string]string) (time.Duration, error) {
 // ImportedCondition is the condition by which the syncer says that a Cluster is in Fleet.
 const ImportedCondition = "FleetImported"
 
-// InFleet reports whether Muster gives Fleet the versions of a Cluster with this ImportedCondition, and whether Fleet has
-// no namespace for the Cluster now: it deploys nothing until it has made one, and the Cluster has not left Fleet. The
-// Fleet Cluster of an attached one is Rancher's, and that of a deselected one, or of one with too much to copy, stays as
-// it is.
-func InFleet(status metav1.ConditionStatus, reason string) (isIn, isHomeless bool) {
-	isHomeless = status == metav1.ConditionFalse && reason == "WaitingForFleet"
-	return isHomeless || status == metav1.ConditionTrue && reason != "Attached" && reason != "Deselected" && reason != "TooMuchMetadata", isHomeless
+// Place says where a Cluster is, by its ImportedCondition.
+type Place int
+
+// Out means that the Cluster is not, or no longer, in Fleet, or that Muster does not give Fleet its versions: the Fleet
+// Cluster of an attached one is Rancher's, and that of a deselected one, or of one with too much to copy, stays as it is.
+// In means that it is in Fleet. Disturbed means that something keeps it from being in Fleet now, such as an error or a
+// Fleet Cluster that somebody has deleted; Returning, that Fleet has yet to make its part of it.
+const (
+	Out Place = iota
+	In
+	Disturbed
+	Returning
+)
+
+// PlaceOf returns the Place of a Cluster with this status and reason of its ImportedCondition; both are empty if there is
+// none.
+func PlaceOf(status metav1.ConditionStatus, reason string) Place {
+	switch reason {
+	case "", "Attached", "Deselected", "TooMuchMetadata":
+		return Out
+	}
+	switch {
+	case status == metav1.ConditionTrue:
+		return In
+	case reason == "WaitingForFleet", reason == "FleetClusterDeleting":
+		return Returning
+	}
+	return Disturbed
 }
 
 // Cluster holds the fields of a Cluster that decide whether its upgrade is held.
@@ -110,8 +131,7 @@ type Cluster struct {
 	Class     types.NamespacedName
 	Variables string
 	Paused    bool
-	// InFleet means that Muster gives Fleet its versions.
-	InFleet bool
+	Place     Place
 }
 
 // pendingHooks is the annotation in which Cluster API notes the hooks of an upgrade that is under way.
@@ -177,7 +197,7 @@ func onVersion(current Hold, isHeld bool, before, after Cluster, now time.Time) 
 	case isHeld: // Cluster API has not begun with the earlier version.
 		next.From, next.More = current.From, next.More || current.More
 		return next.String()
-	case !before.InFleet, after.Paused, after.isUpgrading():
+	case before.Place != In && before.Place != Returning, after.Paused, after.isUpgrading():
 		return ""
 	default:
 		return next.String()

@@ -7,6 +7,8 @@ import (
 	"text/template/parse"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -51,7 +53,7 @@ func TestOnUpdate(t *testing.T) {
 	began := Hold{From: "v1", To: "v2", Since: noon.Add(-time.Minute)}
 	held := optedIn(stamp.HookAnnotation, began.String())
 	at := func(version string, annotations map[string]string) Cluster {
-		return Cluster{Version: version, Annotations: annotations, InFleet: true}
+		return Cluster{Version: version, Annotations: annotations, Place: In}
 	}
 	with := func(cluster Cluster, change func(*Cluster)) Cluster {
 		change(&cluster)
@@ -70,7 +72,7 @@ func TestOnUpdate(t *testing.T) {
 		"a new version":                       {before: at("v1", optedIn()), after: at("v2", optedIn()), want: fresh},
 		"opts in with the new version":        {before: at("v1", nil), after: at("v2", optedIn()), want: fresh},
 		"opts out with the new version":       {before: at("v1", optedIn()), after: at("v2", nil)},
-		"not in Fleet":                        {before: with(at("v1", optedIn()), func(c *Cluster) { c.InFleet = false }), after: at("v2", optedIn())},
+		"not in Fleet":                        {before: with(at("v1", optedIn()), func(c *Cluster) { c.Place = Out }), after: at("v2", optedIn())},
 		"paused":                              {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Paused = true })},
 		"upgrading already":                   {before: at("v1", optedIn()), after: at("v2", optedIn(pendingHooks, "AfterClusterUpgrade,AfterControlPlaneUpgrade"))},
 		"gets a topology":                     {before: at("", optedIn()), after: at("v2", optedIn())},
@@ -91,7 +93,7 @@ func TestOnUpdate(t *testing.T) {
 		"opts out by zero":                    {before: at("v2", held), after: at("v2", map[string]string{stamp.HookAnnotation: began.String(), stamp.HoldAnnotation: "0"})},
 		"changed back":                        {before: at("v2", held), after: at("v1", held)},
 		"a second version":                    {before: at("v2", held), after: at("v3", held), want: Hold{From: "v1", To: "v3", Since: noon}.String()},
-		"a second version, out of Fleet":      {before: with(at("v2", held), func(c *Cluster) { c.InFleet = false }), after: at("v3", held), want: Hold{From: "v1", To: "v3", Since: noon}.String()},
+		"a second version, out of Fleet":      {before: with(at("v2", held), func(c *Cluster) { c.Place = Out }), after: at("v3", held), want: Hold{From: "v1", To: "v3", Since: noon}.String()},
 		"labels change with the version":      {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Labels = map[string]string{"cni": "2"} }), want: Hold{From: "v1", To: "v2", Since: noon, More: true}.String()},
 		"the class changes with the version":  {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Class.Name = "other" }), want: Hold{From: "v1", To: "v2", Since: noon, More: true}.String()},
 		"a variable changes with it":          {before: at("v1", optedIn()), after: with(at("v2", optedIn()), func(c *Cluster) { c.Variables = "[]" }), want: Hold{From: "v1", To: "v2", Since: noon, More: true}.String()},
@@ -227,6 +229,23 @@ func TestStuck(t *testing.T) {
 	} {
 		if got := Stuck(parsed(t, template)); (got != "") != want {
 			t.Errorf("%s: %q", template, got)
+		}
+	}
+}
+
+// Whoever wrote the condition, a hold ends only where Muster no longer gives Fleet the versions.
+func TestPlaceOf(t *testing.T) {
+	for place, all := range map[Place][]string{
+		Out:       {" ", "True Attached", "True Deselected", "False Deselected", "True TooMuchMetadata", "False TooMuchMetadata"},
+		In:        {"True Imported", "True Failed", "True TemplateValuesUnresolved", "True DoubleImport", "True NameConflict"},
+		Returning: {"False WaitingForFleet", "False FleetClusterDeleting"},
+		Disturbed: {"False Failed", "False NameConflict", "False WaitingForControlPlane", "False WaitingForAgent", "False Unheard"},
+	} {
+		for _, its := range all {
+			status, reason, _ := strings.Cut(its, " ")
+			if got := PlaceOf(metav1.ConditionStatus(status), reason); got != place {
+				t.Errorf("%q: %d, want %d", its, got, place)
+			}
 		}
 	}
 }

@@ -100,7 +100,7 @@ var holdNews = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := e.ObjectOld.(*clusterv1.Cluster), e.ObjectNew.(*clusterv1.Cluster)
 		return (asksForHolds(before) || asksForHolds(after)) && kube.News.Update(e) ||
-			before.GetClassKey() != after.GetClassKey() || isImported(before) != isImported(after) ||
+			before.GetClassKey() != after.GetClassKey() || placeOf(before) != placeOf(after) ||
 			capiannotations.IsPaused(before, before) != capiannotations.IsPaused(after, after)
 	},
 }
@@ -129,17 +129,12 @@ func asksForHolds(cluster *clusterv1.Cluster) bool {
 	return meta.FindStatusCondition(cluster.Status.Conditions, hold.Condition) != nil
 }
 
-// isImported reports whether the upgrades of a Cluster may be held.
-func isImported(cluster *clusterv1.Cluster) bool {
-	isIn, _ := inFleet(cluster)
-	return isIn
-}
-
-func inFleet(cluster *clusterv1.Cluster) (isIn, isHomeless bool) {
+// placeOf returns where a Cluster is, by its condition.
+func placeOf(cluster *clusterv1.Cluster) hold.Place {
 	if said := meta.FindStatusCondition(cluster.Status.Conditions, hold.ImportedCondition); said != nil {
-		return hold.InFleet(said.Status, said.Reason)
+		return hold.PlaceOf(said.Status, said.Reason)
 	}
-	return false, false
+	return hold.Out
 }
 
 // heldOf returns the Cluster of a Fleet Cluster if it is held.
@@ -197,14 +192,13 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 		r.forget(key)
 	}
 	told := meta.FindStatusCondition(cluster.Status.Conditions, hold.Condition)
-	isIn, isHomeless := inFleet(cluster)
 	state := hold.State{
 		Cluster: hold.Cluster{
 			Annotations: cluster.Annotations, Version: cluster.Spec.Topology.Version,
-			Paused: capiannotations.IsPaused(cluster, cluster), InFleet: isIn,
+			Paused: capiannotations.IsPaused(cluster, cluster), Place: placeOf(cluster),
 		},
-		Unwatched: isUnwatched, Homeless: isHomeless,
-		Told: told, Now: r.now(),
+		Unwatched: isUnwatched,
+		Told:      told, Now: r.now(),
 		Progress: func(of hold.Hold) (hold.Progress, error) { return r.progress(ctx, cluster, of) },
 	}
 	if isHeld {
@@ -241,7 +235,7 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 // mark copies the wish of a ClusterClass to a Cluster: the conditions of the webhook see nothing but the
 // Cluster. It reports whether it wrote.
 func (r *holdReconciler) mark(ctx context.Context, cluster *clusterv1.Cluster) (bool, error) {
-	if capiannotations.IsPaused(cluster, cluster) || !isImported(cluster) {
+	if capiannotations.IsPaused(cluster, cluster) || placeOf(cluster) == hold.Out {
 		return false, nil
 	}
 	class, err := classMetadata(ctx, r, cluster.GetClassKey())

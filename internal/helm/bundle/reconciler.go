@@ -83,7 +83,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if s.of == nil {
 		r.Failures.Delete(req.NamespacedName)
-		r.Waits.Forget(waitOf(req.NamespacedName))
+		r.ForgetLook(waitOf(req.NamespacedName))
 		r.settle(s.key, nil)
 		return ctrl.Result{}, r.removeOrphan(ctx, s)
 	}
@@ -119,11 +119,11 @@ func isUnwritten(err error) bool {
 func (r *Reconciler) wait(key plan.Key, err error) time.Duration {
 	switch {
 	case errors.Is(err, errUnseen):
-		return r.Waits.When(waitOf(key))
+		return r.UntilLook(waitOf(key))
 	case store.IsBehind(err), errors.Is(err, inputs.ErrDownloading):
 		return store.BehindInterval
 	default:
-		r.Waits.Forget(waitOf(key))
+		r.ForgetLook(waitOf(key))
 		return 0
 	}
 }
@@ -132,7 +132,7 @@ func waitOf(key plan.Key) string { return "Bundle " + key.String() }
 
 func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Duration, err error) {
 	if writes, err := r.Managed.Writes(ctx, s.of); err != nil || !writes {
-		return 0, err
+		return 0, errors.Join(err, r.settleUnwritten(ctx, s.key))
 	}
 	switch {
 	case s.have == nil:
@@ -148,7 +148,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 	if s.of.DeletionTimestamp.IsZero() {
 		plan.Default(s.of) // The webhook does the same, if it runs.
 		if s.in, again, err = r.Inputs.Get(s.of); err != nil {
-			return inputs.PollInterval, nil //nolint:nilerr // The HelmChartProxy enqueues the Bundle earlier.
+			return inputs.PollInterval, r.settleUnwritten(ctx, s.key) // The HelmChartProxy enqueues the Bundle earlier.
 		}
 	}
 	targets, isTurnedAway, err := r.targets(ctx, s)

@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -61,4 +62,33 @@ func (r *Reconciler) settle(bundle plan.Key, isNew map[string]bool) {
 			delete(r.taking.of, id)
 		}
 	}
+}
+
+// settleUnwritten forgets what a Bundle would take that is not written now: its HelmChartProxy is paused, or its inputs cannot
+// be had. The cache may not show yet what was written just before.
+func (r *Reconciler) settleUnwritten(ctx context.Context, bundle plan.Key) error {
+	if !r.isTaking(bundle) {
+		return nil
+	}
+	live := &fleetv1.Bundle{}
+	if err := r.Live.Get(ctx, bundle, live); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading a Bundle that may have taken releases: %w", err)
+	}
+	isWritten := map[string]bool{}
+	for i := range live.Spec.Targets {
+		isWritten[live.Spec.Targets[i].ClusterName] = true
+	}
+	r.settle(bundle, isWritten)
+	return nil
+}
+
+func (r *Reconciler) isTaking(bundle plan.Key) bool {
+	r.taking.Lock()
+	defer r.taking.Unlock()
+	for _, its := range r.taking.of {
+		if its.bundle == bundle {
+			return true
+		}
+	}
+	return false
 }

@@ -10,11 +10,15 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
 )
 
@@ -117,5 +121,39 @@ func TestRefusedTakesNothing(t *testing.T) {
 		if got := isUnwritten(err); got != want {
 			t.Errorf("isUnwritten(%v) is %t", err, got)
 		}
+	}
+}
+
+// A HelmChartProxy that is paused before its Bundle was written takes nothing from others.
+func TestPausedTakesNothing(t *testing.T) {
+	for name, isWritten := range map[string]bool{"before its Bundle was written": false, "after that, and the cache does not show it": true} {
+		t.Run(name, func(t *testing.T) {
+			scopes, objects := rivals(t)
+			a, b := scopes[0], scopes[1]
+			r := reconciler(t, objects...)
+			live := a.have.DeepCopy()
+			if isWritten {
+				live.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: "one"}}
+			}
+			r.Live = fake.NewClientBuilder().WithScheme(r.Scheme()).WithObjects(live).Build()
+			r.Managed, r.Failures = &proxy.Managed{Reader: r}, &sync.Map{}
+			if a.next(t, r) != 1 || b.next(t, r) != 0 {
+				t.Fatal("a does not come first")
+			}
+			paused := &addonsv1.HelmChartProxy{}
+			if err := r.Get(t.Context(), client.ObjectKeyFromObject(a.of), paused); err != nil {
+				t.Fatal(err)
+			}
+			paused.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+			if err := r.Update(t.Context(), paused); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: a.key}); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.next(t, r); got == 1 == isWritten {
+				t.Errorf("b gets %d", got)
+			}
+		})
 	}
 }

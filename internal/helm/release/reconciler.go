@@ -87,7 +87,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if apierrors.IsNotFound(err) {
 			r.rendered.Delete(req.NamespacedName)
 			r.Inputs.ForgetRelease(req.NamespacedName)
-			r.Waits.Forget(waitOf(req.NamespacedName))
+			r.ForgetLook(waitOf(req.NamespacedName))
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -310,12 +310,12 @@ func (r *Reconciler) forgetGone(ctx context.Context, s *scope) error {
 	if isGone && s.isTarget() {
 		again := checkInterval // A person has to correct it.
 		if !store.IsCut(s.bundle) {
-			again = r.Waits.When(wait) // Updates of a Bundle enqueue no releases.
+			again = r.UntilLook(wait) // Updates of a Bundle enqueue no releases.
 		}
 		s.retryAfter(again)
 		return nil
 	}
-	r.Waits.Forget(wait)
+	r.ForgetLook(wait)
 	if !isGone {
 		return err
 	}

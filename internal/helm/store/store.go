@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -50,18 +50,20 @@ type Store struct {
 	checkIns *cache.Expiring
 	// paced maps the key of each Bundle that was changed less than bundlePace ago to the end of that time.
 	paced *cache.Expiring
-	// Waits are the delays before those look again who wait, without an event, for another reconcile to finish. That may
+	// waits are the delays before those look again who wait, without an event, for another reconcile to finish. That may
 	// take long: a policy may refuse its write.
-	Waits workqueue.TypedRateLimiter[string]
+	waits *flowcontrol.Backoff
 	clock clock.Clock
 }
 
 // New returns a Store. Namespace is the program's own.
 func New(c client.Client, live client.Reader, namespace string, clock clock.Clock) *Store {
+	waits := flowcontrol.NewBackOff(BehindInterval, longestWait)
+	waits.Clock = clock
 	return &Store{
 		Client: c, Live: live, keyed: keyed{client: c, live: live, namespace: namespace}, clock: clock,
 		secrets: cache.NewExpiringWithClock(clock), checkIns: cache.NewExpiringWithClock(clock), paced: cache.NewExpiringWithClock(clock),
-		Waits: workqueue.NewTypedItemExponentialFailureRateLimiter[string](BehindInterval, longestWait),
+		waits: waits,
 	}
 }
 
@@ -87,8 +89,20 @@ func IsFor(object client.Object, proxy plan.Key) bool {
 // BehindInterval is the delay before the next reconcile if the cache is behind a recent write.
 const BehindInterval = time.Second
 
-// longestWait is the longest of the Waits.
+// longestWait is the longest delay that UntilLook returns.
 const longestWait = time.Minute
+
+// UntilLook returns the delay before the next look of who waits for another reconcile. It grows with each look, and not with
+// events that come in between.
+func (s *Store) UntilLook(id string) time.Duration {
+	if now := s.clock.Now(); !s.waits.IsInBackOffSinceUpdate(id, now) {
+		s.waits.Next(id, now)
+	}
+	return s.waits.Get(id)
+}
+
+// ForgetLook lets the delays begin anew.
+func (s *Store) ForgetLook(id string) { s.waits.Reset(id) }
 
 // IsBehind reports whether an error only means that the cache is behind: a conflict, or the object exists already.
 func IsBehind(err error) bool {
