@@ -109,11 +109,9 @@ const (
 // PlaceOf returns the Place of a Cluster with this status and reason of its ImportedCondition; both are empty if there is
 // none.
 func PlaceOf(status metav1.ConditionStatus, reason string) Place {
-	switch reason {
-	case "", "Attached", "Deselected", "TooMuchMetadata":
-		return Out
-	}
 	switch {
+	case status == "", reason == "Attached", reason == "Deselected", reason == "TooMuchMetadata":
+		return Out
 	case status == metav1.ConditionTrue:
 		return In
 	case reason == "WaitingForFleet", reason == "FleetClusterDeleting":

@@ -167,7 +167,14 @@ func (r *clusterReconciler) look(ctx context.Context, s *scope) error {
 // the Cluster is not imported. Nothing is said about a Cluster that is not imported yet while Fleet can be expected to
 // make the namespace: every import would take one write of conditions more.
 func (s *scope) untilHome(result outcome) outcome {
-	if !s.has() || s.home.isThere || result.isNothing() {
+	if !s.has() || result.isNothing() {
+		return result
+	}
+	if s.home.isThere {
+		said := meta.FindStatusCondition(s.cluster.Status.Conditions, ImportedCondition)
+		if len(result.conditions) == 0 && said != nil && said.Reason == reasonHome { // What is kept is no longer so.
+			result.conditions = imported(s.fleet.Name, stale{}, "").conditions
+		}
 		return result
 	}
 	switch {

@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -8,14 +9,18 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 	"github.com/muster-fleet/muster/test/fixture"
@@ -245,5 +250,74 @@ func TestNamespacesThatWake(t *testing.T) {
 	named.Status.Namespace = "cluster-team-prod-1"
 	if !news.Update(event.UpdateEvent{ObjectOld: seenAt(0, "", ""), ObjectNew: named}) {
 		t.Error("a Fleet Cluster that gets its namespace does not wake its Cluster")
+	}
+}
+
+// While the import is off, conditions stay as they are, but for one that says that the namespace is missing.
+func TestNamespaceIsBackWhileTheImportIsOff(t *testing.T) {
+	s := newHomeless(t)
+	s.passes(t, 0)
+	s.fleetMakesIt(t)
+	s.passes(t, 0)
+	s.removeNamespace(t)
+	if state, _, _ := s.passes(t, 0); !strings.HasPrefix(state, "False WaitingForFleet") {
+		t.Fatal(state)
+	}
+	config := fixture.Config()
+	if err := s.direct.Get(t.Context(), client.ObjectKeyFromObject(config), config); err != nil {
+		t.Fatal(err)
+	}
+	config.Spec.Cluster.Enabled = ptr.To(false)
+	if err := s.direct.Update(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	if state, _, _ := s.passes(t, time.Minute); !strings.HasPrefix(state, "False WaitingForFleet") {
+		t.Error(state)
+	}
+	s.fleetMakesIt(t)
+	for range 2 {
+		if state, _, _ := s.passes(t, time.Minute); !strings.HasPrefix(state, "True Imported") {
+			t.Error(state)
+		}
+	}
+}
+
+// Whatever keeps a Cluster out of Fleet when its Fleet Cluster or the namespace has gone, a hold of its upgrade goes on.
+func TestDisturbedHolds(t *testing.T) {
+	for name, disturb := range map[string]func(s *homeless){
+		"its Fleet Cluster is being deleted": func(s *homeless) {
+			s.change(t, &fleetv1.Cluster{}, func(object client.Object) { object.SetFinalizers([]string{"fleet.cattle.io/cluster-finalizer"}) })
+			var fleet fleetv1.Cluster
+			if err := errors.Join(s.direct.Get(t.Context(), s.key, &fleet), s.direct.Delete(t.Context(), &fleet)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"Fleet cannot be made to look": func(s *homeless) {
+			s.removeNamespace(t)
+			s.passes(t, 0)
+			s.refuse = func(object client.Object) error {
+				if _, isFleet := object.(*fleetv1.Cluster); isFleet {
+					return apierrors.NewForbidden(schema.GroupResource{Resource: "clusters"}, object.GetName(), errors.New("a policy denies it"))
+				}
+				return nil
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newHomeless(t)
+			s.passes(t, 0)
+			s.fleetMakesIt(t)
+			s.passes(t, 0)
+			disturb(s)
+			s.now = s.now.Add(lookAfter)
+			_, _ = s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key}) // It reports its error.
+			var cluster clusterv1.Cluster
+			if err := s.direct.Get(t.Context(), s.key, &cluster); err != nil {
+				t.Fatal(err)
+			}
+			if place := placeOf(&cluster); place == hold.Out || place == hold.In {
+				t.Errorf("%d: %+v", place, meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition))
+			}
+		})
 	}
 }
