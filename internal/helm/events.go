@@ -179,22 +179,26 @@ func (e *enqueuer) ofDeployment(ctx context.Context, deployment client.Object) [
 	return e.each(ctx, &addonsv1.HelmReleaseProxyList{}, itself, client.MatchingFields{release.ByTarget: release.Target(bundle, labels[fleetv1.ClusterLabel])})
 }
 
-// rivals returns the HelmReleaseProxies of other HelmChartProxies for the same release on the same Cluster. Users of another
-// namespace could forge one and change it all the time: it counts only if its HelmChartProxy may reach the Cluster.
+// rivalNews passes HelmReleaseProxies that appear, disappear, begin to go or ask for another release. At the start, each
+// enqueues itself.
+var rivalNews = predicate.And(predicate.GenerationChangedPredicate{}, predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
+})
+
+// rivals returns the HelmReleaseProxies of other HelmChartProxies for the same release on the same Cluster. Anybody could
+// forge one and change it all the time: it counts only if it has a HelmChartProxy that may reach the Cluster.
 func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile.Request {
 	its := object.(*addonsv1.HelmReleaseProxy)
-	if its.Namespace != its.Spec.ClusterRef.Namespace {
-		if of, err := proxy.OwnerOf(ctx, e, its); err != nil || of == nil {
-			return nil
-		}
+	if of, err := proxy.OwnerOf(ctx, e, its); err != nil || of == nil {
+		return nil
 	}
 	return e.each(ctx, &addonsv1.HelmReleaseProxyList{}, func(ctx context.Context, other client.Object) []reconcile.Request {
 		rival := other.(*addonsv1.HelmReleaseProxy)
-		if rival.UID == its.UID || plan.ReleaseOf(rival) != plan.ReleaseOf(its) {
+		if rival.UID == its.UID {
 			return nil
 		}
 		return itself(ctx, rival)
-	}, client.MatchingFields{proxy.ByCluster: plan.ClusterOf(its).String()})
+	}, proxy.Asking(its))
 }
 
 // waiting returns the HelmReleaseProxies for a Fleet Cluster whose release another HelmChartProxy has.

@@ -76,7 +76,8 @@ func TestRivalsEnqueueEachOther(t *testing.T) {
 	}
 	a, b, platform, evil := of("team", "a"), of("team", "b"), of("platform", "a"), of("evil", "a")
 	platform.Spec.NamespaceSelector = &metav1.LabelSelector{}
-	e := &enqueuer{fake.NewClientBuilder().WithScheme(scheme).WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByCluster, proxy.ClusterIndex).
+	forged := release(of("team", "nobody"), "ccm")
+	e := &enqueuer{fake.NewClientBuilder().WithScheme(scheme).WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByCluster, proxy.ClusterIndex).WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByRelease, proxy.AskedIndex).
 		WithObjects(a, b, platform, evil, release(a, "ccm")).Build()}
 	for name, test := range map[string]struct {
 		its  *addonsv1.HelmReleaseProxy
@@ -85,6 +86,7 @@ func TestRivalsEnqueueEachOther(t *testing.T) {
 		"of this namespace":           {release(b, "ccm"), 1},
 		"of one for all namespaces":   {release(platform, "ccm"), 1},
 		"forged in another namespace": {release(evil, "ccm"), 0},
+		"forged in this namespace":    {forged, 0},
 		"for another release":         {release(b, "cni"), 0},
 		"for the same HelmChartProxy": {release(a, "ccm"), 0},
 	} {

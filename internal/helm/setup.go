@@ -94,7 +94,7 @@ func (everywhere) NeedLeaderElection() bool { return false }
 
 // Setup adds the program to a manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	indexes := map[string]client.IndexerFunc{proxy.ByProxy: proxy.Index, bundle.ByBundle: bundle.Index, proxy.ByCluster: proxy.ClusterIndex, release.ByTarget: release.TargetIndex}
+	indexes := map[string]client.IndexerFunc{proxy.ByProxy: proxy.Index, bundle.ByBundle: bundle.Index, proxy.ByCluster: proxy.ClusterIndex, proxy.ByRelease: proxy.AskedIndex, release.ByTarget: release.TargetIndex}
 	clusters := map[string]client.IndexerFunc{references.ByReference: references.References, references.ByKind: references.Kinds}
 	bundles := map[string]client.IndexerFunc{proxy.ByRelease: proxy.ReleaseIndex}
 	for of, its := range map[client.Object]map[string]client.IndexerFunc{&addonsv1.HelmReleaseProxy{}: indexes, &clusterv1.Cluster{}: clusters, &fleetv1.Bundle{}: bundles} {
@@ -200,7 +200,7 @@ func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *ref
 		Watches(&addonsv1.HelmChartProxy{}, mapped(e.of(itself)), builder.WithPredicates(changed)).
 		WatchesRawSource(source.Channel(wake, mapped(e.of(itself)))).
 		Watches(&clusterv1.Cluster{}, mapped(e.by(proxy.ByCluster, itself))).
-		Watches(&addonsv1.HelmReleaseProxy{}, mapped(e.rivals), builder.WithPredicates(changed)).
+		Watches(&addonsv1.HelmReleaseProxy{}, mapped(e.rivals), builder.WithPredicates(rivalNews)).
 		Watches(&fleetv1.BundleDeployment{}, mapped(e.ofDeployment)).
 		Watches(&fleetv1.BundleDeployment{}, mapped(e.waitingForDeployment), builder.WithPredicates(comesOrGoes)).
 		Watches(&fleetv1.Bundle{}, e.waitingForTargets()).

@@ -70,6 +70,8 @@ type scope struct {
 	of       *addonsv1.HelmChartProxy
 	in       *inputs.Inputs
 	releases []*addonsv1.HelmReleaseProxy
+	// asking is the largest number of HelmChartProxies that ask for one of its releases.
+	asking int
 }
 
 // Reconcile reconciles one Bundle.
@@ -156,7 +158,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 		return 0, err
 	}
 	if isTurnedAway && !s.isInstalledOnce() { // Some changes that make a Cluster a target enqueue no Bundle.
-		again = kube.Sooner(again, inputs.PollInterval)
+		again = kube.Sooner(again, proxy.UntilFree(s.asking))
 	}
 	switch {
 	case len(targets) > 0 || len(s.releases) > 0:

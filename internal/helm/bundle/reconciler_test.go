@@ -47,7 +47,7 @@ func reconciler(t *testing.T, objects ...client.Object) *Reconciler {
 		object.SetUID(cmp.Or(object.GetUID(), "uid"))
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&addonsv1.HelmReleaseProxy{}, ByBundle, Index).
-		WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByCluster, proxy.ClusterIndex).WithIndex(&fleetv1.Bundle{}, proxy.ByRelease, proxy.ReleaseIndex).Build()
+		WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByCluster, proxy.ClusterIndex).WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByRelease, proxy.AskedIndex).WithIndex(&fleetv1.Bundle{}, proxy.ByRelease, proxy.ReleaseIndex).Build()
 	return &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Inputs: &inputs.Reader{}, Busy: keymutex.NewHashed(1)}
 }
 
@@ -384,7 +384,7 @@ func TestVersionWithValues(t *testing.T) {
 		return its
 	}
 	releases := []*addonsv1.HelmReleaseProxy{release}
-	err := r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases}, []fleetv1.BundleTarget{last})
+	err := r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases, 0}, []fleetv1.BundleTarget{last})
 	if got := read(); !errors.Is(err, errUnseen) || got.Spec.Helm.Version != "1.0.0" || len(got.Spec.Targets) != 1 {
 		t.Errorf("%v; chart %s with %d targets", err, got.Spec.Helm.Version, len(got.Spec.Targets))
 	}
@@ -397,7 +397,7 @@ func TestVersionWithValues(t *testing.T) {
 		now.Step(want)
 	}
 	r.Inputs.Saw(release, in)
-	err = r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases}, []fleetv1.BundleTarget{last})
+	err = r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases, 0}, []fleetv1.BundleTarget{last})
 	if got := read(); err != nil || got.Spec.Helm.Version != "2.0.0" {
 		t.Errorf("%v; chart %s", err, got.Spec.Helm.Version)
 	}
@@ -451,7 +451,7 @@ func TestOtherRepository(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r.put(t.Context(), &scope{key, its, of, in, []*addonsv1.HelmReleaseProxy{release}}, nil)
+		return r.put(t.Context(), &scope{key, its, of, in, []*addonsv1.HelmReleaseProxy{release}, 0}, nil)
 	}
 	if err := write(); err != nil {
 		t.Fatal(err)

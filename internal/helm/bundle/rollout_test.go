@@ -52,7 +52,7 @@ func TestHeldReleases(t *testing.T) {
 		if err := r.Get(t.Context(), bundleKey, its); err != nil {
 			t.Fatal(err)
 		}
-		err := r.put(t.Context(), &scope{bundleKey, its, of, in, []*addonsv1.HelmReleaseProxy{one, two}}, its.Spec.Targets)
+		err := r.put(t.Context(), &scope{bundleKey, its, of, in, []*addonsv1.HelmReleaseProxy{one, two}, 0}, its.Spec.Targets)
 		if err != nil && !errors.Is(err, errUnseen) {
 			t.Error(err)
 		}

@@ -38,6 +38,7 @@ func (r *Reconciler) take(ctx context.Context, s *scope, release *addonsv1.HelmR
 	if err != nil {
 		return nil, err
 	}
+	s.asking = max(s.asking, len(claims))
 	r.taking.Lock()
 	defer r.taking.Unlock()
 	if its, found := r.taking.of[id]; found {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
@@ -15,8 +16,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// ByCluster is the index of HelmReleaseProxies by their Cluster, and ByRelease that of Bundles by the releases of their
-// targets.
+// ByCluster is the index of HelmReleaseProxies by their Cluster. ByRelease is that of HelmReleaseProxies by their Cluster
+// and release, and that of Bundles by the releases of their targets.
 const (
 	ByCluster = "cluster"
 	ByRelease = "release"
@@ -27,7 +28,21 @@ func ClusterIndex(release client.Object) []string {
 	return []string{plan.ClusterOf(release.(*addonsv1.HelmReleaseProxy)).String()}
 }
 
-// ReleaseIndex returns the values of ByRelease.
+// AskedIndex returns the value of ByRelease for a HelmReleaseProxy.
+func AskedIndex(release client.Object) []string {
+	return []string{askedOf(release.(*addonsv1.HelmReleaseProxy))}
+}
+
+func askedOf(release *addonsv1.HelmReleaseProxy) string {
+	return plan.ClusterOf(release).String() + "/" + plan.ReleaseOf(release)
+}
+
+// Asking selects the HelmReleaseProxies for the same release on the same Cluster.
+func Asking(release *addonsv1.HelmReleaseProxy) client.MatchingFields {
+	return client.MatchingFields{ByRelease: askedOf(release)}
+}
+
+// ReleaseIndex returns the values of ByRelease for a Bundle.
 func ReleaseIndex(bundle client.Object) []string {
 	return plan.ReleasesOf(bundle.(*fleetv1.Bundle))
 }
@@ -42,12 +57,12 @@ func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmRel
 	err := cmp.Or(
 		reader.List(ctx, &bundles, client.InNamespace(cluster.Namespace), client.MatchingFields{ByRelease: name}, client.UnsafeDisableDeepCopy),
 		reader.List(ctx, &deployments, client.InNamespace(stamp.FleetNamespace(cluster.Namespace, fleetCluster)), client.UnsafeDisableDeepCopy),
-		reader.List(ctx, &releases, client.MatchingFields{ByCluster: cluster.String()}, client.UnsafeDisableDeepCopy),
+		reader.List(ctx, &releases, Asking(release), client.UnsafeDisableDeepCopy),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("listing who has release %s: %w", name, err)
 	}
-	claims, askers := map[plan.Key]plan.Claim{}, map[plan.Key]asker{}
+	claims, askers, looked := map[plan.Key]plan.Claim{}, map[plan.Key]asker{}, map[plan.Key]int{}
 	for i := range bundles.Items {
 		its := &bundles.Items[i]
 		if of, _ := plan.ProxyOf(its); store.IsFor(its, of) && plan.HasTarget(its, fleetCluster, name) {
@@ -56,15 +71,15 @@ func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmRel
 	}
 	for i := range releases.Items {
 		its := &releases.Items[i]
-		if plan.ReleaseOf(its) != name {
-			continue
-		}
 		of, err := OwnerOf(ctx, reader, its)
 		if err != nil {
 			return nil, err
 		}
-		if of != nil {
-			key := client.ObjectKeyFromObject(of)
+		if of == nil {
+			continue
+		}
+		if key := client.ObjectKeyFromObject(of); looked[key] < mostOfOne {
+			looked[key]++
 			askers[labelled(plan.Labels(key))] = asker{key, BundleKey(its).Name}
 			if claim, isClaim := claimOf(of, its, fleetCluster); isClaim {
 				claims[key] = max(claims[key], claim)
@@ -79,6 +94,18 @@ func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmRel
 	}
 	return claims, nil
 }
+
+// mostOfOne is how many HelmReleaseProxies of one HelmChartProxy count for a release on a Cluster: there is one, and another
+// while a generated name changes. Anybody may forge more, each with a long record.
+const mostOfOne = 4
+
+// UntilFree is how long one of so many HelmChartProxies that ask for a release waits before it looks whether the release is
+// free, if no event tells. Each look takes the longer, the more there are.
+func UntilFree(asking int) time.Duration {
+	return plan.PollInterval * time.Duration(1+asking/mostAsking)
+}
+
+const mostAsking = 50
 
 // claimOf returns the Claim of a HelmReleaseProxy, by its record; false for none. A paused HelmChartProxy asks for nothing:
 // others would wait for it in vain.

@@ -1,8 +1,10 @@
 package proxy
 
 import (
+	"fmt"
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -107,7 +109,7 @@ func TestClaims(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			builder := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&addonsv1.HelmReleaseProxy{}, ByCluster, ClusterIndex).WithIndex(&fleetv1.Bundle{}, ByRelease, ReleaseIndex)
+			builder := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&addonsv1.HelmReleaseProxy{}, ByRelease, AskedIndex).WithIndex(&fleetv1.Bundle{}, ByRelease, ReleaseIndex)
 			for _, object := range append(test.objects, ownProxy, own) {
 				builder.WithObjects(object.DeepCopyObject().(client.Object))
 			}
@@ -118,5 +120,36 @@ func TestClaims(t *testing.T) {
 				t.Errorf("%v\n%s", err, diff)
 			}
 		})
+	}
+}
+
+// Thousands of forged HelmReleaseProxies of one HelmChartProxy count as a few, and the more ask, the less often each looks.
+func TestManyClaims(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a", UID: "a"}}
+	its := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team",
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(of, addonsv1.GroupVersion.WithKind("HelmChartProxy"))}}}
+	of.Spec.ReleaseName = "ccm"
+	its.Spec.ClusterRef.Namespace, its.Spec.ClusterRef.Name, its.Spec.ReleaseNamespace, its.Spec.ReleaseName = "team", "one", "default", "ccm"
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(of).WithIndex(&addonsv1.HelmReleaseProxy{}, ByRelease, AskedIndex).WithIndex(&fleetv1.Bundle{}, ByRelease, ReleaseIndex)
+	for i := range 2 * mostOfOne {
+		forged := its.DeepCopy()
+		forged.Name = fmt.Sprintf("forged-%02d", i)
+		if i >= mostOfOne {
+			forged.Annotations = map[string]string{plan.RecordAnnotation: `{"fleetCluster":"one","installed":true}`}
+		}
+		builder.WithObjects(forged)
+	}
+	claims, err := Claims(t.Context(), builder.Build(), its, "one")
+	if want := (map[plan.Key]plan.Claim{client.ObjectKeyFromObject(of): plan.Asks}); !maps.Equal(claims, want) || err != nil {
+		t.Errorf("%v (%v)", claims, err)
+	}
+	for asking, want := range map[int]time.Duration{2: 30 * time.Second, mostAsking - 1: 30 * time.Second, mostAsking: time.Minute, 10 * mostAsking: 330 * time.Second} {
+		if got := UntilFree(asking); got != want {
+			t.Errorf("each of %d looks every %s, want %s", asking, got, want)
+		}
 	}
 }

@@ -264,7 +264,7 @@ func (r *Reconciler) findRival(ctx context.Context, s *scope, fleetCluster strin
 		s.shared = taken
 	default:
 		// The other may stop asking without an event for this one: a HelmChartProxy's own release alone hears of its spec.
-		s.trouble, s.again = taken, kube.Sooner(s.again, inputs.PollInterval)
+		s.trouble, s.again = taken, kube.Sooner(s.again, proxy.UntilFree(len(claims)))
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func newWorld(t *testing.T, renders Renderer) *world {
 			object.SetUID(cmp.Or(object.GetUID(), "made")) // As an API server does.
 			return c.Create(ctx, object, options...)
 		},
-	}).WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByCluster, proxy.ClusterIndex).WithIndex(&fleetv1.Bundle{}, proxy.ByRelease, proxy.ReleaseIndex).Build()
+	}).WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByCluster, proxy.ClusterIndex).WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByRelease, proxy.AskedIndex).WithIndex(&fleetv1.Bundle{}, proxy.ByRelease, proxy.ReleaseIndex).Build()
 	w := &world{Client: c, clock: testclock.NewFakeClock(time.Now())}
 	w.Reconciler = &Reconciler{
 		Store: store.New(w.Client, w.Client, "muster", w.clock), Settings: settings.NewReader(w.Client), Sources: noSources{}, Renderer: renders,
