@@ -201,6 +201,9 @@ func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid
 		return Foreign, fmt.Sprintf("Fleet Cluster %q was created by someone else%s", fleetCluster.GetName(), handOver)
 	case origin.Owned:
 		return EarlierCluster, ""
+	case origin.Name == "" && fleetCluster.GetName() != cluster.GetName() && lives(fleetCluster.GetName(), ""):
+		// CAAPF notes no name, and a pin may name any.
+		return Foreign, fmt.Sprintf("Fleet Cluster %q has the name of another Cluster, which exists", fleetCluster.GetName())
 	case origin.UID != "", isOlder(fleetCluster, cluster):
 		return Orphan, ""
 	default:

@@ -1,6 +1,7 @@
 package stamp
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -70,11 +71,13 @@ func TestRelationOf(t *testing.T) {
 		"a dead namesake's, made by CAAPF": {fleet: metav1.ObjectMeta{ManagedFields: caapf, OwnerReferences: []metav1.OwnerReference{owner("prod", "old")}}, want: EarlierCluster},
 		"a dead namesake's, not owned": {fleet: metav1.ObjectMeta{Labels: ours,
 			Annotations: map[string]string{ImportedFromAnnotation: "prod", ImportedUIDAnnotation: "old"}}, want: Orphan},
-		"unknown UID, older":    {fleet: metav1.ObjectMeta{Labels: ours, CreationTimestamp: metav1.NewTime(noon.Add(-time.Second))}, want: Orphan},
-		"unknown UID, same age": {fleet: metav1.ObjectMeta{Labels: ours, CreationTimestamp: metav1.NewTime(noon)}, want: Own},
-		"unknown UID, younger":  {fleet: metav1.ObjectMeta{ManagedFields: caapf, CreationTimestamp: metav1.NewTime(noon.Add(time.Second))}, want: Own},
-		"ours, but another's":   {fleet: metav1.ObjectMeta{Labels: ours, Annotations: map[string]string{ImportedFromAnnotation: "other"}}, want: Foreign, why: true},
-		"owned by another":      {fleet: metav1.ObjectMeta{Labels: ours, OwnerReferences: []metav1.OwnerReference{owner("other", "lives")}}, want: Foreign, why: true},
+		"unknown UID, older":                           {fleet: metav1.ObjectMeta{Labels: ours, CreationTimestamp: metav1.NewTime(noon.Add(-time.Second))}, want: Orphan},
+		"unknown UID, same age":                        {fleet: metav1.ObjectMeta{Labels: ours, CreationTimestamp: metav1.NewTime(noon)}, want: Own},
+		"unknown UID, younger":                         {fleet: metav1.ObjectMeta{ManagedFields: caapf, CreationTimestamp: metav1.NewTime(noon.Add(time.Second))}, want: Own},
+		"CAAPF's, with the name of another that lives": {fleet: metav1.ObjectMeta{Name: "other", ManagedFields: caapf, CreationTimestamp: metav1.NewTime(noon.Add(-time.Second))}, want: Foreign, why: true},
+		"CAAPF's, with the name of nobody":             {fleet: metav1.ObjectMeta{Name: "x-prod", ManagedFields: caapf, CreationTimestamp: metav1.NewTime(noon.Add(-time.Second))}, want: Orphan},
+		"ours, but another's":                          {fleet: metav1.ObjectMeta{Labels: ours, Annotations: map[string]string{ImportedFromAnnotation: "other"}}, want: Foreign, why: true},
+		"owned by another":                             {fleet: metav1.ObjectMeta{Labels: ours, OwnerReferences: []metav1.OwnerReference{owner("other", "lives")}}, want: Foreign, why: true},
 		"Rancher's, with our label": {fleet: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(noon),
 			Labels: map[string]string{RancherClusterLabel: "c-abcde", ManagedByLabel: ManagedBy}}, want: Foreign, why: true},
 		"handed over": {fleet: metav1.ObjectMeta{Annotations: map[string]string{AdoptAnnotation: "true"}}, want: HandedOver},
@@ -103,7 +106,7 @@ func TestRelationOf(t *testing.T) {
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "prod", UID: "x"}}}, want: Own},
 	} {
 		t.Run(name, func(t *testing.T) {
-			test.fleet.Name = "prod"
+			test.fleet.Name = cmp.Or(test.fleet.Name, "prod")
 			got, why := RelationOf(&test.fleet, cluster, lives)
 			if got != test.want || (why != "") != test.why {
 				t.Errorf("RelationOf = %v, %q, want %v", got, why, test.want)

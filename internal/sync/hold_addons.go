@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -291,8 +292,9 @@ func (r *releaseRound) add(release *addonsv1.HelmReleaseProxy) {
 	if proxy.isPolled { // The ConfigMap may have changed together with the version.
 		addOn.Polled, addOn.Patience = true, hold.PatienceForPolled(plan.PollInterval)
 	}
+	// Without a BundleDeployment of its own, the release is that of another HelmChartProxy, if that has deployed it.
 	isTaken := plan.IsTaken(release)
-	addOn.Ready = isTaken // Without a BundleDeployment, the release is that of another HelmChartProxy.
+	addOn.Ready = isTaken && slices.ContainsFunc(r.deployments, func(its fleetv1.BundleDeployment) bool { return plan.Deploys(&its, plan.ReleaseOf(release)) })
 	target, isTarget := plan.TargetOf(proxy.HelmChartProxy, release, record)
 	for i := range r.deployments {
 		its := &r.deployments[i]

@@ -109,7 +109,7 @@ func newDoneRelease() *doneRelease {
 	is.cluster.Spec.Topology.Version = "v2"
 	is.proxy.Spec.ValuesTemplate = "version: {{ .Cluster.spec.topology.version }}"
 	is.proxy.Status.Conditions = []metav1.Condition{{Type: addonsv1.HelmReleaseProxySpecsUpToDateCondition, Status: metav1.ConditionTrue}}
-	is.release.UID = "release"
+	is.release.UID, is.release.Spec.ReleaseNamespace, is.release.Spec.ReleaseName = "release", "addons", "cni"
 	is.release.Status.Conditions = []metav1.Condition{{Type: addonsv1.ReadyCondition, Status: metav1.ConditionTrue}}
 	is.record = plan.Record{
 		FleetCluster: "one", Of: &plan.Of{Cluster: "1", Release: "release"}, Digest: "x", Version: "v2", Revision: 1, Installed: true,
@@ -147,6 +147,7 @@ func TestWhenAReleaseIsDone(t *testing.T) {
 		want   bool
 	}{
 		"another HelmChartProxy has the release":        {func(is *doneRelease) { taken(is); is.deployment.Name = "hcp-other" }, true},
+		"another has it, and has not deployed it yet":   {func(is *doneRelease) { taken(is); is.deployment.Name, is.deployment.Status.Release = "hcp-other", "" }, false},
 		"another has it, too":                           {taken, true},
 		"another has it, too, and this is not rendered": {func(is *doneRelease) { taken(is); is.record.Version = "v1" }, false},
 		"done":                             {func(*doneRelease) {}, true},
