@@ -217,6 +217,7 @@ var kinds = []Kind{
 	{kind(infrastructure, "KubeSwiftCluster"), "kubeswiftclusters", "kubeswift-io", always, nil},
 	{kind(infrastructure, "MetalCluster"), "metalclusters", "sidero", always, nil},
 	{kind(infrastructure, "MetalStackCluster"), "metalstackclusters", "metal-stack", always, nil},
+	{kind(infrastructure, "MicrovmCluster"), "microvmclusters", "microvm", always, nil},
 	{kind(infrastructure, "NestedCluster"), "nestedclusters", "nested", always, nil},
 	{kind(infrastructure, "ONECluster"), "oneclusters", "opennebula", always, below("/spec",
 		"/images/*/imageContent",
