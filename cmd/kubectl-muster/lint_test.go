@@ -93,8 +93,13 @@ func TestLint(t *testing.T) {
 		}), ", ")+"}, name: standard", 1), want: []string{"warning: -: ClusterClass classes/standard: metadata.labels: nothing is copied to Fleet: it has 513 labels and 0 annotations to copy, of 2052 bytes together, and Muster copies at most 512 labels, 512 annotations and 131072 bytes; what Fleet has stays as it is, and nothing new is imported: remove some"}},
 		"a field of v1beta2": {failed: true, stdin: strings.Replace(cluster("a")[:len(cluster("a"))-3], "v1beta2", "v1beta1", 1) + "spec: {topology: {classRef: {name: standard}, version: v1.34.2}}\n---\n" + class, want: []string{`-: Cluster team/a: spec.topology.classRef: Forbidden: cluster.x-k8s.io/v1beta1 has no such field`, `warning: -: Cluster team/a: spec.topology.classRef: ClusterClass "standard" of namespace "team" is not among the manifests`}},
 		"a field of v1beta1": {failed: true, stdin: strings.Replace(prod, "classRef: {name: standard, namespace: classes}", "class: standard, classNamespace: classes", 1) + class, want: []string{`-: Cluster team/prod: spec.topology.class: Forbidden: cluster.x-k8s.io/v1beta2 has no such field`, `-: Cluster team/prod: spec.topology.classNamespace: Forbidden: cluster.x-k8s.io/v1beta2 has no such field`}},
-		"v1beta1":            {stdin: strings.NewReplacer("v1beta2", "v1beta1", "classRef: {name: standard, namespace: classes}", "class: standard, classNamespace: classes").Replace(prod) + class},
-		"no YAML":            {failed: true, stdin: "a: b: c\n---" + prod, want: []string{"-: document 1: yaml: mapping values are not allowed in this context", noClass}},
+		"an old version": {failed: true, stdin: strings.Replace(cluster("a"), "v1beta1", "v1alpha4", 1) + strings.Replace(class, "v1beta2", "v1alpha4", 1) + "\n---" + strings.Replace(config, "v1alpha1", "v1", 1) + "{}", want: []string{
+			`-: Cluster team/a: apiVersion: Unsupported value: "cluster.x-k8s.io/v1alpha4": supported values: "cluster.x-k8s.io/v1beta1", "cluster.x-k8s.io/v1beta2"`,
+			`-: ClusterClass classes/standard: apiVersion: Unsupported value: "cluster.x-k8s.io/v1alpha4": supported values: "cluster.x-k8s.io/v1beta1", "cluster.x-k8s.io/v1beta2"`,
+			`-: FleetAddonConfig fleet-addon-config: apiVersion: Unsupported value: "addons.cluster.x-k8s.io/v1": supported values: "addons.cluster.x-k8s.io/v1alpha1"`,
+		}},
+		"v1beta1": {stdin: strings.NewReplacer("v1beta2", "v1beta1", "classRef: {name: standard, namespace: classes}", "class: standard, classNamespace: classes").Replace(prod) + class},
+		"no YAML": {failed: true, stdin: "a: b: c\n---" + prod, want: []string{"-: document 1: yaml: mapping values are not allowed in this context", noClass}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, _, err := fed(t, test.stdin, "lint", "-f", "-")

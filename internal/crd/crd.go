@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"sync"
 
@@ -101,9 +102,24 @@ func unknownFields(kind schema.GroupVersionKind, raw []byte) (problems field.Err
 	return problems
 }
 
+// unserved returns an error if other versions of a kind are known, but not this one.
+func unserved(kind schema.GroupVersionKind, known []schema.GroupVersionKind) field.ErrorList {
+	var served []string
+	for _, its := range known {
+		if its.GroupKind() == kind.GroupKind() {
+			served = append(served, its.GroupVersion().String())
+		}
+	}
+	if served == nil {
+		return nil
+	}
+	slices.Sort(served)
+	return field.ErrorList{field.NotSupported(field.NewPath("apiVersion"), kind.GroupVersion().String(), served)}
+}
+
 // Validate returns the errors with which the API server would refuse to create an object, before it calls
-// webhooks. Of Clusters and ClusterClasses it returns the fields that do not exist; of other kinds than Muster's,
-// nothing.
+// webhooks. Of Clusters and ClusterClasses it returns the fields that do not exist, and a version that Cluster API does
+// not serve; of other kinds than Muster's, nothing.
 func Validate(ctx context.Context, kind schema.GroupVersionKind, raw []byte) (field.ErrorList, error) {
 	all, err := load()
 	if err != nil {
@@ -114,7 +130,7 @@ func Validate(ctx context.Context, kind schema.GroupVersionKind, raw []byte) (fi
 		return unknownFields(kind, raw), nil
 	}
 	if r == nil {
-		return nil, nil
+		return unserved(kind, slices.Concat(slices.Collect(maps.Keys(all)), slices.Collect(maps.Keys(typed)))), nil
 	}
 	object := map[string]any{}
 	if err := json.UnmarshalCaseSensitivePreserveInts(raw, &object); err != nil {
