@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"regexp"
 	"slices"
 	"sync"
 
@@ -91,11 +92,15 @@ var typed = map[schema.GroupVersionKind]func() any{
 	clusterv1beta1.GroupVersion.WithKind(clusterv1.ClusterClassKind): func() any { return &clusterv1beta1.ClusterClass{} },
 }
 
+// inSchema matches what is below the schema of a variable, where Cluster API's CRDs take any field: they are recursive
+// there, which a CRD cannot describe.
+var inSchema = regexp.MustCompile(`\.openAPIV3Schema\.(additionalProperties|allOf|anyOf|items|not|oneOf|properties)\b`)
+
 // unknownFields returns the fields that a version of a kind does not have. Types and values are not checked.
 func unknownFields(kind schema.GroupVersionKind, raw []byte) (problems field.ErrorList) {
 	unknown, _ := json.UnmarshalStrict(raw, typed[kind]())
 	for _, err := range unknown {
-		if its := json.FieldError(nil); errors.As(err, &its) {
+		if its := json.FieldError(nil); errors.As(err, &its) && !inSchema.MatchString(its.FieldPath()) {
 			problems = append(problems, field.Forbidden(field.NewPath(its.FieldPath()), kind.GroupVersion().String()+" has no such field"))
 		}
 	}
