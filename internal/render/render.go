@@ -123,6 +123,9 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 		r.note("Cluster %s is not imported: %s", key, tooMuch)
 		return nil
 	}
+	if cluster.Spec.Topology.IsDefined() && !cluster.Spec.ControlPlaneRef.IsDefined() && !cluster.Spec.InfrastructureRef.IsDefined() {
+		r.note("Cluster %s: Cluster API makes its control plane and infrastructure object from the ClusterClass; the template values below lack them", key)
+	}
 	its := imported{
 		cluster:        cluster,
 		controlPlane:   r.referenced(key, cluster.Namespace, cluster.Spec.ControlPlaneRef),

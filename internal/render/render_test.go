@@ -68,6 +68,7 @@ func render(t *testing.T, documents ...string) (objects, notes []string, result 
 
 func TestRender(t *testing.T) {
 	const noClass = "Cluster team/prod: ClusterClass classes/standard is not among the manifests; its labels are missing below"
+	const made = "Cluster team/prod: Cluster API makes its control plane and infrastructure object from the ClusterClass; the template values below lack them"
 	for name, test := range map[string]struct {
 		documents      []string
 		objects, notes []string
@@ -75,16 +76,16 @@ func TestRender(t *testing.T) {
 		"nothing":                      {documents: []string{"", "# nothing"}},
 		"a class":                      {documents: []string{class}, objects: []string{"ClusterGroup classes/standard"}},
 		"a Cluster without topology":   {documents: []string{plain}, objects: []string{"Cluster team/prod"}},
-		"a class of another namespace": {documents: []string{cluster, class}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "ClusterGroup classes/standard", "ClusterGroup team/standard.classes"}},
-		"two users of that class":      {documents: []string{cluster, strings.Replace(cluster, "prod", "test", 1), class}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "Cluster team/test", "ClusterGroup classes/standard", "ClusterGroup team/standard.classes"}},
-		"its class is missing":         {documents: []string{cluster}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "ClusterGroup team/standard.classes"}, notes: []string{noClass}},
-		"applyClassGroup off":          {documents: []string{cluster, class, configHead + `{cluster: {applyClassGroup: false}}`}, objects: []string{"Cluster team/prod", "ClusterGroup classes/standard"}},
+		"a class of another namespace": {documents: []string{cluster, class}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "ClusterGroup classes/standard", "ClusterGroup team/standard.classes"}, notes: []string{made}},
+		"two users of that class":      {documents: []string{cluster, strings.Replace(cluster, "prod", "test", 1), class}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "Cluster team/test", "ClusterGroup classes/standard", "ClusterGroup team/standard.classes"}, notes: []string{made, strings.Replace(made, "prod", "test", 1)}},
+		"its class is missing":         {documents: []string{cluster}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "ClusterGroup team/standard.classes"}, notes: []string{noClass, made}},
+		"applyClassGroup off":          {documents: []string{cluster, class, configHead + `{cluster: {applyClassGroup: false}}`}, objects: []string{"Cluster team/prod", "ClusterGroup classes/standard"}, notes: []string{made}},
 		"clusterClass off":             {documents: []string{class, configHead + `{clusterClass: {enabled: false}}`}},
 		"cluster off":                  {documents: []string{plain, configHead + `{cluster: {enabled: false}}`}, notes: []string{"Cluster team/prod is not imported: spec.cluster.enabled of the FleetAddonConfig is false"}},
 		"not selected":                 {documents: []string{plain, configHead + `{cluster: {selector: {matchLabels: {a: b}}}}`}, notes: []string{"Cluster team/prod is not imported: its labels do not match spec.cluster.selector of the FleetAddonConfig (a=b)"}},
 		"selected by its Namespace":    {documents: []string{plain, "{apiVersion: v1, kind: Namespace, metadata: {name: team, labels: {a: b}}}", configHead + `{cluster: {namespaceSelector: {matchLabels: {a: b}}}}`}, objects: []string{"Cluster team/prod"}},
 		"selected by Namespace name":   {documents: []string{plain, configHead + `{cluster: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: team}}}}`}, objects: []string{"Cluster team/prod"}},
-		"selected by class":            {documents: []string{strings.Replace(cluster, "classes", "team", 1), configHead + `{cluster: {selector: {matchLabels: {clusterclass-name.fleet.addons.cluster.x-k8s.io: standard}}}}`}, objects: []string{"Cluster team/prod"}, notes: []string{strings.Replace(noClass, "classes/", "team/", 1)}},
+		"selected by class":            {documents: []string{strings.Replace(cluster, "classes", "team", 1), configHead + `{cluster: {selector: {matchLabels: {clusterclass-name.fleet.addons.cluster.x-k8s.io: standard}}}}`}, objects: []string{"Cluster team/prod"}, notes: []string{strings.Replace(noClass, "classes/", "team/", 1), made}},
 		"naming":                       {documents: []string{plain, configHead + `{cluster: {naming: {prefix: a-, suffix: -b}}}`}, objects: []string{"Cluster team/a-prod-b"}},
 		"shortened":                    {documents: []string{strings.Replace(plain, "prod", "prod.eu", 1)}, objects: []string{"Cluster team/prod-eu-2740657d"}, notes: []string{`Cluster team/prod.eu: the name is not valid in Fleet and becomes "prod-eu-2740657d"`}},
 		"generateName":                 {documents: []string{strings.Replace(plain, "name: prod", "generateName: prod-", 1)}, notes: []string{"Cluster team/ has no name yet (generateName); its Fleet Cluster is named once it has one"}},
@@ -92,6 +93,7 @@ func TestRender(t *testing.T) {
 		"too many labels of the class": {documents: []string{labelled(class, 513)}, objects: []string{"ClusterGroup classes/standard"}, notes: []string{"ClusterClass classes/standard: nothing is copied from ClusterClass classes/standard, because it has 513 labels and 0 annotations to copy, of 2052 bytes together, and Muster copies at most 512 labels, 512 annotations and 131072 bytes: remove some"}},
 		"without a namespace":          {documents: []string{strings.Replace(plain, ", namespace: team", "", 1)}, objects: []string{"Cluster default/prod"}},
 		"a List":                       {documents: []string{"{apiVersion: v1, kind: List, items: [{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {name: prod}}]}"}, objects: []string{"Cluster default/prod"}},
+		"made from its class already":  {documents: []string{strings.Replace(cluster, "spec: {", "spec: {infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: DockerCluster, name: d}, ", 1), class, "{apiVersion: infrastructure.cluster.x-k8s.io/v1beta2, kind: DockerCluster, metadata: {name: d, namespace: team}}"}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "ClusterGroup classes/standard", "ClusterGroup team/standard.classes"}},
 		"a reference that is missing":  {documents: []string{plain + "spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: KubeadmControlPlane, name: cp}}"}, objects: []string{"Cluster team/prod"}, notes: []string{"Cluster team/prod: KubeadmControlPlane cp is not among the manifests; the template values below lack it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
