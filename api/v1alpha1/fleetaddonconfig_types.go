@@ -129,6 +129,15 @@ type ClusterConfig struct {
 	// +kubebuilder:validation:MaxItems=128
 	AgentEnvVars []corev1.EnvVar `json:"agentEnvVars,omitempty"`
 
+	// agentPullSecrets name the Secrets, in the agent's namespace on each imported cluster, with
+	// which the image of the Fleet agent is pulled. They replace those in Fleet's own configuration,
+	// and Fleet then copies no Secret into the cluster: create them there yourself. An empty list
+	// means none. The field needs Fleet 0.16 or newer.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	AgentPullSecrets *[]PullSecret `json:"agentPullSecrets,omitempty"`
+
 	// naming forms the name of a Fleet Cluster: prefix, name of the CAPI Cluster, suffix. A change
 	// affects only Clusters that are imported afterwards.
 	// +optional
@@ -206,6 +215,16 @@ const (
 	// DeselectDelete removes the stamp and the Fleet Cluster.
 	DeselectDelete DeselectPolicy = "Delete"
 )
+
+// PullSecret names a Secret with the credentials of an image registry.
+type PullSecret struct {
+	// name is the name of the Secret.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="must be the name of a Secret: lower-case letters, digits, '-' and '.', starting and ending with a letter or digit"
+	Name string `json:"name"`
+}
 
 // NamingStrategy forms the names of Fleet Clusters.
 type NamingStrategy struct {

@@ -291,6 +291,9 @@ func (a *Applier) settle(ctx context.Context, want, written client.Object, gone 
 		// A copy, because the client decodes the answer into these fields, and want is shared.
 		spec := want.Spec.DeepCopy()
 		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = spec.AgentTolerations, spec.AgentEnvVars
+		if spec.AgentPullSecrets != nil {
+			written.Spec.AgentPullSecrets = spec.AgentPullSecrets
+		}
 		written.Spec.AgentNamespace, written.Spec.HostNetwork = spec.AgentNamespace, spec.HostNetwork
 		written.Spec.ClientID = cmp.Or(spec.ClientID, written.Spec.ClientID)
 		// It must be empty if the agent registers itself: with another client's kubeconfig, Fleet would import the

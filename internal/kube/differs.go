@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -50,8 +51,15 @@ func clusterSpecDiffers(want, have fleetv1.ClusterSpec) bool {
 		want.AgentNamespace != have.AgentNamespace ||
 		!equality.Semantic.DeepEqual(want.AgentTolerations, have.AgentTolerations) ||
 		!equality.Semantic.DeepEqual(want.AgentEnvVars, have.AgentEnvVars) ||
+		pullSecretsDiffer(want.AgentPullSecrets, have.AgentPullSecrets) ||
 		!equality.Semantic.DeepEqual(want.HostNetwork, have.HostNetwork) ||
 		want.TemplateValues != nil && hashOf(want.TemplateValues) != hashOf(have.TemplateValues)
+}
+
+// pullSecretsDiffer reports whether pull secrets that are wanted are not there. An empty list is not the same as none, and
+// where none is wanted, others may have set one.
+func pullSecretsDiffer(want, have *[]corev1.LocalObjectReference) bool {
+	return want != nil && (have == nil || !slices.Equal(*want, *have))
 }
 
 // hashOf returns the hash of template values, whole or trimmed.

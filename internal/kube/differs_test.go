@@ -25,6 +25,7 @@ func wantedCluster() *fleetv1.Cluster {
 		{Name: "A", Value: "b"},
 		{Name: "CPU", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.cpu", Divisor: resource.MustParse("1000m")}}},
 	}
+	in.Cluster.AgentPullSecrets = &[]corev1.LocalObjectReference{{Name: "access"}}
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "team", Name: "prod", UID: "uid", Labels: map[string]string{"env": "prod"},
 		Annotations: map[string]string{"note": "kept", "fleet.addons.cluster.x-k8s.io/cluster-name": "prod", "fleet.addons.cluster.x-k8s.io/owned-by": "fleet-addon-config"},
@@ -85,7 +86,14 @@ func TestWhatWasAppliedDoesNotDiffer(t *testing.T) {
 	}
 	bare := wantedCluster()
 	bare.Spec.TemplateValues, bare.OwnerReferences, bare.Spec.AgentTolerations, bare.Spec.AgentEnvVars = nil, nil, []corev1.Toleration{}, nil
+	bare.Spec.AgentPullSecrets = nil
+	none := wantedCluster()
+	none.Spec.AgentPullSecrets = &[]corev1.LocalObjectReference{}
 	tests := map[string][2]client.Object{
+		"Cluster without pull secrets": {none, stored(t, none, nil)},
+		"Cluster for which others set pull secrets": {bare, stored(t, bare, func(have *fleetv1.Cluster) {
+			have.Spec.AgentPullSecrets = &[]corev1.LocalObjectReference{{Name: "by-others"}}
+		})},
 		"Cluster":        {wantedCluster(), stored(t, wantedCluster(), nil)},
 		"bare Cluster":   {bare, stored(t, bare, nil)},
 		"ClusterGroup":   {wantedGroup(), stored(t, wantedGroup(), nil)},
@@ -129,13 +137,19 @@ func TestDiffers(t *testing.T) {
 		"toleration added": func(have *fleetv1.Cluster) {
 			have.Spec.AgentTolerations = append(have.Spec.AgentTolerations, corev1.Toleration{})
 		},
-		"tolerations gone":    func(have *fleetv1.Cluster) { have.Spec.AgentTolerations = nil },
-		"environment altered": func(have *fleetv1.Cluster) { have.Spec.AgentEnvVars[0].Value = "x" },
-		"environment gone":    func(have *fleetv1.Cluster) { have.Spec.AgentEnvVars = nil },
-		"hostNetwork altered": func(have *fleetv1.Cluster) { have.Spec.HostNetwork = ptr.To(false) },
-		"hostNetwork gone":    func(have *fleetv1.Cluster) { have.Spec.HostNetwork = nil },
-		"values altered":      func(have *fleetv1.Cluster) { have.Spec.TemplateValues.Data["x"] = "y" },
-		"values gone":         func(have *fleetv1.Cluster) { have.Spec.TemplateValues = nil },
+		"tolerations gone":     func(have *fleetv1.Cluster) { have.Spec.AgentTolerations = nil },
+		"environment altered":  func(have *fleetv1.Cluster) { have.Spec.AgentEnvVars[0].Value = "x" },
+		"environment gone":     func(have *fleetv1.Cluster) { have.Spec.AgentEnvVars = nil },
+		"pull secrets altered": func(have *fleetv1.Cluster) { (*have.Spec.AgentPullSecrets)[0].Name = "x" },
+		"pull secret added": func(have *fleetv1.Cluster) {
+			have.Spec.AgentPullSecrets = &[]corev1.LocalObjectReference{{Name: "access"}, {Name: "x"}}
+		},
+		"pull secrets emptied": func(have *fleetv1.Cluster) { *have.Spec.AgentPullSecrets = nil },
+		"pull secrets gone":    func(have *fleetv1.Cluster) { have.Spec.AgentPullSecrets = nil },
+		"hostNetwork altered":  func(have *fleetv1.Cluster) { have.Spec.HostNetwork = ptr.To(false) },
+		"hostNetwork gone":     func(have *fleetv1.Cluster) { have.Spec.HostNetwork = nil },
+		"values altered":       func(have *fleetv1.Cluster) { have.Spec.TemplateValues.Data["x"] = "y" },
+		"values gone":          func(have *fleetv1.Cluster) { have.Spec.TemplateValues = nil },
 		"values forged": func(have *fleetv1.Cluster) {
 			have.Spec.TemplateValues.Data = map[string]any{desired.HashAnnotation: "x"}
 		},

@@ -22,6 +22,7 @@ import (
 const (
 	maxTolerations = 64
 	maxEnvVars     = 128
+	maxPullSecrets = 16
 	// maxConditions is larger than the number of conditions that Fleet sets.
 	maxConditions = 32
 )
@@ -51,7 +52,10 @@ func Trim(object any) (any, error) {
 		}
 		typed.Spec.AgentTolerations = AtMost(maxTolerations+1, typed.Spec.AgentTolerations)
 		typed.Spec.AgentEnvVars = AtMost(maxEnvVars+1, typed.Spec.AgentEnvVars)
-		typed.Spec.AgentAffinity, typed.Spec.AgentResources, typed.Spec.AgentSchedulingCustomization, typed.Spec.AgentPullSecrets = nil, nil, nil, nil
+		if secrets := typed.Spec.AgentPullSecrets; secrets != nil {
+			*secrets = AtMost(maxPullSecrets+1, *secrets)
+		}
+		typed.Spec.AgentAffinity, typed.Spec.AgentResources, typed.Spec.AgentSchedulingCustomization = nil, nil, nil
 		typed.Status = fleetv1.ClusterStatus{
 			Namespace:  reportedNamespace(typed.Status.Namespace),
 			Conditions: AtMost(maxConditions, typed.Status.Conditions),

@@ -88,6 +88,7 @@ func TestEffect(t *testing.T) {
 		"agentNamespace":     func(s *Settings) { s.Cluster.AgentNamespace = "agents" },
 		"agentTolerations":   func(s *Settings) { s.Cluster.AgentTolerations = nil },
 		"agentEnvVars":       func(s *Settings) { s.Cluster.AgentEnvVars = []corev1.EnvVar{{Name: "A"}} },
+		"agentPullSecrets":   func(s *Settings) { s.Cluster.AgentPullSecrets = &[]corev1.LocalObjectReference{} },
 		"exclude":            func(s *Settings) { s.Cluster.Exclude = []string{"/Variables"} },
 		"agentInitiated":     func(s *Settings) { s.Cluster.AgentInitiated = true },
 		"agentInitiatedSelector": func(s *Settings) {

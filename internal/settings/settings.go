@@ -37,9 +37,11 @@ type Settings struct {
 type Cluster struct {
 	Enabled, ApplyClassGroup, PatchResource, SetOwnerReferences, HostNetwork bool
 
-	AgentNamespace    string
-	AgentTolerations  []corev1.Toleration
-	AgentEnvVars      []corev1.EnvVar
+	AgentNamespace   string
+	AgentTolerations []corev1.Toleration
+	AgentEnvVars     []corev1.EnvVar
+	// AgentPullSecrets are nil if Fleet's own configuration decides.
+	AgentPullSecrets  *[]corev1.LocalObjectReference
 	Prefix, Suffix    string
 	Selector          labels.Selector
 	NamespaceSelector labels.Selector
@@ -111,6 +113,7 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 			AgentNamespace:         orDefault(ptr.Deref(cluster.AgentNamespace, ""), DefaultAgentNamespace),
 			AgentTolerations:       tolerations(cluster.AgentTolerations),
 			AgentEnvVars:           cluster.AgentEnvVars,
+			AgentPullSecrets:       pullSecrets(cluster.AgentPullSecrets),
 			Prefix:                 naming.Prefix,
 			Suffix:                 naming.Suffix,
 			Selector:               selector,
@@ -223,6 +226,17 @@ func tolerations(asked *[]corev1.Toleration) []corev1.Toleration {
 		{Key: clusterv1.NodeUninitializedTaint.Key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
 		{Key: "node.cloudprovider.kubernetes.io/uninitialized", Operator: corev1.TolerationOpEqual, Value: "true", Effect: corev1.TaintEffectNoSchedule},
 	}
+}
+
+func pullSecrets(asked *[]addonsv1.PullSecret) *[]corev1.LocalObjectReference {
+	if asked == nil {
+		return nil
+	}
+	secrets := []corev1.LocalObjectReference{}
+	for _, its := range *asked {
+		secrets = append(secrets, corev1.LocalObjectReference{Name: its.Name})
+	}
+	return &secrets
 }
 
 // selectorOrEverything parses a label selector; a missing one matches everything.

@@ -45,6 +45,7 @@ type clusterReconciler struct {
 	scopes       *scopeReader
 	applier      *kube.Applier
 	settings     *settings.Reader
+	fields       *fleetFields
 	references   *references.Reader
 	users        *users
 	groups       *groupReconciler
@@ -62,7 +63,7 @@ type clusterReconciler struct {
 
 func newClusterReconciler(c *common, reader *references.Reader, groups *groupReconciler, mappings *mappingReconciler, tally *Tally) *clusterReconciler {
 	return &clusterReconciler{
-		Client: c.GetClient(), live: c.GetAPIReader(), applier: c.applier, settings: c.settings, users: c.users,
+		Client: c.GetClient(), live: c.GetAPIReader(), applier: c.applier, settings: c.settings, fields: c.fields, users: c.users,
 		scopes: &scopeReader{
 			Reader: c.GetClient(), store: c.store, users: c.users, rancher: c.rancher,
 			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
@@ -93,6 +94,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 		// Changes that may concern many Clusters at once.
 		WatchesMetadata(references.CRD(), behind(c.events.clustersOfKind), builder.WithPredicates(references.ContractNews)).
 		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(rancherCRD)).
+		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(fleetClusterFields)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.rancher.clustersOfFleetCluster), builder.WithPredicates(rancherFleetCluster, fleetClusterNews(c.bundlesReady))).
 		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
 		WatchesMetadata(namespaceMetadata(), enqueue(c.events.clusterOfHome), builder.WithPredicates(afterStart, homeNews)).
@@ -132,6 +134,9 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	in, unread := r.settings.Current(ctx)
 	if in == nil {
 		return ctrl.Result{}, errors.Join(unread, finalizerErr)
+	}
+	if in, err = r.fields.limit(ctx, in); err != nil {
+		return ctrl.Result{}, errors.Join(unread, finalizerErr, err)
 	}
 	result, err := r.reconcile(ctx, in, req, cluster)
 	if err = errors.Join(err, finalizerErr, unread); err != nil {

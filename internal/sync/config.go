@@ -73,6 +73,7 @@ const (
 type configReconciler struct {
 	client.Client
 	settings *settings.Reader
+	fields   *fleetFields
 	tally    *Tally
 	gate     *Gate
 	now      func() time.Time
@@ -172,7 +173,11 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	}
 	lacks := asks && r.installer.isMissing(ctx)
 	metrics.Condition(InstallerAvailableCondition, !lacks)
-	wanted := r.status(in, asks, lacks, available)
+	unserved, err := r.fields.check(ctx, in)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	wanted := r.status(in, unserved, asks, lacks, available)
 	wanted.Classes, err = r.classes(ctx)
 	reached, mappingsErr := r.mappings(ctx, in.Mappings)
 	if err := errors.Join(err, mappingsErr); err != nil {
@@ -292,8 +297,8 @@ func own(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConfigStat
 }
 
 // status returns the desired state of the syncer's part of the status. A condition whose status did
-// not change keeps its transition time.
-func (r *configReconciler) status(in *settings.InForce, asks, installerMissing bool, helm *metav1.Condition) addonsv1.FleetAddonConfigStatus {
+// not change keeps its transition time. Unserved says which settings Fleet has no field for.
+func (r *configReconciler) status(in *settings.InForce, unserved error, asks, installerMissing bool, helm *metav1.Condition) addonsv1.FleetAddonConfigStatus {
 	config := in.Config
 	counts := r.tally.Counts()
 	status := *own(&config.Status)
@@ -310,7 +315,7 @@ func (r *configReconciler) status(in *settings.InForce, asks, installerMissing b
 		imported.Status, imported.Reason, imported.Message = last.Status, last.Reason, last.Message
 	}
 
-	conditions := []metav1.Condition{r.apisAvailable(), configValid(errors.Join(in.Invalid, r.unread(in.Mappings))), imported}
+	conditions := []metav1.Condition{r.apisAvailable(), configValid(errors.Join(in.Invalid, r.unread(in.Mappings), unserved)), imported}
 	var others []metav1.Condition
 	if asks {
 		available := installerAvailable(installerMissing)

@@ -2,25 +2,32 @@ package sync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/settings"
 )
 
 const gateInterval = 2 * time.Second
@@ -29,7 +36,7 @@ const gateInterval = 2 * time.Second
 var required = map[string]schema.GroupVersionKind{
 	"clusters.cluster.x-k8s.io":               clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind),
 	"clusterclasses.cluster.x-k8s.io":         clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind),
-	"clusters.fleet.cattle.io":                fleetv1.SchemeGroupVersion.WithKind("Cluster"),
+	fleetClusterCRD:                           fleetv1.SchemeGroupVersion.WithKind("Cluster"),
 	"clustergroups.fleet.cattle.io":           fleetv1.SchemeGroupVersion.WithKind("ClusterGroup"),
 	"bundlenamespacemappings.fleet.cattle.io": fleetv1.SchemeGroupVersion.WithKind("BundleNamespaceMapping"),
 }
@@ -110,3 +117,77 @@ func (p patient) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Res
 	}
 	return result, err
 }
+
+// fleetFields says which fields of Fleet Clusters the API server serves: an apply with another one is refused. It reads the
+// CRD, which is large, once for each generation.
+type fleetFields struct {
+	crds client.Reader // the metadata, from the cache
+	live client.Reader
+
+	mu          sync.Mutex
+	of          types.UID
+	generation  int64
+	pullSecrets bool
+}
+
+// fleetClusterCRD is the name of the CRD of Fleet Clusters.
+const fleetClusterCRD = "clusters.fleet.cattle.io"
+
+// havePullSecrets reports whether Fleet Clusters have the field agentPullSecrets: Fleet has it since 0.16. Without a CRD, which
+// others report, they do.
+func (f *fleetFields) havePullSecrets(ctx context.Context) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key, crd := client.ObjectKey{Name: fleetClusterCRD}, references.CRD()
+	if err := f.crds.Get(ctx, key, crd, client.UnsafeDisableDeepCopy); err != nil {
+		return true, client.IgnoreNotFound(err)
+	}
+	if f.of == crd.UID && f.generation == crd.Generation {
+		return f.pullSecrets, nil
+	}
+	whole := &unstructured.Unstructured{}
+	whole.SetGroupVersionKind(crd.GroupVersionKind())
+	if err := f.live.Get(ctx, key, whole); err != nil {
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		return false, fmt.Errorf("reading CRD %s: %w", fleetClusterCRD, err)
+	}
+	f.of, f.generation, f.pullSecrets = whole.GetUID(), whole.GetGeneration(), false
+	versions, _, _ := unstructured.NestedSlice(whole.Object, "spec", "versions")
+	for _, its := range versions {
+		version, _ := its.(map[string]any)
+		_, found, _ := unstructured.NestedFieldNoCopy(version, "schema", "openAPIV3Schema", "properties", "spec", "properties", "agentPullSecrets")
+		f.pullSecrets = f.pullSecrets || found && version["name"] == fleetv1.SchemeGroupVersion.Version
+	}
+	return f.pullSecrets, nil
+}
+
+// limit returns settings without what Fleet Clusters have no field for.
+func (f *fleetFields) limit(ctx context.Context, in *settings.InForce) (*settings.InForce, error) {
+	if in.Cluster.AgentPullSecrets == nil {
+		return in, nil
+	}
+	if served, err := f.havePullSecrets(ctx); served || err != nil {
+		return in, err
+	}
+	limited := *in
+	limited.Cluster.AgentPullSecrets = nil
+	limited.Effect += " without agentPullSecrets"
+	return &limited, nil
+}
+
+// check returns, as unserved, which settings Fleet Clusters have no field for.
+func (f *fleetFields) check(ctx context.Context, in *settings.InForce) (unserved, err error) {
+	limited, err := f.limit(ctx, in)
+	if limited != in {
+		unserved = errors.New("spec.cluster.agentPullSecrets has no effect: the CRD " + fleetClusterCRD + " has no such field; install Fleet 0.16 or newer")
+	}
+	return unserved, err
+}
+
+// fleetClusterFields passes changes of the CRD of Fleet Clusters.
+var fleetClusterFields = predicate.And[client.Object](
+	predicate.NewPredicateFuncs(func(crd client.Object) bool { return crd.GetName() == fleetClusterCRD }), afterStart,
+	predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() }}),
+)

@@ -53,13 +53,14 @@ type Options struct {
 func Setup(mgr ctrl.Manager, options Options) error {
 	tally, namespace := NewTally(), os.Getenv("POD_NAMESPACE")
 	current := settings.NewReader(mgr.GetClient()).WithRecord(mgr.GetAPIReader(), mgr.GetClient(), namespace)
+	fields := &fleetFields{crds: mgr.GetClient(), live: mgr.GetAPIReader()}
 	gate := &Gate{crds: mgr.GetClient(), mapper: mgr.GetRESTMapper()}
-	gate.open = func(ctx context.Context) error { return setupReconcilers(ctx, mgr, options, tally, current) }
+	gate.open = func(ctx context.Context) error { return setupReconcilers(ctx, mgr, options, tally, current, fields) }
 	if err := mgr.Add(everywhere{gate}); err != nil {
 		return err
 	}
 	status := &configReconciler{
-		Client: mgr.GetClient(), settings: current, tally: tally, gate: gate, now: time.Now, recorder: mgr.GetEventRecorder("muster-syncer"),
+		Client: mgr.GetClient(), settings: current, fields: fields, tally: tally, gate: gate, now: time.Now, recorder: mgr.GetEventRecorder("muster-syncer"),
 		watchFilter: options.WatchFilter, namespaces: options.Cache.DefaultNamespaces,
 		installer: newPresence(mgr.GetAPIReader(), namespace, stamp.InstallerLease),
 		helm:      newPresence(mgr.GetAPIReader(), namespace, stamp.HelmLease),
@@ -80,13 +81,14 @@ type common struct {
 	missed       *kube.MissedWrites
 	applier      *kube.Applier
 	settings     *settings.Reader
+	fields       *fleetFields
 	users        *users
 	rancher      *rancher
 	events       *enqueuer
 	bundlesReady bundlesReady
 }
 
-func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, tally *Tally, current *settings.Reader) error {
+func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, tally *Tally, current *settings.Reader, fields *fleetFields) error {
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -95,6 +97,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		Manager: mgr, Options: options, store: store, missed: kube.NewMissedWrites(store),
 		applier:      &kube.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
 		settings:     current,
+		fields:       fields,
 		users:        newUsers(mgr.GetClient(), mgr.GetAPIReader(), store),
 		bundlesReady: bundlesReady{staleAfter: options.StaleAfter, now: time.Now},
 	}

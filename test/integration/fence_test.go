@@ -206,7 +206,7 @@ spec: {privateRepoURL: registry.example}
 
 		{"may change what it made", own, label, ""},
 		{"may write every field that it sets", own, `{"spec":{"kubeConfigSecret":"x","clientID":"x","agentNamespace":"x","agentTolerations":[{"key":"x"}],
-			"agentEnvVars":[{"name":"x","value":"y"}],"hostNetwork":true,"templateValues":{"x":1},"redeployAgentGeneration":1}}`, ""},
+			"agentEnvVars":[{"name":"x","value":"y"}],"agentPullSecrets":[{"name":"x"}],"hostNetwork":true,"templateValues":{"x":1},"redeployAgentGeneration":1}}`, ""},
 		{"may change what was handed over", handedOver, label, ""},
 		{"may change its own with Rancher's label", fleets("Cluster", "labelled"), label, ""},
 		{"may retarget a Bundle", bundle, entry("annotations", stamp.Domain+"/retarget", `"1"`), ""},

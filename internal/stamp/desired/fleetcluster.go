@@ -52,6 +52,7 @@ func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class
 			AgentNamespace:   in.Cluster.AgentNamespace,
 			AgentTolerations: in.Cluster.AgentTolerations,
 			AgentEnvVars:     in.Cluster.AgentEnvVars,
+			AgentPullSecrets: in.Cluster.AgentPullSecrets,
 			HostNetwork:      ptr.To(in.Cluster.HostNetwork),
 		},
 	}

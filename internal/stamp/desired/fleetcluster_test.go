@@ -167,6 +167,8 @@ func TestFleetClusterSettings(t *testing.T) {
 		"no tolerations":      {spec: `cluster: {agentTolerations: []}`, owners: owned, want: func(s *fleetv1.ClusterSpec) { s.AgentTolerations = []corev1.Toleration{} }},
 		"other tolerations":   {spec: `cluster: {agentTolerations: [{operator: Exists}]}`, owners: owned, want: func(s *fleetv1.ClusterSpec) { s.AgentTolerations = []corev1.Toleration{{Operator: "Exists"}} }},
 		"environment":         {spec: `cluster: {agentEnvVars: [{name: A, value: b}]}`, owners: owned, want: func(s *fleetv1.ClusterSpec) { s.AgentEnvVars = []corev1.EnvVar{{Name: "A", Value: "b"}} }},
+		"pull secrets":        {spec: `cluster: {agentPullSecrets: [{name: a}]}`, owners: owned, want: func(s *fleetv1.ClusterSpec) { s.AgentPullSecrets = &[]corev1.LocalObjectReference{{Name: "a"}} }},
+		"no pull secrets":     {spec: `cluster: {agentPullSecrets: []}`, owners: owned, want: func(s *fleetv1.ClusterSpec) { s.AgentPullSecrets = &[]corev1.LocalObjectReference{} }},
 		"naming does nothing": {spec: `cluster: {naming: {prefix: late-}}`, owners: owned},
 	}
 	for name, test := range tests {

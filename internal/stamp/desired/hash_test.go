@@ -86,6 +86,8 @@ func TestSealCoversEverything(t *testing.T) {
 		"owner gone":      hashOf(`cluster: {setOwnerReferences: false}`, nil),
 		"tolerations":     hashOf(`cluster: {agentTolerations: []}`, nil),
 		"environment":     hashOf(`cluster: {agentEnvVars: [{name: A}]}`, nil),
+		"no pull secrets": hashOf(`cluster: {agentPullSecrets: []}`, nil),
+		"pull secrets":    hashOf(`cluster: {agentPullSecrets: [{name: a}]}`, nil),
 		"namespace":       hashOf(`cluster: {agentNamespace: a}`, nil),
 		"host network":    hashOf(`cluster: {hostNetwork: false}`, nil),
 	} {
