@@ -128,6 +128,16 @@ type HelmChartProxySpec struct {
 	// +optional
 	Download DownloadMode `json:"download,omitempty"`
 
+	// ServiceAccount is the name of a ServiceAccount in the namespace of Fleet's agent on each
+	// Cluster; the agent installs, upgrades and uninstalls the release with its rights. If it is not
+	// set, the agent uses the ServiceAccount fleet-default of that namespace, or, if there is none,
+	// its own rights, which are all. A Policy of Fleet in the namespace of the Clusters may require
+	// one, and limit which.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
+	// +optional
+	ServiceAccount string `json:"serviceAccount,omitempty"`
+
 	// CorrectDrift reverts manual changes on a Cluster. The default is false.
 	// +optional
 	CorrectDrift *bool `json:"correctDrift,omitempty"`

@@ -116,6 +116,9 @@ const (
 	HelmInstallOrUpgradeFailedReason = "HelmInstallOrUpgradeFailed"
 	// ReleaseTakenReason means that another HelmChartProxy has the release on the Cluster, or comes first.
 	ReleaseTakenReason = "ReleaseTaken"
+	// PolicyRefusesReason means that a Policy of Fleet does not allow the ServiceAccount of the HelmChartProxy, or
+	// requires one.
+	PolicyRefusesReason = "PolicyRefuses"
 	// GetClusterFailedReason means that the Cluster is not, or not yet, in Fleet.
 	GetClusterFailedReason = "GetClusterFailed"
 )

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/fleetpolicy"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/release"
@@ -248,6 +249,11 @@ func (e *enqueuer) ofReferred(ctx context.Context, object client.Object) []recon
 		client.MatchingFields{references.ByReference: references.ReferenceKey(kind.Group, kind.Kind, object.GetName())})
 }
 
+// ofPolicy returns the HelmReleaseProxies of the Clusters in the namespace of a Policy.
+func (e *enqueuer) ofPolicy(ctx context.Context, policy client.Object) []reconcile.Request {
+	return e.each(ctx, &clusterv1.ClusterList{}, e.by(proxy.ByCluster, itself), client.InNamespace(policy.GetNamespace()))
+}
+
 // ofKind returns the HelmReleaseProxies of the Clusters that refer to a kind, or all for the CRD of
 // HelmChartProxies.
 func (e *enqueuer) ofKind(ctx context.Context, crd client.Object) []reconcile.Request {
@@ -282,9 +288,11 @@ var (
 	beginsToFail = onUpdate(func(before, after client.Object) bool {
 		return plan.CannotRender(after.(*addonsv1.HelmReleaseProxy)) && !plan.CannotRender(before.(*addonsv1.HelmReleaseProxy))
 	})
-	// endsToWait passes updates that show that the release is no other HelmChartProxy's any more.
+	// endsToWait passes updates that show that the release is no other HelmChartProxy's any more, or that no Policy refuses it.
 	endsToWait = onUpdate(func(before, after client.Object) bool {
-		return plan.IsTaken(before.(*addonsv1.HelmReleaseProxy)) && !plan.IsTaken(after.(*addonsv1.HelmReleaseProxy))
+		return plan.HoldsBack(before.(*addonsv1.HelmReleaseProxy)) && !plan.HoldsBack(after.(*addonsv1.HelmReleaseProxy))
 	})
 	comesOrGoes = onUpdate(func(client.Object, client.Object) bool { return false })
+	// policiesCRD passes the CRD of Fleet's Policies when it comes or goes.
+	policiesCRD = predicate.And[client.Object](finalizersChanged, predicate.NewPredicateFuncs(func(crd client.Object) bool { return crd.GetName() == fleetpolicy.CRD }))
 )

@@ -49,7 +49,7 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 var (
 	releaseReasons = []string{
 		plan.ReadyReason, addonsv1.PreparingToHelmInstallReason, addonsv1.HelmReleasePendingReason, addonsv1.HelmInstallOrUpgradeFailedReason,
-		addonsv1.GetClusterFailedReason, addonsv1.ReleaseTakenReason, addonsv1.ValueParsingFailedReason, addonsv1.HelmReleaseProxySpecsUpdatingReason,
+		addonsv1.GetClusterFailedReason, addonsv1.ReleaseTakenReason, addonsv1.PolicyRefusesReason, addonsv1.ValueParsingFailedReason, addonsv1.HelmReleaseProxySpecsUpdatingReason,
 		addonsv1.HelmReleaseProxyCreationFailedReason, addonsv1.HelmReleaseProxyReinstallingReason,
 	}
 	rolloutReasons = []string{

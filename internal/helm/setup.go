@@ -38,6 +38,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/bundle"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/policies"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/release"
 	"github.com/muster-fleet/muster/internal/helm/repository"
@@ -121,6 +122,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := mgr.Add(referred); err != nil {
 		return err
 	}
+	fleetPolicies, err := cache.New(mgr.GetConfig(), policies.CacheOptions(mgr))
+	if err != nil {
+		return fmt.Errorf("creating a cache: %w", err)
+	}
+	if err := mgr.Add(everywhere{fleetPolicies}); err != nil {
+		return err
+	}
+	policyReader := &policies.Reader{CRDs: mgr.GetClient(), Policies: fleetPolicies, News: e.ofPolicy, Now: time.Now}
 	namespace := os.Getenv("POD_NAMESPACE")
 	pool := worker.New(worker.DefaultSize)
 	options.Repositories.Pool, options.Repositories.UserAgent = pool, "muster-helm"
@@ -146,11 +155,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 
 	releases := &release.Reconciler{
-		Store: writes, Inputs: reader, Managed: managed, Settings: settings.NewReader(mgr.GetClient()).WithRecord(mgr.GetAPIReader(), nil, namespace), Sources: referred, Renderer: pool,
+		Store: writes, Inputs: reader, Policies: policyReader, Managed: managed, Settings: settings.NewReader(mgr.GetClient()).WithRecord(mgr.GetAPIReader(), nil, namespace), Sources: referred, Renderer: pool,
 		Recorder: recorder, Now: time.Now,
 	}
 	if err := setupProxies(mgr, options, e, read, &proxy.Reconciler{
-		Store: writes, Inputs: reader, Managed: managed, Failures: failures, Recorder: recorder, Now: time.Now, Knows: releases.Knows,
+		Store: writes, Inputs: reader, Policies: policyReader, Managed: managed, Failures: failures, Recorder: recorder, Now: time.Now, Knows: releases.Knows,
 	}); err != nil {
 		return err
 	}
@@ -159,7 +168,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	return setupBundles(mgr, options, e, wakeBundles, &bundle.Reconciler{
 		Busy:  keymutex.NewHashed(256),
-		Store: writes, Inputs: reader, Managed: managed, Failures: failures, Wake: func(key plan.Key) { read <- eventOf(key) },
+		Store: writes, Inputs: reader, Policies: policyReader, Managed: managed, Failures: failures, Wake: func(key plan.Key) { read <- eventOf(key) },
 	})
 }
 
@@ -209,6 +218,8 @@ func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *ref
 		Watches(&addonsv1.FleetAddonConfig{}, mapped(e.of(itself)), builder.WithPredicates(predicate.NewPredicateFuncs(r.Settings.Saw), predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(store.FleetClusterMetadata(), mapped(e.ofFleetCluster), builder.WithPredicates(reimported)).
 		WatchesMetadata(references.CRD(), mapped(e.ofKind), builder.WithPredicates(references.ContractNews)).
+		WatchesMetadata(references.CRD(), mapped(e.of(itself)), builder.WithPredicates(policiesCRD)).
+		WatchesRawSource(r.Policies.Source()).
 		WatchesRawSource(referred.Source()).
 		WatchesRawSource(source.Func(func(ctx context.Context, _ requests) error {
 			// Without this, every release would report after each start that these objects are being listed.

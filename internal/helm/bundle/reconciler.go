@@ -23,6 +23,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/policies"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/kube"
@@ -50,8 +51,9 @@ func Index(object client.Object) []string {
 // Reconciler reconciles Bundles.
 type Reconciler struct {
 	*store.Store
-	Inputs  *inputs.Reader
-	Managed *proxy.Managed
+	Inputs   *inputs.Reader
+	Policies *policies.Reader
+	Managed  *proxy.Managed
 	// Failures maps the key of each Bundle whose last write failed to the error, as text.
 	Failures *sync.Map
 	// Wake enqueues a HelmChartProxy, whose status reports Failures.
@@ -122,7 +124,7 @@ func (r *Reconciler) wait(key plan.Key, err error) time.Duration {
 	switch {
 	case errors.Is(err, errUnseen):
 		return r.UntilLook(waitOf(key))
-	case store.IsBehind(err), errors.Is(err, inputs.ErrDownloading):
+	case store.IsBehind(err), errors.Is(err, inputs.ErrDownloading), errors.Is(err, policies.ErrListing):
 		return store.BehindInterval
 	default:
 		r.ForgetLook(waitOf(key))
@@ -153,6 +155,14 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 			return inputs.PollInterval, r.settleUnwritten(ctx, s.key) // The HelmChartProxy enqueues the Bundle earlier.
 		}
 	}
+	return r.carryOut(ctx, s, again)
+}
+
+// carryOut writes or removes a Bundle whose inputs are known.
+func (r *Reconciler) carryOut(ctx context.Context, s *scope, again time.Duration) (_ time.Duration, err error) {
+	if s.in, err = r.Policies.Limit(ctx, s.of, s.in, s.key.Namespace); err != nil {
+		return 0, err
+	}
 	targets, isTurnedAway, err := r.targets(ctx, s)
 	if err != nil {
 		return 0, err
@@ -160,13 +170,27 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 	if isTurnedAway && !s.isInstalledOnce() { // Some changes that make a Cluster a target enqueue no Bundle.
 		again = kube.Sooner(again, proxy.UntilFree(s.asking))
 	}
+	goes := len(targets) == 0 && len(s.releases) == 0
+	if len(targets) == 0 && s.have != nil && s.isLeft() {
+		// Fleet looks at no target that goes while a Policy refuses the Bundle, but uninstalls all that is in a deleted one.
+		refusal, err := r.Policies.Refusal(ctx, s.have.Spec.ServiceAccount, s.key.Namespace)
+		if err != nil {
+			return 0, err
+		}
+		goes = goes || refusal != nil
+	}
 	switch {
-	case len(targets) > 0 || len(s.releases) > 0:
+	case !goes:
 		return again, r.put(ctx, s, targets)
 	case s.have != nil:
 		return 0, r.Remove(ctx, s.have)
 	}
 	return 0, nil
+}
+
+// isLeft reports whether all releases of a Bundle are being uninstalled.
+func (s *scope) isLeft() bool {
+	return !slices.ContainsFunc(s.releases, func(its *addonsv1.HelmReleaseProxy) bool { return its.DeletionTimestamp.IsZero() })
 }
 
 // removeOrphan removes the targets of a Bundle without a HelmChartProxy whose Fleet Clusters are gone, and then

@@ -30,6 +30,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/policies/policiestest"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/program"
@@ -48,7 +49,7 @@ func reconciler(t *testing.T, objects ...client.Object) *Reconciler {
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&addonsv1.HelmReleaseProxy{}, ByBundle, Index).
 		WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByCluster, proxy.ClusterIndex).WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByRelease, proxy.AskedIndex).WithIndex(&fleetv1.Bundle{}, proxy.ByRelease, proxy.ReleaseIndex).Build()
-	return &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Inputs: &inputs.Reader{}, Busy: keymutex.NewHashed(1)}
+	return &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Inputs: &inputs.Reader{}, Policies: policiestest.NewReader(c), Busy: keymutex.NewHashed(1)}
 }
 
 func proxyOf(namespace, name string) *addonsv1.HelmChartProxy {

@@ -102,6 +102,7 @@ func NewBundle(proxy *addonsv1.HelmChartProxy, namespace, name string, chart Cha
 	}
 	spec := &bundle.Spec
 	spec.DefaultNamespace = ReleaseNamespace(proxy)
+	spec.ServiceAccount = proxy.Spec.ServiceAccount
 	spec.Helm = helmOptions(proxy, chart)
 	spec.KeepResources = IsInstallOnce(proxy)
 	spec.DeleteCRDResources = !spec.KeepResources // As in Helm, CRDs in templates are deleted with the release.

@@ -27,6 +27,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/policies"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/kube"
 )
@@ -34,8 +35,9 @@ import (
 // Reconciler reconciles HelmChartProxies.
 type Reconciler struct {
 	*store.Store
-	Inputs  *inputs.Reader
-	Managed *Managed
+	Inputs   *inputs.Reader
+	Policies *policies.Reader
+	Managed  *Managed
 	// Failures maps the key of each Bundle whose last write failed to the error, as text.
 	Failures *sync.Map
 	Recorder events.EventRecorder
@@ -77,7 +79,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.reportNotManaged(ctx, proxy)
 	}
 	result, err := r.reconcile(ctx, proxy)
-	if store.IsBehind(err) || errors.Is(err, inputs.ErrDownloading) {
+	if store.IsBehind(err) || errors.Is(err, inputs.ErrDownloading) || errors.Is(err, policies.ErrListing) {
 		return ctrl.Result{RequeueAfter: store.BehindInterval}, nil
 	}
 	return result, err
@@ -152,7 +154,7 @@ func (r *Reconciler) selectClusters(ctx context.Context, proxy *addonsv1.HelmCha
 	some, err := r.putReleases(ctx, proxy, in, now)
 	switch {
 	case err == nil, store.IsBehind(err):
-	case errors.Is(err, inputs.ErrDownloading):
+	case errors.Is(err, inputs.ErrDownloading), errors.Is(err, policies.ErrListing):
 		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, err.Error())
 	default:
 		now.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())

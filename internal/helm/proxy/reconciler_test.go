@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
@@ -14,6 +15,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/policies/policiestest"
 	"github.com/muster-fleet/muster/internal/helm/repository"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/program"
@@ -34,7 +36,10 @@ func TestRenamed(t *testing.T) {
 		once   bool
 		stays  bool
 		says   string
+		policy string // the namespace of a Policy that requires a ServiceAccount
 	}{
+		"a Policy refuses the next one":  {in: agent, policy: "team", stays: true},
+		"a Policy of another namespace":  {in: agent, policy: "other"},
 		"agents download the chart":      {in: agent},
 		"there is no chart":              {in: missing, stays: true},
 		"the repository does not answer": {in: manager, stays: true, says: "stays until the chart is available"},
@@ -51,11 +56,17 @@ func TestRenamed(t *testing.T) {
 			have.Name = "web-one"
 			have.Annotations[plan.BundleAnnotation], have.Annotations[plan.RecordAnnotation] = plan.BundleName(of, key, 0), test.record.String()
 			of.Spec.ReleaseName = "other"
-			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(have).Build()
+			objects := []client.Object{have}
+			if test.policy != "" {
+				policy := &fleetv1.Policy{RequireServiceAccount: true}
+				policy.Namespace, policy.Name = test.policy, "policy"
+				objects = append(objects, policy, policiestest.CRD())
+			}
+			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 			if err := c.Get(t.Context(), client.ObjectKeyFromObject(have), have); err != nil {
 				t.Fatal(err)
 			}
-			r := &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Inputs: &inputs.Reader{Charts: repository.New(repository.Options{})}}
+			r := &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Inputs: &inputs.Reader{Charts: repository.New(repository.Options{})}, Policies: policiestest.NewReader(c)}
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one"}}
 			now := &state{clusters: []*clusterv1.Cluster{cluster}, releases: []*addonsv1.HelmReleaseProxy{have.DeepCopy()}}
 			_, err := r.putReleases(t.Context(), of, test.in, now)

@@ -25,7 +25,8 @@ import (
 
 // putReleases keeps a HelmReleaseProxy for each selected Cluster, and returns the first Cluster's trouble that is not
 // an error. If the name or namespace of the release changes, it first removes the old HelmReleaseProxy: a later
-// uninstallation would remove objects that both releases have. The old one stays until the chart is available.
+// uninstallation would remove objects that both releases have. The old one stays until the chart is available, and while a
+// Policy of Fleet refuses the new one.
 func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) (some plan.Trouble, err error) {
 	there, counts := map[plan.Key]*addonsv1.HelmReleaseProxy{}, map[plan.Key]int{}
 	var errs []error
@@ -58,7 +59,9 @@ func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartP
 		if release == nil || !release.DeletionTimestamp.IsZero() || !IsOutdated(proxy, release) {
 			release, err = r.putRelease(ctx, proxy, in, key, release, counts)
 			fail(key, err)
-		} else if lacking() == nil {
+		} else if refusal, err := r.Policies.Refusal(ctx, proxy.Spec.ServiceAccount, key.Namespace); err != nil {
+			fail(key, err)
+		} else if refusal == nil && lacking() == nil {
 			fail(key, r.Remove(ctx, release))
 		}
 		if release == nil {

@@ -269,7 +269,7 @@ func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, c
 	switch ptr.Deref(meta.FindStatusCondition(conditions, addonsv1.ClusterAvailableCondition), metav1.Condition{}).Reason {
 	case addonsv1.GetClusterFailedReason:
 		target.Aside = true
-	case addonsv1.ValueParsingFailedReason, addonsv1.HelmReleaseProxyCreationFailedReason:
+	case addonsv1.ValueParsingFailedReason, addonsv1.HelmReleaseProxyCreationFailedReason, addonsv1.PolicyRefusesReason:
 		target.Blocked = true
 	}
 	return target

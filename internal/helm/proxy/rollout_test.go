@@ -449,3 +449,19 @@ func TestApprovalIsForOneRollout(t *testing.T) {
 		})
 	}
 }
+
+// A release that a Policy of Fleet refuses keeps its last state, and counts as failing: the rollout is not complete without it.
+func TestPolicyRefusesInARollout(t *testing.T) {
+	ready := ago(time.Hour)
+	r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready}, "b": {Pending: "new", Ready: ready}})
+	a := r.state.releases[0]
+	for _, refused := range []bool{false, true} {
+		if refused {
+			a.Status.Conditions = []metav1.Condition{{Type: addonsv1.ClusterAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.PolicyRefusesReason}}
+		}
+		its := newRolling(r.of, r.in, &r.state)
+		if got := r.targetOf(its, a, its.clusters[plan.ClusterOf(a)], 0); got.Blocked != refused || got.Aside {
+			t.Errorf("refused: %t; it is %+v", refused, got)
+		}
+	}
+}

@@ -6,6 +6,7 @@ package release
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -24,6 +25,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/policies"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/kube"
@@ -35,6 +37,7 @@ import (
 type Reconciler struct {
 	*store.Store
 	Inputs   *inputs.Reader
+	Policies *policies.Reader
 	Managed  *proxy.Managed
 	Settings *settings.Reader
 	Sources  Sources
@@ -110,7 +113,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 	}
 	err = r.reconcile(ctx, s)
-	if store.IsBehind(err) {
+	if store.IsBehind(err) || errors.Is(err, policies.ErrListing) {
 		return ctrl.Result{RequeueAfter: store.BehindInterval}, nil
 	}
 	return ctrl.Result{RequeueAfter: s.again}, err
@@ -130,6 +133,9 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 	if s.inputs, _, err = r.Inputs.Get(s.proxy); err != nil {
 		s.again = inputs.PollInterval
 		return nil //nolint:nilerr // The HelmChartProxy enqueues the release earlier.
+	}
+	if s.inputs, err = r.Policies.Limit(ctx, s.proxy, s.inputs, s.release.Spec.ClusterRef.Namespace); err != nil {
+		return err
 	}
 	if s.settings, err = r.Settings.Current(ctx); plan.HasValues(s.proxy) && (err != nil || s.settings.IsUnknown()) {
 		return err // Values could have what the settings exclude. The release stays as it is, its status included.
@@ -245,6 +251,9 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 	}
 	if isOwn && s.trouble == (plan.Trouble{}) {
 		err = r.findRival(ctx, s, pin.ClusterName)
+	}
+	if s.inputs.Trouble.Reason == addonsv1.PolicyRefusesReason && !s.isInstalledOnce() {
+		s.trouble = cmp.Or(s.trouble, s.inputs.Trouble)
 	}
 	return false, err
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/fair"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/policies/policiestest"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/helm/templates"
@@ -85,7 +86,7 @@ func newWorld(t *testing.T, renders Renderer) *world {
 	}).WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByCluster, proxy.ClusterIndex).WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByRelease, proxy.AskedIndex).WithIndex(&fleetv1.Bundle{}, proxy.ByRelease, proxy.ReleaseIndex).Build()
 	w := &world{Client: c, clock: testclock.NewFakeClock(time.Now())}
 	w.Reconciler = &Reconciler{
-		Store: store.New(w.Client, w.Client, "muster", w.clock), Settings: settings.NewReader(w.Client), Sources: noSources{}, Renderer: renders,
+		Store: store.New(w.Client, w.Client, "muster", w.clock), Policies: policiestest.NewReader(w.Client), Settings: settings.NewReader(w.Client), Sources: noSources{}, Renderer: renders,
 		Now: w.clock.Now, Recorder: events.NewFakeRecorder(10),
 	}
 	return w
