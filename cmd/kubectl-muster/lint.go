@@ -25,7 +25,8 @@ func newLint(common *options) *cobra.Command {
 manifests. You need no cluster.
 
 Clusters are checked against the FleetAddonConfig, Namespaces, ClusterClasses, Fleet
-Clusters and earlier Clusters in the manifests. Not checked, because that needs a cluster:
+Clusters and earlier Clusters in the manifests, and HelmChartProxies against Fleet's
+Policies. Not checked, because that needs a cluster:
 who may use a class of another namespace, and the CA that a FleetAddonConfig names.
 
 Exit codes: 0 nothing would be refused; 1 an object would be refused, or cannot be read; 2
@@ -35,7 +36,7 @@ wrong arguments.`,
 		Args: withUsage(onlyFiles),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
-	o.addFilesTo(cmd, "Manifests: FleetAddonConfig, HelmChartProxies, Clusters, ClusterClasses, Namespaces, Fleet Clusters.")
+	o.addFilesTo(cmd, "Manifests: FleetAddonConfig, HelmChartProxies, Clusters, ClusterClasses, Namespaces, Fleet Clusters, Policies of Fleet.")
 	o.output.addTo(cmd)
 	return cmd
 }

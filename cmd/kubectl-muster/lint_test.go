@@ -43,6 +43,11 @@ func chart(spec string) string {
 	return "\napiVersion: addons.cluster.x-k8s.io/v1alpha1\nkind: HelmChartProxy\nmetadata: {name: web, namespace: team}\nspec: {repoURL: https://charts.example.com, chartName: web, " + spec + "}\n---"
 }
 
+// policyIn is a Policy of Fleet that requires a ServiceAccount, and allows one.
+func policyIn(namespace string) string {
+	return "\napiVersion: fleet.cattle.io/v1alpha1\nkind: Policy\nmetadata: {name: tenants, namespace: " + namespace + "}\nrequireServiceAccount: true\nallowedServiceAccounts: [deployer]\n---"
+}
+
 func TestLint(t *testing.T) {
 	const noClass = `warning: -: Cluster team/prod: spec.topology.classRef: ClusterClass "standard" of namespace "classes" is not among the manifests`
 	for name, test := range map[string]struct {
@@ -84,6 +89,18 @@ func TestLint(t *testing.T) {
 			`warning: -: HelmChartProxy team/ci: spec.releaseName: HelmChartProxy team/web asks for the same release default/ccm on Cluster team/prod; only one of them gets it, and the other says ReleaseTaken: choose another releaseName or namespace, or selectors that never match the same Cluster`}},
 		"chart: two of a name": {stdin: cluster("prod") + chart(`clusterSelector: {}`) + strings.Replace(chart(`clusterSelector: {}, namespaceSelector: {}`), "namespace: team", "namespace: platform", 1), want: []string{
 			`warning: -: HelmChartProxy platform/web: spec.releaseName: HelmChartProxy team/web asks for the same release default/web on Cluster team/prod; only one of them gets it, and the other says ReleaseTaken: choose another releaseName or namespace, or selectors that never match the same Cluster`}},
+		"chart: a Policy requires a ServiceAccount": {stdin: chart(`clusterSelector: {}`) + policyIn("team"), want: []string{
+			`warning: -: HelmChartProxy team/web: spec.serviceAccount: a Policy of Fleet in namespace team requires a ServiceAccount, so nothing is deployed to Clusters there (PolicyRefuses): set it to one that is allowed: deployer`}},
+		"chart: a Policy does not allow it": {stdin: policyIn("team") + chart(`clusterSelector: {}, serviceAccount: admin`), want: []string{
+			`warning: -: HelmChartProxy team/web: spec.serviceAccount: no Policy of Fleet in namespace team allows ServiceAccount admin, so nothing is deployed to Clusters there (PolicyRefuses): set it to one that is allowed: deployer`}},
+		"chart: a Policy allows it":            {stdin: policyIn("team") + chart(`clusterSelector: {}, serviceAccount: deployer`)},
+		"chart: a Policy of another namespace": {stdin: policyIn("other") + chart(`clusterSelector: {}`)},
+		"chart: a Policy where it has Clusters": {stdin: policyIn("team") + cluster("prod") + strings.Replace(chart(`clusterSelector: {}, namespaceSelector: {}`), "namespace: team", "namespace: platform", 1), want: []string{
+			`warning: -: HelmChartProxy platform/web: spec.serviceAccount: a Policy of Fleet in namespace team requires a ServiceAccount, so nothing is deployed to Clusters there (PolicyRefuses): set it to one that is allowed: deployer`}},
+		"chart: a Policy where it has none": {stdin: policyIn("team") + cluster("prod") + strings.Replace(chart(`clusterSelector: {matchLabels: {ci: "true"}}, namespaceSelector: {}`), "namespace: team", "namespace: platform", 1)},
+		"chart: a ServiceAccount that is none": {failed: true, stdin: chart(`clusterSelector: {}, serviceAccount: A_b`), want: []string{
+			`-: HelmChartProxy team/web: spec.serviceAccount: Invalid value: "A_b": spec.serviceAccount in body should match '^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$'`}},
+		"a Policy that is none": {failed: true, stdin: strings.Replace(policyIn("team"), "true", "maybe", 1), want: []string{`-: Policy team/tenants: json: cannot unmarshal string into Go struct field Policy.requireServiceAccount of type bool`}},
 		"chart: two releases": {stdin: cluster("prod") + chart(`clusterSelector: {}, releaseName: ccm`) + strings.Replace(chart(`clusterSelector: {}, releaseName: ccm, namespace: apps`), "name: web", "name: ci", 1) +
 			strings.Replace(chart(`clusterSelector: {matchLabels: {ci: "true"}}, releaseName: ccm`), "name: web", "name: b", 1)},
 		"many labels": {stdin: strings.Replace(class, "name: standard", "labels: {"+strings.Join(slices.Collect(func(yield func(string) bool) {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +23,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
+	"github.com/muster-fleet/muster/internal/fleetpolicy"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/templates"
 	"github.com/muster-fleet/muster/internal/manifests"
@@ -236,24 +239,58 @@ func (c *checker) checkReleases() {
 	}
 }
 
+// checkPolicies warns about HelmChartProxies whose ServiceAccount Fleet's Policies in the manifests refuse: in their own
+// namespace, unless they select others, and in those of the Clusters in the manifests.
+func (c *checker) checkPolicies() {
+	for _, chart := range c.charts {
+		selects := c.selecting(chart.object)
+		if selects == nil {
+			continue
+		}
+		reached := map[string]bool{chart.Namespace: chart.object.Spec.NamespaceSelector == nil}
+		for _, its := range c.created {
+			reached[its.Namespace] = reached[its.Namespace] || selects(its)
+		}
+		bundle := &fleetv1.BundleSpec{}
+		bundle.ServiceAccount = chart.object.Spec.ServiceAccount
+		for _, namespace := range slices.Sorted(maps.Keys(c.policies)) {
+			if refusal := fleetpolicy.Of(c.policies[namespace], bundle); refusal != nil && reached[namespace] {
+				c.find(chart.Finding, SeverityWarning, "spec.serviceAccount", fmt.Sprintf("%s, so nothing is deployed to Clusters there (%s): %s",
+					refusal.Why(namespace), addonsv1.PolicyRefusesReason, refusal.Do("it")))
+			}
+		}
+	}
+}
+
 // selectedByBoth returns a Cluster of the manifests that two HelmChartProxies select; empty if there is none.
 func (c *checker) selectedByBoth(a, b *addonsv1.HelmChartProxy) string {
-	first, trouble := plan.NewSelector(a)
-	second, troubled := plan.NewSelector(b)
-	if trouble != nil || troubled != nil { // It was said.
+	first, second := c.selecting(a), c.selecting(b)
+	if first == nil || second == nil {
 		return ""
+	}
+	for _, its := range c.created {
+		if first(its) && second(its) {
+			return its.Namespace + "/" + its.Name
+		}
+	}
+	return ""
+}
+
+// selecting returns a function that reports whether a HelmChartProxy selects a Cluster of the manifests; nil if its selectors
+// cannot be used.
+func (c *checker) selecting(of *addonsv1.HelmChartProxy) func(manifest[*clusterRequest]) bool {
+	selector, trouble := plan.NewSelector(of)
+	if trouble != nil { // It was said.
+		return nil
 	}
 	namespaceLabels := func(name string) labels.Set {
 		its, _ := c.namespaceLabels(name)
 		return its
 	}
-	for _, its := range c.created {
+	return func(its manifest[*clusterRequest]) bool {
 		subject := its.object.subject(its.Namespace)
 		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: its.Namespace, Name: its.Name, Labels: subject.Labels}}
 		cluster.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Namespace: subject.Class.Namespace, Name: subject.Class.Name}
-		if first.Matches(cluster, namespaceLabels) && second.Matches(cluster, namespaceLabels) {
-			return its.Namespace + "/" + its.Name
-		}
+		return selector.Matches(cluster, namespaceLabels)
 	}
-	return ""
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -32,7 +33,8 @@ type checker struct {
 	labels     []manifest[map[string]string]    // of ClusterClasses
 	existing   map[types.NamespacedName]*object // Fleet Clusters
 	namespaces map[string]map[string]string
-	pins       []object // Clusters that were checked, with their pins
+	policies   map[string][]fleetv1.Policy // of Fleet, by their namespace
+	pins       []object                    // Clusters that were checked, with their pins
 	findings   []Finding
 }
 
@@ -59,6 +61,7 @@ func Check(ctx context.Context, rules Rules, objects []manifests.Object, problem
 		classes:    map[types.NamespacedName]bool{},
 		existing:   map[types.NamespacedName]*object{},
 		namespaces: map[string]map[string]string{},
+		policies:   map[string][]fleetv1.Policy{},
 	}
 	for _, problem := range problems {
 		c.find(Finding{File: problem.File}, SeverityError, "", problem.Err.Error())
@@ -101,6 +104,13 @@ func (c *checker) add(ctx context.Context, from *manifests.Object) error {
 		c.labels = append(c.labels, manifest[map[string]string]{Finding: about, object: from.Labels})
 	case fleetClusterKind.GroupKind():
 		c.existing[key] = &from.PartialObjectMetadata
+	case fleetv1.SchemeGroupVersion.WithKind("Policy").GroupKind():
+		policy := fleetv1.Policy{}
+		if err := json.UnmarshalCaseSensitivePreserveInts(from.Raw, &policy); err != nil {
+			c.find(about, SeverityError, "", err.Error())
+			return nil
+		}
+		c.policies[about.Namespace] = append(c.policies[about.Namespace], policy)
 	case corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind():
 		labels := map[string]string{}
 		maps.Copy(labels, from.Labels)
@@ -144,6 +154,7 @@ func (c *checker) addConfig(ctx context.Context, about Finding, from *manifests.
 
 func (c *checker) check(ctx context.Context) error {
 	c.checkReleases()
+	c.checkPolicies()
 	for _, config := range c.configs {
 		c.findBroken(config.Finding, validateConfig(config.object), config.broken)
 		for _, warning := range warnings(config.object) {

@@ -68,6 +68,7 @@ const (
 	// HelmChartProxies appear only in notes, during a rollout.
 	HelmChartProxy Kind = "HelmChartProxy"
 	Bundle         Kind = "Bundle"
+	Policy         Kind = "Policy"
 	Resource       Kind = "Resource"
 	Deployment     Kind = "BundleDeployment"
 	NoClass        Kind = "NoClass"
@@ -84,6 +85,8 @@ func (k Kind) Plural() string {
 		return "Fleet Clusters"
 	case HelmChartProxy:
 		return "HelmChartProxies"
+	case Policy:
+		return "Policies"
 	default:
 		return string(k) + "s"
 	}

@@ -44,7 +44,7 @@ func Survey(ctx context.Context, reader client.Reader, scope Scope, namespace, b
 		t.namespaces, t.mappings, t.values,
 		func(ctx context.Context) error { return t.groupsIn(ctx, scope.Namespace) },
 		func(ctx context.Context) error { return t.allDeployments(ctx, deployments) },
-		t.blockers,
+		t.blockers, t.policies,
 	} {
 		if err := read(ctx); err != nil {
 			return nil, err

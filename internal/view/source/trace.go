@@ -11,6 +11,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -36,7 +37,7 @@ func Trace(ctx context.Context, reader client.Reader, namespace, bundle, cluster
 	for _, read := range []func(context.Context) error{
 		func(ctx context.Context) error { return t.cluster(ctx, namespace, cluster) },
 		func(ctx context.Context) error { return t.bundle(ctx, bundle, t.near()...) },
-		t.namespaces, t.mappings, t.values, t.groups, t.deployments, t.namesakes,
+		t.namespaces, t.mappings, t.values, t.groups, t.deployments, t.namesakes, t.policies,
 	} {
 		if err := read(ctx); err != nil {
 			return nil, err
@@ -278,6 +279,17 @@ func (t *tracing) values(ctx context.Context) error {
 	}
 	t.in.Values = secret.Data
 	return t.note(trace.BundleValues, "Fleet", err)
+}
+
+// policies reads Fleet's Policies in the namespace of the Bundle. Fleet before 0.16 has none.
+func (t *tracing) policies(ctx context.Context) error {
+	_, err := pager.Each(ctx, t.reader, &fleetv1.PolicyList{}, func(list *fleetv1.PolicyList) {
+		t.in.Policies = append(t.in.Policies, list.Items...)
+	}, client.InNamespace(t.in.Bundle.Namespace))
+	if meta.IsNoMatchError(err) || errors.Is(err, errNotInFile) {
+		return nil
+	}
+	return t.note(view.Policy, "Fleet", err)
 }
 
 // reached returns the namespaces to which the Bundle is deployed.

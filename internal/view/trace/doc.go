@@ -32,6 +32,8 @@ type Input struct {
 	Namesakes []*fleetv1.Bundle
 	// Deployments are the BundleDeployments of the Bundle, and of others of its name.
 	Deployments []*fleetv1.BundleDeployment
+	// Policies are Fleet's Policies in the namespace of the Bundle.
+	Policies []fleetv1.Policy
 	// Unread has, for each kind that could not be read, the reason. Steps that depend on such a kind are unknown.
 	Unread map[view.Kind]string
 }
@@ -70,6 +72,7 @@ const (
 	StepGroups     = "groups"
 	StepTarget     = "target"
 	StepAllowed    = "doNotDeploy"
+	StepPolicy     = "policy"
 	StepValues     = "values"
 	StepReady      = "fleetNamespace"
 	StepName       = "name"

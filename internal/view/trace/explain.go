@@ -9,6 +9,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/muster-fleet/muster/internal/fleetpolicy"
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/internal/view/targets"
 )
@@ -16,7 +17,7 @@ import (
 // Explain returns the trace for a Bundle and a Cluster.
 func Explain(in *Input) *Trace {
 	e := &explainer{Input: in, trace: &Trace{Bundle: in.Bundle.String(), Cluster: in.Cluster.String(), Verdict: Targeted}}
-	for _, step := range []func() (more bool){e.bundle, e.cluster, e.namespace, e.target, e.allowed, e.values, e.fleetNamespace} {
+	for _, step := range []func() (more bool){e.bundle, e.cluster, e.namespace, e.target, e.allowed, e.policy, e.values, e.fleetNamespace} {
 		if !step() {
 			break
 		}
@@ -210,6 +211,23 @@ func (e *explainer) allowed() bool {
 	}
 	e.trace.Do = "if the Bundle should be deployed, remove doNotDeploy"
 	return e.failed(StepAllowed, nil, "%s says doNotDeploy", e.match.DoNotDeploy)
+}
+
+// policy checks what Fleet does before it works on the targets. What is deployed stays.
+func (e *explainer) policy() bool {
+	if why := e.Unread[view.Policy]; why != "" {
+		e.add(StepPolicy, Unknown, nil, "it is unknown whether a Policy refuses the Bundle: %s: %s", view.Policy.Plural(), why)
+		return true // Most namespaces have none.
+	}
+	refusal := fleetpolicy.Of(e.Policies, &e.Found.Spec)
+	if refusal == nil {
+		return true // There is nothing to report.
+	}
+	of := cmp.Or(view.SourceOf(e.Found.Labels), "the Bundle, or of the HelmChartProxy that makes it,")
+	e.trace.Do = refusal.Do("spec.serviceAccount of "+of) + "; until then Fleet does not update the Bundle on any Cluster, and uninstalls it from none"
+	e.add(StepPolicy, Failed, nil, "%s", refusal.Why(e.Bundle.Namespace))
+	e.trace.Verdict = Blocked
+	return false
 }
 
 func (e *explainer) values() bool {

@@ -71,6 +71,7 @@ var failures = map[string]string{
 	StepNamespace: "no BundleNamespaceMapping leads to its namespace",
 	StepTarget:    "no target of the Bundle matches it",
 	StepAllowed:   "a target says doNotDeploy",
+	StepPolicy:    "a Policy refuses its ServiceAccount",
 	StepValues:    "the Bundle's values cannot be rendered",
 	StepReady:     "Fleet has given it no namespace yet",
 	StepName:      "a Bundle of the same name is there",
