@@ -36,6 +36,8 @@ func TestHoldsInBothVersions(t *testing.T) {
 			`{` + metadata("") + `,` + spec("v2") + `}`, false, false},
 		"without its namespace in Fleet": {`{` + metadata("") + `,` + spec("v1") + `,"status":{"conditions":[{"type":"FleetImported","status":"False","reason":"WaitingForFleet"}]}}`,
 			`{` + metadata("") + `,` + spec("v2") + `}`, true, false},
+		"versions of EKS": {`{` + metadata("") + `,` + spec("v1") + `,"status":{"conditions":[{"type":"FleetImported","status":"True","reason":"Imported"},{"type":"RollingOut","status":"True","reason":"RollingOut"},{"type":"TopologyReconciled","status":"False","reason":"ClusterUpgrading"}],"controlPlane":{"versions":[{"version":"v1-eks-2d98532","replicas":2}],"upgradePlan":[{"version":"v1"}]}}}`,
+			`{` + metadata("") + `,` + spec("v2") + `}`, true, false},
 		"moved":             {"", `{` + metadata(began) + `,"spec":{"paused":true,"topology":{"version":"v2"}}}`, true, false},
 		"made by a tenant":  {"", `{` + metadata(began) + `,` + spec("v2") + `}`, false, false},
 		"moved and changed": {"", `{` + metadata(began) + `,` + spec("v3") + `}`, false, false},

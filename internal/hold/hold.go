@@ -132,7 +132,8 @@ type Cluster struct {
 	Place     Place
 }
 
-// pendingHooks is the annotation in which Cluster API notes the hooks of an upgrade that is under way.
+// pendingHooks is the annotation in which Cluster API notes the hooks of an upgrade that is under way. As long as it names
+// AfterClusterUpgrade, Cluster API does not look for the annotation of a hold, whatever versions a status has.
 const pendingHooks = "runtime.cluster.x-k8s.io/pending-hooks"
 
 func (c Cluster) isUpgrading() bool {

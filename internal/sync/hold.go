@@ -263,6 +263,12 @@ func (r *holdReconciler) controlPlaneVersion(ctx context.Context, cluster *clust
 	if err != nil {
 		return ""
 	}
+	return givenVersion(controlPlane)
+}
+
+// givenVersion returns the version that a control plane should have. Those in a status are no proof of an upgrade: EKS and
+// GKE report versions such as v1.31.4-eks-2d98532, which are older than v1.31.4 for Cluster API, for ever.
+func givenVersion(controlPlane map[string]any) string {
 	version, _, _ := unstructured.NestedString(controlPlane, "spec", "version")
 	return version
 }

@@ -427,3 +427,21 @@ func TestHoldWhileTheSettingsAreUnknown(t *testing.T) {
 		})
 	}
 }
+
+// The control planes of EKS and GKE, and their nodes, report versions that are older than the wanted one for ever.
+func TestGivenVersion(t *testing.T) {
+	for name, status := range map[string]map[string]any{
+		"EKS":      {"version": "1.31"},
+		"GKE":      {"version": "1.31.4-gke.1014001", "currentVersion": "1.31.4-gke.1014001"},
+		"versions": {"version": "v1.30.0", "versions": []any{map[string]any{"version": "v1.31.4-eks-2d98532", "replicas": int64(3)}}},
+		"none":     nil,
+	} {
+		controlPlane := map[string]any{"spec": map[string]any{"version": "v1.31.4"}, "status": status}
+		if got := givenVersion(controlPlane); got != "v1.31.4" {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	if got := givenVersion(nil); got != "" {
+		t.Errorf("without a control plane: %q", got)
+	}
+}
