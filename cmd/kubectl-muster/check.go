@@ -9,10 +9,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/Masterminds/semver/v3"
 	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/defects"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/internal/view/source"
 )
@@ -40,8 +45,9 @@ a cluster, or if another has the same name on one. One that waits is not.
 
 Without a name, the command also warns about Bundles whose rolloutStrategy has partitions
 that do not gate: Fleet does not wait for one, never updates it, or leaves Clusters out. A
-warning says what to write instead, and does not change the exit code. A note says if the
-FleetAddonConfig lets secret fields into the template values.`,
+warning says what to write instead, and does not change the exit code. Notes say if the
+FleetAddonConfig lets secret fields into the template values, and if the version of Fleet
+has a known defect.`,
 		Example: `  kubectl muster check
   kubectl muster check team-a/prod --wait --timeout=15m`,
 		Args:              withUsage(cobra.MaximumNArgs(1)),
@@ -124,10 +130,29 @@ func (o *checkOptions) observe(ctx context.Context, reader client.Reader) (*obse
 	if err != nil {
 		return nil, errors.Join(result.unread, err) // The object may be among those that could not be read.
 	}
-	if note := view.SecretsLetIn(objects.Config); note != "" && o.name == "" {
-		result.graph.Notes = append(slices.Clone(result.graph.Notes), note)
+	if o.name == "" {
+		result.graph.Notes = slices.Clone(result.graph.Notes)
+		for _, note := range []string{view.SecretsLetIn(objects.Config), defects.Message(fleetVersion(ctx, reader, objects.Config))} {
+			if note != "" {
+				result.graph.Notes = append(result.graph.Notes, view.Text(note))
+			}
+		}
 	}
 	return result, nil
+}
+
+// fleetVersion returns the version of Fleet that runs, from its Deployment, or if the user may not read that, from the
+// status of the FleetAddonConfig. It is nil if neither says it.
+func fleetVersion(ctx context.Context, reader client.Reader, config *addonsv1.FleetAddonConfig) *semver.Version {
+	controller := &appsv1.Deployment{}
+	if err := reader.Get(ctx, client.ObjectKey{Namespace: stamp.FleetSystem, Name: "fleet-controller"}, controller); err == nil {
+		return defects.Running(controller)
+	}
+	if config == nil {
+		return nil
+	}
+	version, _ := semver.NewVersion(config.Status.InstalledVersion) // An error leaves it nil.
+	return version
 }
 
 // troubles counts the unhealthy nodes by reason.

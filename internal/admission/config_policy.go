@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/Masterminds/semver/v3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -15,6 +16,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
+	"github.com/muster-fleet/muster/internal/defects"
 )
 
 // validateConfig returns all errors of a FleetAddonConfig: for each the field, and a sentence that says how to fix
@@ -275,6 +277,12 @@ func warnings(config *addonsv1.FleetAddonConfig) []string {
 	}
 	if install := config.Spec.Install; install != nil && strings.HasPrefix(ptr.Deref(install.Repository, ""), "http://") {
 		result = append(result, "spec.install.repository: http is neither encrypted nor authenticated, and its charts run with Fleet's rights; use https or oci")
+	}
+	if install := config.Spec.Install; install != nil {
+		exact, _ := semver.StrictNewVersion(strings.TrimPrefix(ptr.Deref(install.Version, ""), "v")) // nil for a range
+		if text := defects.Message(exact); text != "" {
+			result = append(result, "spec.install.version: "+text+"; a range or followLatest avoids such versions")
+		}
 	}
 	if install := config.Spec.Install; install != nil && install.FollowLatest != nil && !*install.FollowLatest {
 		result = append(result, "spec.install.followLatest: false installs nothing; remove install, or set version")

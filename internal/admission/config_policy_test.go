@@ -284,6 +284,7 @@ func TestWarnings(t *testing.T) {
 	const (
 		everyRight  = "spec.config.bootstrapLocalCluster gives Fleet all rights on this cluster"
 		noInstall   = "spec.config.bootstrapLocalCluster has no effect without spec.install"
+		knownDefect = "spec.install.version: Fleet 0.16.1 has a known defect: an agent that has lost its connection can uninstall everything that it manages; fixed in 0.16.2 (https://github.com/rancher/fleet/issues/5406); a range or followLatest avoids such versions"
 		latestFalse = "spec.install.followLatest: false installs nothing; remove install, or set version"
 	)
 	for name, test := range map[string]struct {
@@ -295,7 +296,9 @@ func TestWarnings(t *testing.T) {
 		"empty config":              {spec: `config: {}`},
 		"followLatest false":        {spec: `install: {followLatest: false}`, want: []string{latestFalse}},
 		"bootstrap without install": {spec: `config: {bootstrapLocalCluster: true}`, want: []string{noInstall}},
-		"bootstrap with install":    {spec: `{config: {bootstrapLocalCluster: true}, install: {version: 0.16.0}}`, want: []string{everyRight}},
+		"bootstrap with install":    {spec: `{config: {bootstrapLocalCluster: true}, install: {version: 0.16.2}}`, want: []string{everyRight}},
+		"known defect":              {spec: `install: {version: v0.16.1}`, want: []string{knownDefect}},
+		"known defect in a range":   {spec: `install: {version: 0.16.x}`},
 		"bootstrap explicitly off":  {spec: `config: {bootstrapLocalCluster: false}`},
 		"server":                    {spec: `config: {server: {inferLocal: true}}`},
 		"tolerations":               {spec: `cluster: {agentTolerations: [{operator: Exists}, {key: a, operator: Gt, value: "950"}]}`, want: []string{"spec.cluster.agentTolerations[1].operator: Gt is known only to Kubernetes 1.35 and later with the feature gate TaintTolerationComparisonOperators; other clusters refuse a Fleet agent that has it"}},

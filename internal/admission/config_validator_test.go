@@ -124,7 +124,7 @@ func TestConfigValidatorOverTheWire(t *testing.T) {
 			t.Errorf("%q does not contain %q", refused.Result.Message, part)
 		}
 	}
-	accepted := post(t, webhook, fmt.Sprintf(review, `{"install":{"version":"0.16.0","repository":"http://charts.example.com"}}`)).Response
+	accepted := post(t, webhook, fmt.Sprintf(review, `{"install":{"version":"0.16.2","repository":"http://charts.example.com"}}`)).Response
 	if !accepted.Allowed || len(accepted.Warnings) != 1 {
 		t.Errorf("the answer is %+v", accepted)
 	}

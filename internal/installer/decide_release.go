@@ -10,6 +10,8 @@ import (
 	"github.com/Masterminds/semver/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/internal/defects"
 )
 
 // abandoned is how long another Helm client may work on a release before the installer considers that client
@@ -94,7 +96,7 @@ func (s *state) goal() (version *semver.Version, stale *Problem, wait *plan) {
 		errors.As(s.offered.err, &problem)
 		return s.stay(current, problem)
 	}
-	chosen, problem := s.install.choose(s.offered.offers)
+	chosen, _, problem := s.install.choose(s.offered.offers)
 	switch {
 	case problem != nil:
 		return s.stay(current, problem)
@@ -244,8 +246,12 @@ func (s *state) planned(goal *semver.Version) plan {
 	default:
 		text = fmt.Sprintf("the values of Fleet %s would be changed", goal)
 	}
+	shown := text
+	if defect := defects.Message(goal); defect != "" {
+		shown += "; " + defect
+	}
 	return plan{
-		installed:  installedIs(false, ReasonPlanned, "%s; `kubectl muster plan` shows every object that would change, and spec.install.mode: Apply changes them", text),
+		installed:  installedIs(false, ReasonPlanned, "%s; `kubectl muster plan` shows every object that would change, and spec.install.mode: Apply changes them", shown),
 		configured: configuredIs(false, ReasonPlanned, "%s, because spec.install.mode is Plan", text),
 	}
 }
@@ -262,12 +268,31 @@ func (s *state) converged(stale *Problem) plan {
 	if unfit := s.fleet.unfit(s.kubernetes); unfit != "" {
 		text += "; " + unfit
 	}
+	if defect := defects.Message(s.version()); defect != "" {
+		reason = ReasonKnownDefect
+		text += "; " + defect
+	}
+	if avoided := s.avoided(); avoided != nil {
+		text += "; not upgraded: " + defects.Message(avoided)
+	}
 	if stale != nil {
 		reason = stale.Reason
 		text += "; newer versions cannot be looked up: " + stale.Message
 	}
 	p.installed = installedIs(true, reason, "%s", text)
 	return p
+}
+
+// avoided returns a newer version on offer that is not installed, because it has a known defect; nil if there is none.
+func (s *state) avoided() *semver.Version {
+	if s.install == nil || s.install.invalid != nil || s.offered == nil {
+		return nil
+	}
+	_, avoided, _ := s.install.choose(s.offered.offers)
+	if avoided == nil || !avoided.GreaterThan(s.fleet.Version) {
+		return nil
+	}
+	return avoided
 }
 
 // configured reports settings that are in the values of the installer's own release.

@@ -2,6 +2,7 @@ package installer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/defects"
 )
 
 func planned(spec addonsv1.FleetAddonConfigSpec) addonsv1.FleetAddonConfigSpec {
@@ -103,7 +105,7 @@ func TestPlanShows(t *testing.T) {
 		"CRDs there":             {version("0.16.0"), state{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, decided{installed: "False Planned: Fleet 0.16.0 would be installed", configured: "False Planned: would be installed"}},
 		"an older one":           {version("0.17.0"), deployed("0.16.0", "0.16.0", custom).with(offering("0.17.0")), decided{installed: "False Planned: upgraded from 0.16.0 to 0.17.0", configured: "False Planned: upgraded"}},
 		"other values":           {version("0.16.0"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { s.server = here016 }), decided{installed: "False Planned: the values of Fleet 0.16.0 would be changed", configured: "False Planned: would be changed"}},
-		"everything is deployed": {version("0.16.0"), deployed("0.16.0", "0.16.0", found016).with(func(s *state) { s.server = here016 }), decided{installed: "True Installed", configured: "True Configured"}},
+		"everything is deployed": {version("0.16.0"), deployed("0.16.0", "0.16.0", found016).with(func(s *state) { s.server = here016 }), decided{installed: "True KnownDefect", configured: "True Configured"}},
 		"half done": {version("0.16.0"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { isPending(s.fleet, 2*abandoned) }),
 			decided{installed: "False Planned: next step would be to unblock the release of Fleet", configured: "False Planned: to unblock the release"}},
 		"an invalid version, other values": {version("newest"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { s.server = here016 }),
@@ -145,9 +147,9 @@ func TestThroughReleases(t *testing.T) {
 		"range, met, asks":     {version("0.16.x"), deployed("0.16.0", "0.16.0", plain), decided{step: ask}},
 		"range, newer":         {version("0.16.x"), deployed("0.16.0", "0.16.0", plain).with(offering("0.16.0", "0.16.1")), decided{step: putCRDs, puts: "0.16.1", installed: "True Upgrading: from 0.16.0 to 0.16.1"}},
 		"range, newest is there": {version("0.16.x"), deployed("0.16.1", "0.16.1", plain).with(offering("0.16.0", "0.16.1", "0.17.0")),
-			decided{installed: "True Installed: Fleet 0.16.1"}},
-		"range, newer than offered":           {version("0.16.x"), deployed("0.16.1", "0.16.1", plain).with(offering("0.16.0")), decided{installed: "True Installed: Fleet 0.16.1"}},
-		"range, out of reach":                 {version("0.16.x"), deployed("0.16.1", "0.16.1", plain).with(outOfReach), decided{installed: "True RepositoryUnreachable: Fleet 0.16.1; no agent can find the management cluster: set spec.config.server; newer versions cannot be looked up: out of reach"}},
+			decided{installed: "True KnownDefect: Fleet 0.16.1"}},
+		"range, newer than offered":           {version("0.16.x"), deployed("0.16.1", "0.16.1", plain).with(offering("0.16.0")), decided{installed: "True KnownDefect: Fleet 0.16.1"}},
+		"range, out of reach":                 {version("0.16.x"), deployed("0.16.1", "0.16.1", plain).with(outOfReach), decided{installed: "True RepositoryUnreachable: Fleet 0.16.1; no agent can find the management cluster: set spec.config.server; Fleet 0.16.1 has a known defect: an agent that has lost its connection can uninstall everything that it manages; fixed in 0.16.2 (https://github.com/rancher/fleet/issues/5406); newer versions cannot be looked up: out of reach"}},
 		"range, out of reach, CRDs are older": {version("0.16.x"), deployed("0.16.0", "0.16.1", plain).with(outOfReach), decided{installed: "False RepositoryUnreachable: Fleet 0.16.1 stays as it is"}},
 		"another range, out of reach":         {version("0.17.x"), deployed("0.17.0", "0.16.1", plain).with(outOfReach), decided{installed: "False RepositoryUnreachable: Fleet 0.16.1 stays as it is"}},
 		"out of reach, nothing there, settings": {inferring(version("0.16.0")), state{offered: &offered{err: errTest}},
@@ -170,11 +172,11 @@ func TestThroughReleases(t *testing.T) {
 		"handed over while it is at work": {version("0.16.0"), state{crds: foreign(released("0.16.0", nil)), fleet: released("0.16.0", plain)}.with(func(s *state) { s.adopt = true; isPending(s.fleet, time.Minute); foreign(s.fleet) }),
 			decided{later: busyInterval, installed: "False HelmBusy", configured: ""}},
 		"not made for it": {version("0.16.0"), deployed("0.16.0", "0.16.0", found016).with(func(s *state) { s.fleet.KubeVersion, s.kubernetes = ">=1.40", semver.MustParse("1.36.0") }),
-			decided{installed: "True Installed: agents find the management cluster at https://here:6443; its chart requires Kubernetes >=1.40"}},
+			decided{installed: "True KnownDefect: agents find the management cluster at https://here:6443; its chart requires Kubernetes >=1.40"}},
 		"a CA alone": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", map[string]any{"apiServerCA": "CA"}).with(func(s *state) { s.server = &server{ca: "CA", from: "Secret a/b"} }),
-			decided{installed: "True Installed", configured: "True Configured: agents trust the CA from Secret a/b"}},
+			decided{installed: "True KnownDefect", configured: "True Configured: agents trust the CA from Secret a/b"}},
 		"every right": {bootstrapping(version("0.16.0"), true), deployed("0.16.0", "0.16.0", map[string]any{"bootstrap": map[string]any{"enabled": true}}),
-			decided{installed: "True Installed", configured: "True Configured: Fleet manages this cluster, and has all rights here"}},
+			decided{installed: "True KnownDefect", configured: "True Configured: Fleet manages this cluster, and has all rights here"}},
 		"bootstrapLocalCluster on":  {bootstrapping(version("0.16.0"), true), deployed("0.16.0", "0.16.0", plain), decided{step: putFleet}},
 		"bootstrapLocalCluster off": {bootstrapping(version("0.16.0"), false), deployed("0.16.0", "0.16.0", map[string]any{"bootstrap": map[string]any{"enabled": true}}), decided{step: putFleet}},
 		"no values at all":          {gated("rancher-config"), state{crds: released("0.16.0", map[string]any{}), fleet: released("0.16.0", nil), gatesMap: gatesOf("a: 1\n")}, decided{step: writeGates}},
@@ -184,6 +186,60 @@ func TestThroughReleases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			test.want.check(t, test.state.asking(t, test.spec))
 		})
+	}
+}
+
+// A version that follows others avoids known defects, as long as another is on offer. An exact version, and the only one of a
+// range, is installed as asked; the condition stays True, and says what is known.
+func TestKnownDefects(t *testing.T) {
+	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
+	const first, second = "Fleet 0.16.1 has a known defect: an agent that has lost its connection can uninstall", "fixed in 0.16.2 (https://github.com/"
+	for name, test := range map[string]struct {
+		spec  addonsv1.FleetAddonConfigSpec
+		state state
+		want  decided
+	}{
+		"exact":        {version("0.16.1"), state{offered: offers("0.16.1", "0.16.2")}, decided{step: putCRDs, puts: "0.16.1", installed: "False Installing: installing Fleet 0.16.1"}},
+		"exact, there": {version("0.16.1"), deployed("0.16.1", "0.16.1", plain).with(offering("0.16.1", "0.16.2")), decided{installed: "True KnownDefect: " + first + " everything that it manages; " + second}},
+		"exact, fixed": {version("0.16.2"), deployed("0.16.2", "0.16.2", plain), decided{installed: "True Installed: Fleet 0.16.2"}},
+		"exact, shown": {planned(version("0.16.1")), state{offered: offers("0.16.1", "0.16.2")}, decided{installed: "False Planned: Fleet 0.16.1 would be installed; " + first}},
+		"range":        {version(">=0.15.0"), state{offered: offers("0.15.9", "0.16.1", "0.16.2")}, decided{step: putCRDs, puts: "0.16.2", installed: "False Installing"}},
+		"range, all have it": {version("0.16.x"), deployed("0.16.0", "0.16.0", plain).with(offering("0.16.0", "0.16.1", "0.17.0")),
+			decided{step: putCRDs, puts: "0.16.1", installed: "True Upgrading"}},
+		"older branch": {version("0.15.x"), deployed("0.15.8", "0.15.8", plain).with(offering("0.15.8")), decided{installed: "True KnownDefect: Fleet 0.15.8 may have a known defect: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.want.check(t, test.state.asking(t, test.spec))
+		})
+	}
+}
+
+// A newer version that is left out is named.
+func TestLeftOut(t *testing.T) {
+	known := defects.Known
+	t.Cleanup(func() { defects.Known = known })
+	defects.Known = append(slices.Clone(known), defects.Defect{Versions: ">=0.17.0-0 <0.17.2-0", Text: "it eats disks", Fixed: "0.17.2"})
+	for name, test := range map[string]struct{ spec, offered, chosen, avoided string }{
+		"nothing":                 {">=0.12-0", "", "", ""},
+		"only ones with a defect": {">=0.12-0", "0.15.0 0.17.1 0.16.1", "0.17.1", ""},
+		"newest has none":         {">=0.12-0", "0.16.1 0.17.2 0.17.0", "0.17.2", ""},
+		"newest has one":          {">=0.12-0", "0.17.0 0.16.1 0.17.1 0.16.2 0.16.3", "0.16.3", "0.17.1"},
+		"a release candidate":     {">=0.12-0", "0.16.1 0.16.2-rc.1", "0.16.2-rc.1", ""},
+		"only that is in range":   {"0.17.x", "0.16.3 0.17.0", "0.17.0", ""},
+		"exact":                   {"0.17.1", "0.16.3 0.17.1", "0.17.1", ""},
+	} {
+		chosen, avoided, _ := installFrom(version(test.spec).Install).choose(offers(strings.Fields(test.offered)...).offers)
+		if text(chosen) != test.chosen || text(avoided) != test.avoided {
+			t.Errorf("%s: %q, and %q is avoided", name, text(chosen), text(avoided))
+		}
+	}
+	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
+	for there, want := range map[string]string{
+		"0.16.3": "True Installed: not upgraded: Fleet 0.17.1 has a known defect: it eats disks",
+		"0.17.1": "True KnownDefect: Fleet 0.17.1; no agent can find the management cluster: set spec.config.server; Fleet 0.17.1 has a known defect: it eats disks", // It is not downgraded.
+	} {
+		s := deployed(there, there, plain).with(offering("0.16.3", "0.17.1"))
+		decided{installed: want}.check(t, s.asking(t, latest()))
 	}
 }
 

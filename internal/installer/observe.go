@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
-	"github.com/Masterminds/semver/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -22,6 +20,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/authority"
+	"github.com/muster-fleet/muster/internal/defects"
 )
 
 // observe reads the cluster's state past all caches: it reads seldom, and acts on the result at once.
@@ -53,7 +52,7 @@ func (r *reconciler) observeDeployments(ctx context.Context, s *state) error {
 		found           func(*appsv1.Deployment)
 	}{
 		{"cattle-system", "rancher", func(*appsv1.Deployment) { s.rancher = true }},
-		{FleetNamespace, settingsName, func(fleet *appsv1.Deployment) { s.running = imageVersion(fleet) }},
+		{FleetNamespace, settingsName, func(fleet *appsv1.Deployment) { s.running = defects.Running(fleet) }},
 	} {
 		deployment := &appsv1.Deployment{}
 		err := r.live.Get(ctx, types.NamespacedName{Namespace: entry.namespace, Name: entry.name}, deployment)
@@ -62,20 +61,6 @@ func (r *reconciler) observeDeployments(ctx context.Context, s *state) error {
 		}
 		if err == nil {
 			entry.found(deployment)
-		}
-	}
-	return nil
-}
-
-// imageVersion returns the version in the tag of a Deployment's image, or nil if the tag has none.
-func imageVersion(deployment *appsv1.Deployment) *semver.Version {
-	for _, container := range deployment.Spec.Template.Spec.Containers {
-		if container.Name != deployment.Name {
-			continue
-		}
-		image, _, _ := strings.Cut(container.Image, "@")
-		if version, err := semver.NewVersion(image[strings.LastIndex(image, ":")+1:]); err == nil {
-			return version
 		}
 	}
 	return nil

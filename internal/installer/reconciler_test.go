@@ -195,3 +195,20 @@ func TestPersistentError(t *testing.T) {
 		t.Errorf("%+v, %v", config.Status, err)
 	}
 }
+
+// An exact version with a known defect is installed as asked. The condition is True, and an event warns.
+func TestKnownDefectIsAWarning(t *testing.T) {
+	p := newFixture(t, version("0.16.0"))
+	p.releases[CRDChart], p.releases[FleetChart] = released("0.16.0", nil), released("0.16.0", map[string]any{"bootstrap": map[string]any{"enabled": false}})
+	if got := p.after(0, InstalledCondition); got.Status != metav1.ConditionTrue || got.Reason != ReasonKnownDefect {
+		t.Errorf("the condition is %s", summary(&got))
+	}
+	recorded := p.recorder.(*events.FakeRecorder).Events
+	close(recorded)
+	for event := range recorded {
+		if strings.HasPrefix(event, "Warning KnownDefect Fleet 0.16.0") {
+			return
+		}
+	}
+	t.Error("no event warns")
+}

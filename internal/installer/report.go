@@ -128,7 +128,7 @@ func (r *reconciler) writeStatus(ctx context.Context, config *addonsv1.FleetAddo
 
 func (r *reconciler) event(config *addonsv1.FleetAddonConfig, condition *metav1.Condition) {
 	kind, action := corev1.EventTypeWarning, "Install"
-	if condition.Status == metav1.ConditionTrue || slices.Contains([]string{ReasonInstalling, ReasonConfiguring, ReasonPlanned}, condition.Reason) {
+	if condition.Status == metav1.ConditionTrue && condition.Reason != ReasonKnownDefect || slices.Contains([]string{ReasonInstalling, ReasonConfiguring, ReasonPlanned}, condition.Reason) {
 		kind = corev1.EventTypeNormal
 	}
 	if condition.Type == ConfiguredCondition {
@@ -151,6 +151,7 @@ const ReasonFailing = "Failing"
 // Reasons of InstalledCondition.
 const (
 	ReasonInstalled        = "Installed"
+	ReasonKnownDefect      = "KnownDefect"
 	ReasonInstalling       = "Installing"
 	ReasonUpgrading        = "Upgrading"
 	ReasonPlanned          = "Planned"

@@ -18,7 +18,7 @@ import (
 )
 
 // onlyTrue are the reasons that only a True condition has.
-var onlyTrue = []string{ReasonInstalled, ReasonUpgrading, ReasonConfigured, ReasonConfiguredForNow}
+var onlyTrue = []string{ReasonInstalled, ReasonKnownDefect, ReasonUpgrading, ReasonConfigured, ReasonConfiguredForNow}
 
 // An alert would never fire for a reason that the metrics do not know.
 func TestEveryReasonIsTallied(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
+
+	"github.com/muster-fleet/muster/internal/defects"
 )
 
 // isMetBy reports whether a version satisfies the FleetAddonConfig, without asking a repository. Only a repository
@@ -26,21 +28,31 @@ func (i *install) isMetBy(version *semver.Version) bool {
 // follows reports whether the FleetAddonConfig allows newer versions.
 func (i *install) follows() bool { return i.exact == nil }
 
-// choose returns the newest version that the repository offers and the FleetAddonConfig allows.
-func (i *install) choose(offers []Offer) (*semver.Version, *Problem) {
-	var best *semver.Version
+// choose returns the newest version that the repository offers and the FleetAddonConfig allows. It prefers versions
+// without a known defect. A newer version that it leaves out because of one is avoided, which is nil otherwise.
+func (i *install) choose(offers []Offer) (chosen, avoided *semver.Version, problem *Problem) {
+	var newest, sound *semver.Version
 	for _, offer := range offers {
 		if i.exact == nil && i.within == nil && offer.Version.Prerelease() != "" {
 			continue // Without a version or range, only releases count, not pre-releases.
 		}
-		if i.isMetBy(offer.Version) && (best == nil || offer.Version.GreaterThan(best)) {
-			best = offer.Version
+		if !i.isMetBy(offer.Version) {
+			continue
+		}
+		if newest == nil || offer.Version.GreaterThan(newest) {
+			newest = offer.Version
+		}
+		if len(defects.Of(offer.Version)) == 0 && (sound == nil || offer.Version.GreaterThan(sound)) {
+			sound = offer.Version
 		}
 	}
-	if best != nil {
-		return best, nil
+	switch {
+	case sound != nil && newest.GreaterThan(sound):
+		return sound, newest, nil
+	case newest != nil:
+		return newest, nil, nil
 	}
-	return nil, &Problem{ReasonVersionUnknown, fmt.Sprintf("%s has no %s of both %s and %s; it has %s",
+	return nil, nil, &Problem{ReasonVersionUnknown, fmt.Sprintf("%s has no %s of both %s and %s; it has %s",
 		i.repository, i.describe(), FleetChart, CRDChart, listed(offers))}
 }
 

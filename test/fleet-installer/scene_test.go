@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/Masterminds/semver/v3"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/defects"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/helm/repository"
 	"github.com/muster-fleet/muster/test/stack/pki"
@@ -125,7 +127,11 @@ func installed(g Gomega, version string) {
 	g.Eventually(func(g Gomega) {
 		g.Expect(config(g).Status.InstalledVersion).To(Equal(version), "%+v", config(g).Status.Conditions)
 	}).Should(Succeed())
-	isReported(g, "FleetInstalled", metav1.ConditionTrue, "Installed")
+	reason := "Installed"
+	if len(defects.Of(semver.MustParse(version))) > 0 {
+		reason = "KnownDefect"
+	}
+	isReported(g, "FleetInstalled", metav1.ConditionTrue, reason)
 }
 
 // install requests a version of Fleet from the repository, and waits for it.
