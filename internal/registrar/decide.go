@@ -22,6 +22,7 @@ const (
 	reasonWaiting      = "WaitingForFleet"
 	reasonUnconfigured = "FleetNotConfigured"
 	reasonRegistered   = stamp.AlreadyRegistered
+	reasonNotGranted   = "RegistrationNotGranted"
 	reasonConflict     = "RegistrationConflict"
 	reasonSecretTaken  = "SecretConflict"
 	reasonLost         = "CredentialLost"
@@ -29,7 +30,7 @@ const (
 )
 
 var reasons = []string{
-	reasonReady, reasonWaiting, reasonUnconfigured, reasonRegistered, reasonConflict, reasonSecretTaken, reasonLost, reasonFailed,
+	reasonReady, reasonWaiting, reasonNotGranted, reasonUnconfigured, reasonRegistered, reasonConflict, reasonSecretTaken, reasonLost, reasonFailed,
 }
 
 const (
@@ -176,11 +177,24 @@ func (s *scope) next() (step, outcome) {
 		return rest, waiting(reasonConflict, fmt.Sprintf(
 			"Fleet assigned ClusterRegistration %q to Fleet Cluster %q, which has the same clientID; delete that Fleet Cluster, and Muster registers the cluster again",
 			s.current().Name, s.current().Status.ClusterName), checkInterval)
+	case s.current() != nil && !s.current().Status.Granted && s.now.Sub(s.current().CreationTimestamp.Time) >= credentialTimeout:
+		return rest, waiting(reasonNotGranted, s.notGranted(), checkInterval)
 	case s.current() != nil && !s.current().Status.Granted:
 		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", s.pollOf(s.current()))
 	default:
 		return s.nextOfSecret()
 	}
+}
+
+// notGranted says why Fleet may not grant the registration, and what to do. What Fleet writes about a registration does not
+// say whether it refuses it. The issued credential stays, because Fleet revokes it only when it grants another.
+func (s *scope) notGranted() string {
+	text := fmt.Sprintf("Fleet has not granted ClusterRegistration %q for %s: its agentmanagement controller does not work, or refuses the registration. Fleet 0.16.3 and later (and some later releases of older branches) refuse one without the label %s of a token, and Muster's has none; with such a version, let the manager register the Cluster: annotation %s: %s",
+		s.current().Name, credentialTimeout, fleetv1.RegistrationTokenLabel, stamp.RegistrationAnnotation, stamp.ByManager)
+	if s.recorded.token != "" && s.isRegistered {
+		text += "; the credential issued before stays valid"
+	}
+	return text
 }
 
 // nextOfSecret is next for a Cluster that is registered or can be. Fleet keeps a credential for

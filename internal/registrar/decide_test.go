@@ -227,6 +227,8 @@ func TestSteps(t *testing.T) {
 		"its clientID is newer":                      {met: met{edited: time.Second}, reason: "WaitingForFleet"},
 		"its clientID has settled":                   {met: met{edited: time.Minute}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
 		"asked":                                      {met: met{registered: "asked"}, reason: "WaitingForFleet"},
+		"asked, and not granted":                     {met: met{registered: "asked", age: credentialTimeout}, reason: "RegistrationNotGranted"},
+		"rotated, and not granted":                   {met: met{rotate: true, registered: "asked", age: credentialTimeout, others: []string{"ours"}, recorded: "its"}, reason: "RegistrationNotGranted"},
 		"the name is taken":                          {met: met{registered: "for another"}, reason: "RegistrationConflict"},
 		"Fleet assigned it to another":               {met: met{registered: "mistaken", credential: "its"}, reason: "RegistrationConflict"},
 		"no Bundle yet":                              {met: with(func(m *met) { m.noAgent = true }), reason: "WaitingForFleet"},

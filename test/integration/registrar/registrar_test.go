@@ -56,13 +56,19 @@ func TestRotationAboveTheBoundOfCopies(t *testing.T) {
 
 func rotates(t *testing.T, annotations map[string]string) {
 	g := NewWithT(t)
-	s, _ := ready(g, "edge")
+	s, first := ready(g, "edge")
 	if annotations != nil {
 		change, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
 		g.Expect(err).NotTo(HaveOccurred())
 		s.patch(g, string(change))
 	}
 	s.annotate(g, stamp.RotateAnnotation, "1")
+	// Until Fleet grants the new registration, which it may refuse, the old one and its credential stay.
+	g.Eventually(func(g Gomega) { g.Expect(s.registrations(g)).To(HaveLen(2)) }).Should(Succeed())
+	g.Consistently(func(g Gomega) {
+		g.Expect(s.registrations(g)).To(ContainElement(HaveField("UID", first.UID)))
+		g.Expect(s.secret(g).Data).To(HaveKeyWithValue("token", []byte("first")))
+	}).Should(Succeed())
 	second := s.granted(g, "second")
 	s.handedOut(g, "second")
 	g.Eventually(func(g Gomega) { s.isRegistered(g, second) }).Should(Succeed(), "the first is revoked")
