@@ -191,9 +191,15 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if wait := statusInterval - r.now().Sub(r.wrote); wait > 0 && config.Status.ObservedGeneration == config.Generation {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&wanted)
+	r.wrote = r.now()
+	return later, r.write(ctx, config, &wanted)
+}
+
+// write applies the syncer's part of the status.
+func (r *configReconciler) write(ctx context.Context, config *addonsv1.FleetAddonConfig, wanted *addonsv1.FleetAddonConfigStatus) error {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(wanted)
 	if err != nil {
-		return ctrl.Result{}, err
+		return err
 	}
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": addonsv1.GroupVersion.String(),
@@ -203,8 +209,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	}}
 	err = r.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(object),
 		client.FieldOwner(desired.FieldManager), client.ForceOwnership)
-	r.wrote = r.now()
-	return later, client.IgnoreNotFound(err)
+	return client.IgnoreNotFound(err)
 }
 
 // reportGone reports that the FleetAddonConfig is gone, or that this could not be recorded ahead, and returns when to
