@@ -144,7 +144,6 @@ spec: {privateRepoURL: registry.example}
 		{"may not make a Fleet Cluster with such an image", fieldsOf(g, fleets("Cluster", "new"), "spec: {privateRepoURL: registry.evil.example}"),
 			"create", "spec.privateRepoURL" + ofFleet},
 		{"may not read a kubeconfig of another namespace", own, `{"spec":{"kubeConfigSecretNamespace":"kube-system"}}`, "spec.kubeConfigSecretNamespace" + ofFleet},
-		{"may not choose how agents log in to a registry", own, `{"spec":{"agentPullSecrets":[{"name":"x"}]}}`, "spec.agentPullSecrets" + ofFleet},
 		{"may not place an agent", own, `{"spec":{"agentAffinity":{}}}`, "spec.agentAffinity" + ofFleet},
 		{"may not starve an agent", own, `{"spec":{"agentResources":{}}}`, "spec.agentResources" + ofFleet},
 		{"may not outrank others with an agent", own, `{"spec":{"agentSchedulingCustomization":{"priorityClass":{"value":1}}}}`,
