@@ -207,7 +207,7 @@ func checkAssets(t *testing.T, dir string) {
 		run += string(content)
 	}
 	for _, program := range programs.All {
-		if program.Folder == programs.Plugin {
+		if !program.IsDeployed() {
 			continue // People run it themselves.
 		}
 		if !strings.Contains(run, "image: "+programs.Registry+"/"+program.Image()+":"+version+"\n") {

@@ -111,8 +111,8 @@ func Decide(s State) (Decision, error) {
 	return s.hold(held, bound, isAhead)
 }
 
-// since returns since when a hold counts, and whether that is not when it says to have begun: a clock was ahead, or
-// somebody else wrote it. It then counts from now, and the condition says so from then on.
+// since returns the time from which a hold counts. isAhead means that the hold names a later time, because a clock was
+// ahead or another client wrote it. It then counts from now, and the condition says so from then on.
 func (s State) since(held Hold, bound time.Duration) (since time.Time, isAhead bool) {
 	if s.Told != nil {
 		text, isAhead := strings.CutPrefix(s.Told.Message, about(held)+ahead+until)
@@ -187,7 +187,7 @@ func (s State) withoutHold(bound time.Duration) Decision {
 		return s.withdraw(reasonOptedOut)
 	case bound == 0, s.Place == Out, s.Version == "":
 		return Decision{}
-	case s.Told == nil && s.Place == Disturbed: // No hold would begin.
+	case s.Told == nil && !s.Place.mayBegin():
 		return Decision{}
 	case s.Told == nil:
 		return Decision{Tell: s.tell(Hold{From: s.Version}, metav1.ConditionFalse, reasonNoUpgrade, "the next change of the version is held for at most "+bound.String())}

@@ -97,14 +97,17 @@ type Place int
 
 // Out means that the Cluster is not, or no longer, in Fleet, or that Muster does not give Fleet its versions: the Fleet
 // Cluster of an attached one is Rancher's, and that of a deselected one, or of one with too much to copy, stays as it is.
-// In means that it is in Fleet. Disturbed means that something keeps it from being in Fleet now, such as an error or a
-// Fleet Cluster that somebody has deleted; Returning, that Fleet has yet to make its part of it.
+// In means that it is in Fleet. Disturbed means that it cannot be in Fleet now, for example because of an error. Returning
+// means that Fleet or Muster is making its objects in Fleet again.
 const (
 	Out Place = iota
 	In
 	Disturbed
 	Returning
 )
+
+// mayBegin reports whether a hold may begin there.
+func (p Place) mayBegin() bool { return p == In || p == Returning }
 
 // PlaceOf returns the Place of a Cluster with this status and reason of its ImportedCondition; both are empty if there is
 // none.
@@ -196,7 +199,7 @@ func onVersion(current Hold, isHeld bool, before, after Cluster, now time.Time) 
 	case isHeld: // Cluster API has not begun with the earlier version.
 		next.From, next.More = current.From, next.More || current.More
 		return next.String()
-	case before.Place != In && before.Place != Returning, after.Paused, after.isUpgrading():
+	case !before.Place.mayBegin(), after.Paused, after.isUpgrading():
 		return ""
 	default:
 		return next.String()

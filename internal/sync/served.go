@@ -20,7 +20,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -189,5 +188,5 @@ func (f *fleetFields) check(ctx context.Context, in *settings.InForce) (unserved
 // fleetClusterFields passes changes of the CRD of Fleet Clusters.
 var fleetClusterFields = predicate.And[client.Object](
 	predicate.NewPredicateFuncs(func(crd client.Object) bool { return crd.GetName() == fleetClusterCRD }), afterStart,
-	predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() }}),
+	predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, existence),
 )

@@ -38,7 +38,7 @@ func (p Program) IsDeployed() bool { return p.Folder != Plugin }
 
 // Image returns the last part of its image's name.
 func (p Program) Image() string {
-	if p.Folder == Plugin {
+	if !p.IsDeployed() {
 		return p.Name
 	}
 	return "muster-" + p.Name
