@@ -186,8 +186,8 @@ var rivalNews = predicate.And(predicate.GenerationChangedPredicate{}, predicate.
 	CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
 })
 
-// rivals returns the HelmReleaseProxies of other HelmChartProxies for the same release on the same Cluster. Anybody could
-// forge one and change it all the time: it counts only if it has a HelmChartProxy that may reach the Cluster.
+// rivals returns the HelmReleaseProxies of other HelmChartProxies for the same release on the same Cluster. Users
+// could forge one and change it again and again, so it counts only if it has a HelmChartProxy that may reach the Cluster.
 func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile.Request {
 	its := object.(*addonsv1.HelmReleaseProxy)
 	if of, err := proxy.OwnerOf(ctx, e, its); err != nil || of == nil {

@@ -189,8 +189,8 @@ func TestThroughReleases(t *testing.T) {
 	}
 }
 
-// A version that follows others avoids known defects, as long as another is on offer. An exact version, and the only one of a
-// range, is installed as asked; the condition stays True, and says what is known.
+// A version that follows others avoids known defects, as long as another is on offer. An exact version is
+// installed nevertheless, and so is the only one of a range. The condition stays True, and names the defect.
 func TestKnownDefects(t *testing.T) {
 	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
 	const first, second = "Fleet 0.16.1 has a known defect: an agent that has lost its connection can uninstall", "fixed in 0.16.2 (https://github.com/"

@@ -56,7 +56,7 @@ func clusterSpecDiffers(want, have fleetv1.ClusterSpec) bool {
 		want.TemplateValues != nil && hashOf(want.TemplateValues) != hashOf(have.TemplateValues)
 }
 
-// pullSecretsDiffer reports whether pull secrets that are wanted are not there. An empty list is not the same as none, and
+// pullSecretsDiffer reports whether a Fleet Cluster lacks the desired pull secrets. An empty list is not the same as none, and
 // where none is wanted, others may have set one.
 func pullSecretsDiffer(want, have *[]corev1.LocalObjectReference) bool {
 	return want != nil && (have == nil || !slices.Equal(*want, *have))

@@ -96,7 +96,7 @@ func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmRel
 }
 
 // mostOfOne is how many HelmReleaseProxies of one HelmChartProxy count for a release on a Cluster: there is one, and another
-// while a generated name changes. Anybody may forge more, each with a long record.
+// while a generated name changes. Users could forge more, each with a long record.
 const mostOfOne = 4
 
 // UntilFree is how long one of so many HelmChartProxies that ask for a release waits before it looks whether the release is

@@ -19,7 +19,7 @@ import (
 type Server struct {
 	client.Reader
 	*controllertest.FakeInformer
-	// Error is that of starting an informer, and Starts how many were asked for.
+	// Error is returned by GetInformer. Starts counts its calls.
 	Error  error
 	Starts int
 }
