@@ -35,7 +35,7 @@
 // These environment variables choose the runs:
 //
 //	MUSTER_SEED=7 MUSTER_SEEDS=20 MUSTER_STEPS=250   twenty runs, from seed 7 on
-//	MUSTER_REPLAY=steps.jsonl                        the steps that a failure printed
+//	MUSTER_REPLAY=steps.jsonl MUSTER_SEED=7          the steps that a failure of the seed 7 printed
 //
 // The seed also decides the optional parts: the policies in even seeds, the
 // registrar in two of three, and class labels by the API server in every other two.

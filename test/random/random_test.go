@@ -58,7 +58,7 @@ func TestRandom(t *testing.T) {
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			begin := time.Now()
-			setUp(t, seed%2 == 0, seed%3 != 0, seed%4 >= 2)
+			setUpFor(t, seed)
 			r, err := playSeed(seed, count)
 			total, carried = total+r.count, carried+r.carried
 			t.Logf("seed %d: %d steps in %s; %d registrations were made; at all quiet points together, %d Bundles carried charts; the steps by kind: %v",
@@ -80,6 +80,12 @@ func byKind(steps []Step) map[string]int {
 		count[step.Op]++
 	}
 	return count
+}
+
+// setUpFor sets up the optional parts that a seed decides.
+func setUpFor(t *testing.T, seed int) {
+	t.Helper()
+	setUp(t, seed%2 == 0, seed%3 != 0, seed%4 >= 2)
 }
 
 // setUp decides which optional parts a run has: the shipped admission policies, the registrar, and class labels by
@@ -112,7 +118,7 @@ func fails(t *testing.T, seed int, r *run, err error) {
 	}
 	t.Logf("all steps:\n%s", formatSteps(r.done)) // A search among fewer may find something else.
 	steps, err := shrink(t, r.done)
-	t.Logf("%d steps are enough (MUSTER_REPLAY plays a file of them):\n%s\n%v", len(steps), formatSteps(steps), err)
+	t.Logf("%d steps are enough (MUSTER_REPLAY plays a file of them, MUSTER_SEED=%d sets it up alike):\n%s\n%v", len(steps), seed, formatSteps(steps), err)
 }
 
 func replay(t *testing.T, path string) {
@@ -125,7 +131,7 @@ func replay(t *testing.T, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	setUp(t, true, true, false)
+	setUpFor(t, number(t, "MUSTER_SEED", 4)) // The seed 4 has the policies and the registrar.
 	if err := playSteps("replay", steps, patience); err != nil {
 		t.Fatal(err)
 	}

@@ -58,6 +58,8 @@ type run struct {
 
 	// down are the programs that were stopped.
 	down map[string]bool
+	// noted is how often an object was noted.
+	noted int
 	// dirty means that Muster may not be at rest; clean means that it was when it was stopped.
 	dirty, clean bool
 
@@ -160,13 +162,14 @@ func (r *run) play(step Step) error {
 		}
 	}
 	r.noteRightful()
+	noted := r.noted
 	done, err := operation.do(r, step)
 	r.noteRightful()
 	r.noteRetained()
 	if isRefused(err) {
 		done, err = false, nil
 	}
-	if !done && err == nil {
+	if !done && err == nil && r.noted == noted { // Half a step counts, because Muster may react to it.
 		return nil
 	}
 	r.done, r.count = append(r.done, step), r.count+1
@@ -349,6 +352,7 @@ func (r *run) remove(somebody client.Client, object client.Object) (bool, error)
 
 // note records that an object exists, or that it does not.
 func (r *run) note(object client.Object, there bool) {
+	r.noted++
 	key, state := client.ObjectKeyFromObject(object), &r.state
 	switch object := object.(type) {
 	case *corev1.Namespace:
