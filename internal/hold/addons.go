@@ -35,11 +35,13 @@ type AddOn struct {
 
 // AddOns are the add-ons of a Cluster at one moment.
 type AddOns struct {
+	// Home identifies the Fleet Cluster and its namespace. In another one, Fleet deploys everything anew.
+	Home string
+	// Since is when the younger of both was made. Fleet needs a moment to deploy anything there.
+	Since time.Time
 	// Handed means that Fleet has been given the new version.
 	Handed bool
-	// Since is when the Cluster came to this Fleet; zero if it is not read. Fleet needs a moment to deploy anything there.
-	Since time.Time
-	All   []AddOn
+	All    []AddOn
 }
 
 // PatienceForBundle is the Patience for a Bundle whose values Fleet renders.
@@ -56,12 +58,10 @@ func PatienceForPolled(interval time.Duration) time.Duration { return interval +
 // Memory notes the add-ons of a Cluster since its hold began. If the program restarts, the patience for
 // unchanged add-ons begins anew.
 type Memory struct {
-	// of is the hold that the rest is about.
+	// of is the hold, and the Home, that the rest is about.
 	of     string
 	first  map[string]string
 	handed time.Time
-	// isNew means that the Cluster came to Fleet after the hold began: it was moved.
-	isNew bool
 	// unhanded is when Fleet last had the old version.
 	unhanded time.Time
 	changed  map[string]bool
@@ -100,14 +100,11 @@ func list(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:named], ", "), len(names)-named)
 }
 
-// IsHanded reports whether Fleet has been given the new version.
-func (m *Memory) IsHanded(of Hold) bool { return m.of == of.String() && !m.handed.IsZero() }
-
 // Unready returns the progress if one of these add-ons is not ready, and the others need no look; false if
-// all are, or if the hold is new: what is seen first is compared with later.
-func (m *Memory) Unready(of Hold, addOns []AddOn) (Progress, bool) {
-	progress := Progress{Handed: m.IsHanded(of)}
-	for _, addOn := range addOns {
+// all are, or if the hold or Home is new: what is seen first is compared with later.
+func (m *Memory) Unready(of Hold, seen AddOns) (Progress, bool) {
+	progress := Progress{Handed: seen.Handed && m.of == of.String()+seen.Home && !m.handed.IsZero()}
+	for _, addOn := range seen.All {
 		if !addOn.Ready {
 			progress.Waiting = append(progress.Waiting, addOn.Name)
 		}
@@ -134,13 +131,12 @@ func (m *Memory) compare(of Hold, addOn AddOn, handed bool) {
 
 // See compares the add-ons with those that were seen first, and says how far they are.
 func (m *Memory) See(of Hold, seen AddOns, now time.Time) Progress {
-	if m.of != of.String() {
-		*m = Memory{of: of.String(), first: map[string]string{}, changed: map[string]bool{}}
+	if m.of != of.String()+seen.Home {
+		*m = Memory{of: of.String() + seen.Home, first: map[string]string{}, changed: map[string]bool{}}
 		for _, addOn := range seen.All {
 			m.first[addOn.Name] = addOn.ID
 		}
 	}
-	m.isNew = m.isNew || seen.Since.After(of.Since)
 	if seen.Handed && m.handed.IsZero() {
 		m.handed = now
 	}
@@ -170,7 +166,7 @@ func (m *Memory) See(of Hold, seen AddOns, now time.Time) Progress {
 	if of.More { // Fleet may select other Bundles.
 		unproven("Bundles that other labels select", settle)
 	}
-	if m.isNew {
+	if seen.Since.After(of.Since) { // The Cluster was moved, or its objects in Fleet were made anew.
 		unproven("Bundles that Fleet has not deployed yet", settle)
 	}
 	progress.Changed = len(m.changed) > 0

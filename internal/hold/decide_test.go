@@ -182,7 +182,7 @@ func TestMemory(t *testing.T) {
 		return AddOn{Name: "a", ID: id, Ready: true, Patience: patience}
 	}
 	all := func(handed bool, all ...AddOn) AddOns { return AddOns{Handed: handed, All: all} }
-	busy := AddOn{Name: "a", ID: "2", Patience: settle}
+	busy, anew := AddOn{Name: "a", ID: "2", Patience: settle}, AddOns{Handed: true, Home: "2", Since: noon.Add(time.Second)}
 	for name, test := range map[string]struct {
 		of    Hold
 		looks []look
@@ -215,7 +215,10 @@ func TestMemory(t *testing.T) {
 			{time.Minute, all(true, AddOn{Name: "a", ID: "1", Ready: true, Patience: time.Minute, Polled: true}), "unchanged"},
 		}},
 		"moved, and Fleet has not deployed yet": {of, []look{
-			{0, AddOns{Handed: true, Since: noon.Add(time.Minute)}, "waits"}, {settle - 1, all(true), "waits"}, {1, all(true), "unchanged"},
+			{0, anew, "waits"}, {settle - 1, anew, "waits"}, {1, anew, "unchanged"},
+		}},
+		"made anew in Fleet after it had the version": {of, []look{
+			{0, AddOns{Handed: true, Home: "1", All: []AddOn{busy}}, "waits"}, {time.Minute, anew, "waits"}, {settle, anew, "unchanged"},
 		}},
 		"in Fleet before the hold": {of, []look{{0, AddOns{Handed: true, Since: noon.Add(-time.Minute)}, "unchanged"}}},
 		"labels change":            {Hold{From: "v1", To: "v2", Since: noon, More: true}, []look{{0, all(true), "waits"}, {settle, all(true), "unchanged"}}},

@@ -279,21 +279,19 @@ func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluste
 	its := r.enter(client.ObjectKeyFromObject(cluster))
 	began := r.now()
 	defer func() { its.took = r.now().Sub(began) }()
-	seen := hold.AddOns{Handed: its.memory.IsHanded(of)}
-	if !seen.Handed {
-		var err error
-		if seen.Handed, seen.Since, err = r.addOns.isHanded(ctx, cluster, of); err != nil {
-			return hold.Progress{}, err
-		}
-	}
 	deployments, err := r.addOns.deployments(ctx, cluster)
 	if err != nil {
+		return hold.Progress{}, err
+	}
+	// Fleet deletes BundleDeployments only with what is read here.
+	seen, err := r.addOns.inFleet(ctx, cluster, of)
+	if err != nil || seen.Home == "" {
 		return hold.Progress{}, err
 	}
 	for i := range deployments {
 		seen.All = append(seen.All, bundleOn(&deployments[i], cluster.Namespace))
 	}
-	if progress, isUnready := its.memory.Unready(of, seen.All); isUnready {
+	if progress, isUnready := its.memory.Unready(of, seen); isUnready {
 		return progress, nil
 	}
 	releases, err := r.addOns.releases(ctx, cluster, deployments)

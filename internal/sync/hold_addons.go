@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,36 +58,43 @@ func (r addOnReader) deployments(ctx context.Context, cluster *clusterv1.Cluster
 	return result, nil
 }
 
-// isHanded reports whether the Cluster's own Fleet Cluster has the new version, or will not get it, and since when it is there.
-func (r addOnReader) isHanded(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (handed bool, since time.Time, err error) {
+// inFleet returns which Fleet Cluster and namespace a Cluster has in Fleet, since when, and whether the Fleet Cluster has the
+// new version or will not get it. Home is empty while one of them is missing or being deleted: Fleet then takes the
+// BundleDeployments away, and deploys everything again afterwards.
+func (r addOnReader) inFleet(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (hold.AddOns, error) {
 	in, err := r.settings.Current(ctx)
 	if err != nil {
-		return false, since, err
+		return hold.AddOns{}, err
 	}
-	fleet := &fleetv1.Cluster{}
+	fleet, namespace := &fleetv1.Cluster{}, namespaceMetadata()
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
-	if err := r.live.Get(ctx, key, fleet); err != nil {
+	if err := cmp.Or(r.live.Get(ctx, key, fleet), r.live.Get(ctx, client.ObjectKey{Name: stamp.FleetNamespace(key.Namespace, key.Name)}, namespace)); err != nil {
 		if kube.IsAbsent(err) {
-			return false, since, nil
+			return hold.AddOns{}, nil
 		}
-		return false, since, fmt.Errorf("reading the Fleet Cluster of a held Cluster: %w", err)
+		return hold.AddOns{}, fmt.Errorf("reading the Fleet Cluster of a held Cluster: %w", err)
 	}
-	if relation, _ := r.scopes.relationOf(ctx, fleet, cluster); relation != stamp.Own {
-		return false, since, nil
+	relation, _ := r.scopes.relationOf(ctx, fleet, cluster)
+	if relation != stamp.Own || !fleet.DeletionTimestamp.IsZero() || namespace.DeletionTimestamp != nil {
+		return hold.AddOns{}, nil
 	}
-	since = fleet.CreationTimestamp.Time
+	seen := hold.AddOns{Home: string(fleet.UID + namespace.UID), Since: fleet.CreationTimestamp.Time}
+	if namespace.CreationTimestamp.After(seen.Since) {
+		seen.Since = namespace.CreationTimestamp.Time
+	}
 	version, found := "", false
 	if fleet.Spec.TemplateValues != nil {
 		version, found, _ = unstructured.NestedString(fleet.Spec.TemplateValues.Data, hold.TopologyVersion...)
 	}
 	switch {
 	case in.Invalid != nil: // The Fleet Cluster may get the version later.
-		return found && version == of.To, since, nil
+		seen.Handed = found && version == of.To
 	case !in.Cluster.Enabled, !in.Cluster.PatchResource:
-		return true, since, nil
+		seen.Handed = true
 	default:
-		return !found || version == of.To, since, nil // It is not found if the settings exclude it.
+		seen.Handed = !found || version == of.To // It is not found if the settings exclude it.
 	}
+	return seen, nil
 }
 
 // hasValues reports whether Fleet renders values for a BundleDeployment. It keeps them in a Secret, and of

@@ -382,6 +382,79 @@ func TestSlowLooks(t *testing.T) {
 	}
 }
 
+// inFleet returns a Fleet Cluster with a version, and its namespace.
+func inFleet(t *testing.T, cluster *clusterv1.Cluster, version, uid string, made time.Time) []client.Object {
+	t.Helper()
+	meta := metav1.ObjectMeta{
+		Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName, UID: types.UID("fleet " + uid),
+		CreationTimestamp: metav1.NewTime(made), OwnerReferences: []metav1.OwnerReference{desired.Owner(cluster)},
+	}
+	fleet := &fleetv1.Cluster{ObjectMeta: meta, Spec: fleetv1.ClusterSpec{TemplateValues: &fleetv1.GenericMap{Data: map[string]any{}}}}
+	if version != "" {
+		if err := unstructured.SetNestedField(fleet.Spec.TemplateValues.Data, version, hold.TopologyVersion...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []client.Object{fleet, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: stamp.FleetNamespace(fleet.Namespace, fleet.Name), UID: types.UID("namespace " + uid), CreationTimestamp: meta.CreationTimestamp,
+	}}}
+}
+
+// Fleet deploys everything anew to a Fleet Cluster or namespace that is made again. Until it has, its BundleDeployments
+// say nothing.
+func TestHoldWhileFleetDeploysAnew(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster, began := heldOne(), time.Now().Truncate(time.Second)
+	of := hold.Hold{From: "v1", To: "v2", Since: began}
+	earlier, later := inFleet(t, cluster, "v2", "1", began.Add(-time.Hour)), inFleet(t, cluster, "v2", "2", began.Add(time.Minute))
+	bundle := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: earlier[1].GetName(), Name: "cni", Labels: map[string]string{
+		fleetv1.ClusterNamespaceLabel: cluster.Namespace, fleetv1.ClusterLabel: earlier[0].GetName(), fleetv1.BundleLabel: "cni", fleetv1.BundleNamespaceLabel: cluster.Namespace,
+	}}}
+	bundle.Spec.DeploymentID, bundle.Spec.StagedDeploymentID = "1", "1"
+	going := earlier[1].DeepCopyObject().(client.Object)
+	going.SetDeletionTimestamp(&metav1.Time{Time: began})
+	going.SetFinalizers([]string{"kubernetes"})
+	for name, after := range map[string][]client.Object{
+		"the Fleet Cluster is gone":          {earlier[1]},
+		"its namespace is gone":              {earlier[0]},
+		"its namespace is going":             {earlier[0], going},
+		"its namespace is made anew":         {earlier[0], later[1]},
+		"the Fleet Cluster is made anew":     {later[0], earlier[1]},
+		"both are made anew":                 later,
+		"both are there, but for the Bundle": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := began.Add(time.Second)
+			on := func(objects ...client.Object) addOnReader {
+				api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+				return addOnReader{live: api, settings: settings.NewReader(api), scopes: &scopeReader{Reader: api}, now: time.Now}
+			}
+			r := &holdReconciler{now: func() time.Time { return now }, held: map[types.NamespacedName]*heldCluster{}}
+			look := func() (isOver bool) {
+				progress, err := r.progress(t.Context(), cluster, of)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return progress.Handed && len(progress.Waiting)+len(progress.Unproven) == 0
+			}
+			r.addOns = on(earlier[0], earlier[1], bundle)
+			if look() {
+				t.Fatal("a Bundle that is not ready holds nothing")
+			}
+			now = now.Add(2 * time.Minute)
+			if r.addOns = on(after...); after == nil {
+				r.addOns = on(earlier...)
+			}
+			if isOver := look(); isOver != (after == nil) {
+				t.Errorf("the hold ends: %t", isOver)
+			}
+		})
+	}
+}
+
 // While the settings are unknown, a Fleet Cluster without the new version may get it later. A hold does not end before.
 func TestHoldWhileTheSettingsAreUnknown(t *testing.T) {
 	scheme, err := program.Scheme()
@@ -403,16 +476,7 @@ func TestHoldWhileTheSettingsAreUnknown(t *testing.T) {
 		"excluded":                 {config: &addonsv1.ClusterConfig{}, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{
-				Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName, OwnerReferences: []metav1.OwnerReference{desired.Owner(cluster)},
-			}}
-			fleet.Spec.TemplateValues = &fleetv1.GenericMap{Data: map[string]any{}}
-			if test.version != "" {
-				if err := unstructured.SetNestedField(fleet.Spec.TemplateValues.Data, test.version, hold.TopologyVersion...); err != nil {
-					t.Fatal(err)
-				}
-			}
-			objects := []client.Object{fleet}
+			objects := inFleet(t, cluster, test.version, "1", time.Now())
 			if test.config != nil {
 				objects = append(objects, &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: addonsv1.FleetAddonConfigName}, Spec: addonsv1.FleetAddonConfigSpec{Cluster: test.config}})
 			}
@@ -421,8 +485,8 @@ func TestHoldWhileTheSettingsAreUnknown(t *testing.T) {
 			if test.isGone {
 				r.settings.Saw(nil)
 			}
-			if handed, _, err := r.isHanded(t.Context(), cluster, of); err != nil || handed != test.want {
-				t.Errorf("handed: %t (%v)", handed, err)
+			if seen, err := r.inFleet(t.Context(), cluster, of); err != nil || seen.Handed != test.want || seen.Home == "" {
+				t.Errorf("%+v (%v)", seen, err)
 			}
 		})
 	}
