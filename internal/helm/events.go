@@ -193,23 +193,32 @@ func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile
 	if of, err := proxy.OwnerOf(ctx, e, its); err != nil || of == nil {
 		return nil
 	}
-	return e.each(ctx, &addonsv1.HelmReleaseProxyList{}, func(ctx context.Context, other client.Object) []reconcile.Request {
+	return few(e.each(ctx, &addonsv1.HelmReleaseProxyList{}, func(ctx context.Context, other client.Object) []reconcile.Request {
 		rival := other.(*addonsv1.HelmReleaseProxy)
 		if rival.UID == its.UID {
 			return nil
 		}
 		return itself(ctx, rival)
-	}, proxy.Asking(its))
+	}, proxy.Asking(its)))
+}
+
+// few returns the requests if they are few: each of those that wait for a release reads all who ask for it, and looks without
+// an event, too, in proxy.UntilFree.
+func few(waiting []reconcile.Request) []reconcile.Request {
+	if len(waiting) > proxy.MostAsking {
+		return nil
+	}
+	return waiting
 }
 
 // waiting returns the HelmReleaseProxies for a Fleet Cluster whose release another HelmChartProxy has.
 func (e *enqueuer) waiting(ctx context.Context, namespace, fleetCluster string) []reconcile.Request {
-	return e.each(ctx, &addonsv1.HelmReleaseProxyList{}, func(ctx context.Context, its client.Object) []reconcile.Request {
+	return few(e.each(ctx, &addonsv1.HelmReleaseProxyList{}, func(ctx context.Context, its client.Object) []reconcile.Request {
 		if !plan.IsTaken(its.(*addonsv1.HelmReleaseProxy)) {
 			return nil
 		}
 		return itself(ctx, its)
-	}, client.MatchingFields{release.ByTarget: namespace + "/" + fleetCluster})
+	}, client.MatchingFields{release.ByTarget: namespace + "/" + fleetCluster}))
 }
 
 func (e *enqueuer) waitingForDeployment(ctx context.Context, deployment client.Object) []reconcile.Request {
@@ -291,6 +300,10 @@ var (
 	// endsToWait passes updates that show that the release is no other HelmChartProxy's any more, or that no Policy refuses it.
 	endsToWait = onUpdate(func(before, after client.Object) bool {
 		return plan.HoldsBack(before.(*addonsv1.HelmReleaseProxy)) && !plan.HoldsBack(after.(*addonsv1.HelmReleaseProxy))
+	})
+	// refusal passes updates that show that Fleet begins or ends to refuse a Bundle.
+	refusal = onUpdate(func(before, after client.Object) bool {
+		return store.IsRefused(before.(*fleetv1.Bundle)) != store.IsRefused(after.(*fleetv1.Bundle))
 	})
 	comesOrGoes = onUpdate(func(client.Object, client.Object) bool { return false })
 	// policiesCRD passes the CRD of Fleet's Policies when it comes or goes.

@@ -1,12 +1,14 @@
 package helm
 
 import (
+	"fmt"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -93,5 +95,15 @@ func TestRivalsEnqueueEachOther(t *testing.T) {
 		if got := e.rivals(t.Context(), test.its); len(got) != test.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+	for i := range proxy.MostAsking + 1 { // Otherwise each would read all, at each event.
+		crowd := release(a, "ccm")
+		crowd.Name = fmt.Sprintf("crowd-%d", i)
+		if err := e.Reader.(client.Client).Create(t.Context(), crowd); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := e.rivals(t.Context(), release(b, "ccm")); len(got) > 0 {
+		t.Errorf("one of a crowd wakes %d", len(got))
 	}
 }

@@ -232,7 +232,7 @@ func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *ref
 // write handles many.
 func setupBundles(mgr ctrl.Manager, options Options, e *enqueuer, wake chan event.GenericEvent, r *bundle.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmbundle").WithOptions(options.controller()).
-		For(&fleetv1.Bundle{}, builder.WithPredicates(changed)).
+		For(&fleetv1.Bundle{}, builder.WithPredicates(predicate.Or[client.Object](changed, refusal))).
 		WatchesRawSource(source.Channel(wake, mapped(e.of(bundleOf)))).
 		Watches(&addonsv1.HelmReleaseProxy{}, later(bundlePause, bundleOf), builder.WithPredicates(predicate.Or[client.Object](changed, beginsToFail, endsToWait))).
 		Watches(&addonsv1.HelmChartProxy{}, mapped(e.bundlesOfProxy), builder.WithPredicates(changed)).

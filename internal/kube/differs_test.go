@@ -251,6 +251,15 @@ func TestTrimCached(t *testing.T) {
 	})
 }
 
+// All Fleet Clusters have the pull secrets of the settings, by the same pointer.
+func TestTrimSharesNothing(t *testing.T) {
+	many := make([]corev1.LocalObjectReference, maxPullSecrets+2)
+	one := &fleetv1.Cluster{Spec: fleetv1.ClusterSpec{AgentPullSecrets: &many}}
+	if _, err := Trim(one); err != nil || len(many) != maxPullSecrets+2 || len(*one.Spec.AgentPullSecrets) != maxPullSecrets+1 {
+		t.Errorf("of %d, the object has %d (%v)", len(many), len(*one.Spec.AgentPullSecrets), err)
+	}
+}
+
 func TestConfigurationHoldsOnlyWhatIsWanted(t *testing.T) {
 	object, err := desired.Configuration(wantedCluster())
 	if err != nil {

@@ -53,7 +53,7 @@ func Trim(object any) (any, error) {
 		typed.Spec.AgentTolerations = AtMost(maxTolerations+1, typed.Spec.AgentTolerations)
 		typed.Spec.AgentEnvVars = AtMost(maxEnvVars+1, typed.Spec.AgentEnvVars)
 		if secrets := typed.Spec.AgentPullSecrets; secrets != nil {
-			*secrets = AtMost(maxPullSecrets+1, *secrets)
+			typed.Spec.AgentPullSecrets = new(AtMost(maxPullSecrets+1, *secrets)) // All Fleet Clusters share what the settings have.
 		}
 		typed.Spec.AgentAffinity, typed.Spec.AgentResources, typed.Spec.AgentSchedulingCustomization = nil, nil, nil
 		typed.Status = fleetv1.ClusterStatus{

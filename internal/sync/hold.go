@@ -39,7 +39,7 @@ const (
 	holdManager = "muster-hold"
 
 	// holdInterval is how often the add-ons of a held Cluster are read, if nothing else is held, and
-	// longestHoldInterval if very many are.
+	// longestHoldInterval if very many are, and are read quickly.
 	holdInterval        = 2 * time.Second
 	longestHoldInterval = time.Minute
 	// perHeld and perLook lengthen the interval, so that many holds, or one Cluster whose add-ons take long to read, do
@@ -222,8 +222,8 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 	if decision.End != nil {
 		r.announce(cluster, decision.End)
 	}
-	if failed != nil && !kube.IsAbsent(failed) {
-		return ctrl.Result{}, failed
+	if failed != nil && !kube.IsAbsent(failed) { // An error here would come again sooner, however long the look took.
+		ctrl.LoggerFrom(ctx).Error(failed, "Reading the add-ons of a held Cluster failed")
 	}
 	again := kube.Sooner(decision.Again, wait)
 	if isHeld && !decision.Release && !state.Paused && !isUnwatched {
@@ -375,11 +375,11 @@ func (r *holdReconciler) announce(cluster *clusterv1.Cluster, condition *metav1.
 func (r *holdReconciler) interval(key types.NamespacedName) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	interval := holdInterval + time.Duration(len(r.held))*perHeld
+	interval := min(holdInterval+time.Duration(len(r.held))*perHeld, longestHoldInterval)
 	if its := r.held[key]; its != nil {
 		interval = max(interval, perLook*its.took)
 	}
-	return min(interval, longestHoldInterval)
+	return interval
 }
 
 // enter returns the state of a held Cluster, and creates the state if there is none.

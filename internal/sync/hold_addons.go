@@ -138,8 +138,9 @@ const (
 	// mostReleasePages bounds the HelmReleaseProxies of one Cluster in one namespace, and mostProxyPages all
 	// HelmChartProxies that one look reads: some tools make one for each Cluster and add-on.
 	mostReleasePages, mostProxyPages = 25, 500
-	// mostSelecting bounds the HelmChartProxies that select one Cluster.
-	mostSelecting = 500
+	// mostSelecting bounds the HelmChartProxies that select one Cluster, and mostExamined the bytes of their templates that
+	// one look parses: 128 KiB take about 25 ms.
+	mostSelecting, mostExamined = 500, 4 << 20
 )
 
 // releases returns the releases of HelmChartProxies on a Cluster; none if there are no such kinds.
@@ -166,8 +167,9 @@ func (r *releaseRound) list(ctx context.Context, namespace string) error {
 			// With the finalizer of cluster-api-addon-provider-helm, that installs the release.
 			its := &proxies.Items[i]
 			isOfOthers := len(its.Finalizers) > 0 && !controllerutil.ContainsFinalizer(its, plan.Finalizer)
-			if its.DeletionTimestamp.IsZero() && !isOfOthers && r.selects(ctx, its, r.cluster) {
-				r.proxies[client.ObjectKeyFromObject(its)] = newChartProxy(ctx, its, r.now())
+			if its.DeletionTimestamp.IsZero() && !isOfOthers && len(r.proxies) <= mostSelecting && r.selects(ctx, its, r.cluster) {
+				r.examined += len(its.Spec.ValuesTemplate)
+				r.proxies[client.ObjectKeyFromObject(its)] = newChartProxy(ctx, its, r.now(), r.examined <= mostExamined)
 			}
 		}
 		proxies.Items = nil
@@ -231,6 +233,8 @@ type releaseRound struct {
 	deployments []fleetv1.BundleDeployment
 	// proxyPages is how many more pages of HelmChartProxies may be read.
 	proxyPages int
+	// examined is the number of bytes of the templates so far.
+	examined int
 	// proxies are the HelmChartProxies that select the Cluster, and has those with a HelmReleaseProxy for it.
 	proxies map[types.NamespacedName]*chartProxy
 	has     map[types.NamespacedName]bool
@@ -245,7 +249,7 @@ type chartProxy struct {
 	isUpToDate, readsVersion, isPolled, isAwaited bool
 }
 
-func newChartProxy(ctx context.Context, of *addonsv1.HelmChartProxy, now time.Time) *chartProxy {
+func newChartProxy(ctx context.Context, of *addonsv1.HelmChartProxy, now time.Time, examine bool) *chartProxy {
 	its := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name, UID: of.UID}}
 	if plan.IsInstallOnce(of) {
 		its.Spec.ReconcileStrategy = addonsv1.ReconcileStrategyInstallOnce
@@ -253,10 +257,14 @@ func newChartProxy(ctx context.Context, of *addonsv1.HelmChartProxy, now time.Ti
 	if plan.HasValues(of) {
 		its.Spec.ValuesTemplate = "any"
 	}
-	template, _, _ := templates.Examine(ctx, of) // In doubt, it reads the version.
+	readsVersion := true // In doubt.
+	if examine {
+		template, _, _ := templates.Examine(ctx, of)
+		readsVersion = template.ReadsVersion
+	}
 	return &chartProxy{
 		HelmChartProxy: its, isUpToDate: plan.IsUpToDate(of), isPolled: len(of.Spec.ValuesFrom) > 0, isAwaited: isAwaited(of, now),
-		readsVersion: template.ReadsVersion,
+		readsVersion: readsVersion,
 	}
 }
 

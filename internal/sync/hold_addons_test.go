@@ -27,9 +27,13 @@ func TestChartProxyIsSmall(t *testing.T) {
 	of.Spec.ReleaseName = strings.Repeat("x", 1000)
 	of.Status.MatchingClusters = make([]corev1.ObjectReference, 1000)
 	of.Status.Conditions = []metav1.Condition{{Type: addonsv1.HelmReleaseProxySpecsUpToDateCondition, Status: metav1.ConditionTrue}}
-	got := newChartProxy(t.Context(), of, time.Now())
+	got := newChartProxy(t.Context(), of, time.Now(), true)
 	if size := len(plan.JSON(got)); size > 1000 {
 		t.Errorf("it keeps %d bytes", size)
+	}
+	of.Spec.ValuesTemplate = "a: b"
+	if newChartProxy(t.Context(), of, time.Now(), true).readsVersion || !newChartProxy(t.Context(), of, time.Now(), false).readsVersion {
+		t.Error("a template that is not examined counts as one that does not read the version")
 	}
 	if !got.isUpToDate || !got.readsVersion || !plan.HasValues(got.HelmChartProxy) || got.UID != of.UID {
 		t.Errorf("%+v", got)

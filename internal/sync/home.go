@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -79,7 +80,7 @@ func (h home) isExpected() bool { return h.isMissing() && h.lacking < lookAfter 
 // isSaid reports whether a condition says already that the namespace is missing.
 func (h home) isSaid(reported []metav1.Condition) bool {
 	return slices.ContainsFunc(reported, func(its metav1.Condition) bool {
-		return its.Reason == reasonHome && strings.HasPrefix(its.Message, h.message())
+		return strings.HasPrefix(its.Message, h.message())
 	})
 }
 
@@ -202,6 +203,9 @@ func (s *scope) untilHome(result outcome) outcome {
 	if condition.Reason != reasonImported {
 		message += "; " + condition.Message
 	}
-	condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, reasonHome, message
+	condition.Status, condition.Message = metav1.ConditionFalse, message
+	if hold.PlaceOf(metav1.ConditionTrue, condition.Reason) == hold.In { // Otherwise no hold may begin, with or without the namespace.
+		condition.Reason = reasonHome
+	}
 	return result
 }

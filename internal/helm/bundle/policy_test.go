@@ -5,8 +5,10 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -14,6 +16,8 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/policies/policiestest"
+	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // While a Policy refuses the ServiceAccount, a Bundle is not created, and an existing one stays as it is, but for a target that
@@ -94,5 +98,72 @@ func TestPolicyRefuses(t *testing.T) {
 				t.Errorf("its ServiceAccount is %q, want %q", got.Spec.ServiceAccount, want)
 			}
 		})
+	}
+}
+
+// Fleet does not look by itself at a Bundle that it has refused.
+func TestRefusalEnds(t *testing.T) {
+	of, key := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
+	cluster, fleet := selected()
+	have := plan.NewBundle(of, "team", plan.BundleName(of, key, 0), plan.Chart{Version: "2.0.0", Agent: true}, "")
+	release := releaseOf(of, key, have.Name, plan.Record{FleetCluster: "one", Installed: true})
+	target, _ := plan.TargetOf(of, release, plan.RecordOf(release))
+	have.Spec.Targets = []fleetv1.BundleTarget{target}
+	have.Status.Conditions = []genericcondition.GenericCondition{{
+		Type: "Ready", Status: "False", Reason: "Error", Message: "serviceAccount is required by Policy but is not set on the Bundle",
+	}}
+	policy := &fleetv1.Policy{RequireServiceAccount: true}
+	policy.Namespace, policy.Name = "team", "policy"
+	r := trimming(reconciler(t, cluster, fleet, policy, policiestest.CRD(), have))
+	now := clocktesting.NewFakeClock(time.Now())
+	r.Store = store.New(r.Client, r.Live, "muster", now)
+	look := func() (value string, again bool) {
+		s := &scope{key: client.ObjectKeyFromObject(have), of: of, releases: []*addonsv1.HelmReleaseProxy{release}}
+		in := &inputs.Inputs{Chart: plan.Chart{Version: "2.0.0", Agent: true}}
+		in.Selector, _ = plan.NewSelector(of)
+		s.in = in
+		var err error
+		if s.have, err = r.Bundle(t.Context(), s.key); err != nil {
+			t.Fatal(err)
+		}
+		after, err := r.carryOut(t.Context(), s, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		live := &fleetv1.Bundle{}
+		if err := r.Live.Get(t.Context(), s.key, live); err != nil {
+			t.Fatal(err)
+		}
+		return live.Annotations[desired.RetargetAnnotation], after > 0
+	}
+	if value, again := look(); value != "" || again {
+		t.Errorf("refused: Fleet is made to look (%q), again %t", value, again)
+	}
+	if err := r.Live.(client.Client).Delete(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	first, again := look()
+	if first == "" || !again {
+		t.Errorf("no longer refused: Fleet is made to look (%q), again %t", first, again)
+	}
+	if value, again := look(); value != first || !again {
+		t.Errorf("at once: Fleet is made to look (%q), again %t", value, again)
+	}
+	now.Step(store.BehindInterval)
+	if value, again := look(); value == first || !again {
+		t.Errorf("Fleet may have seen the Policy still: it is made to look (%q), again %t", value, again)
+	}
+	live := have.DeepCopy()
+	if err := r.Live.Get(t.Context(), client.ObjectKeyFromObject(have), live); err != nil {
+		t.Fatal(err)
+	}
+	live.Status.Conditions[0].Status, live.Status.Conditions[0].Message = "True", ""
+	if err := r.Live.(client.Client).Update(t.Context(), live); err != nil {
+		t.Fatal(err)
+	}
+	now.Step(10 * time.Minute)
+	last := live.Annotations[desired.RetargetAnnotation]
+	if value, again := look(); value != last || again {
+		t.Errorf("Fleet has taken it: it is made to look (%q), again %t", value, again)
 	}
 }

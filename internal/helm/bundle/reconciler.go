@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/keymutex"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,6 +29,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // ByBundle is the index of HelmReleaseProxies by their Bundle.
@@ -181,11 +183,31 @@ func (r *Reconciler) carryOut(ctx context.Context, s *scope, again time.Duration
 	}
 	switch {
 	case !goes:
-		return again, r.put(ctx, s, targets)
+		err := r.put(ctx, s, targets)
+		if err == nil {
+			again, err = r.askAgain(ctx, s, again)
+		}
+		return again, err
 	case s.have != nil:
 		return 0, r.Remove(ctx, s.have)
 	}
 	return 0, nil
+}
+
+// askAgain makes Fleet look at a Bundle that it has refused and that no Policy refuses any more. Fleet does not watch Policies,
+// does not try again, and may see that a Policy is gone later than this program.
+func (r *Reconciler) askAgain(ctx context.Context, s *scope, again time.Duration) (_ time.Duration, err error) {
+	id := "refused " + waitOf(s.key)
+	if s.have == nil || !store.IsRefused(s.have) || s.in.Trouble.Reason == addonsv1.PolicyRefusesReason {
+		r.ForgetLook(id)
+		return again, nil
+	}
+	if r.MayLook(id) {
+		err = r.UpdateBundle(ctx, s.have, func(its *fleetv1.Bundle) {
+			capiannotations.AddAnnotations(its, map[string]string{desired.RetargetAnnotation: s.have.ResourceVersion})
+		})
+	}
+	return kube.Sooner(again, r.UntilLook(id)), err
 }
 
 // isLeft reports whether all releases of a Bundle are being uninstalled.

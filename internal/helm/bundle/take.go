@@ -34,11 +34,11 @@ func (r *Reconciler) take(ctx context.Context, s *scope, release *addonsv1.HelmR
 	// The more releases a user asks for on this Cluster, the longer reading takes. Releases on other Clusters do not wait for it.
 	r.Busy.LockKey(on)
 	defer func() { _ = r.Busy.UnlockKey(on) }() // It never fails.
-	claims, err := proxy.Claims(ctx, r, release, fleetCluster)
+	claims, asking, err := proxy.Claims(ctx, r, release, fleetCluster)
 	if err != nil {
 		return nil, err
 	}
-	s.asking = max(s.asking, len(claims))
+	s.asking = max(s.asking, asking)
 	r.taking.Lock()
 	defer r.taking.Unlock()
 	if its, found := r.taking.of[id]; found {

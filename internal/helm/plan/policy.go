@@ -11,12 +11,12 @@ func PolicyRefuses(namespace string, refusal *fleetpolicy.Refusal) Trouble {
 	return Trouble{addonsv1.PolicyRefusesReason, refusal.Why(namespace) + "; " + refusal.Do("spec.serviceAccount of the HelmChartProxy") + "; until then, nothing changes on the Cluster"}
 }
 
-// isPolicyRefusing reports whether a HelmReleaseProxy says that a Policy refuses its Bundle.
-func isPolicyRefusing(release *addonsv1.HelmReleaseProxy) bool {
+// IsPolicyRefusing reports whether a HelmReleaseProxy says that a Policy refuses its Bundle.
+func IsPolicyRefusing(release *addonsv1.HelmReleaseProxy) bool {
 	return find(release, addonsv1.ClusterAvailableCondition).Reason == addonsv1.PolicyRefusesReason
 }
 
 // HoldsBack reports whether a HelmReleaseProxy says that its release is not to be deployed now, although nothing in it is wrong.
 func HoldsBack(release *addonsv1.HelmReleaseProxy) bool {
-	return IsTaken(release) || isPolicyRefusing(release)
+	return IsTaken(release) || IsPolicyRefusing(release)
 }

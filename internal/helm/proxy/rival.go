@@ -48,21 +48,22 @@ func ReleaseIndex(bundle client.Object) []string {
 }
 
 // Claims returns the HelmChartProxies that ask for a release on a Fleet Cluster, or have it. One whose HelmReleaseProxy was
-// lost still has its target.
-func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmReleaseProxy, fleetCluster string) (map[plan.Key]plan.Claim, error) {
+// lost still has its target. It also returns the number of HelmReleaseProxies that were looked at.
+func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmReleaseProxy, fleetCluster string) (claims map[plan.Key]plan.Claim, asking int, err error) {
 	cluster, name := plan.ClusterOf(release), plan.ReleaseOf(release)
 	var bundles fleetv1.BundleList
 	var deployments fleetv1.BundleDeploymentList
 	var releases addonsv1.HelmReleaseProxyList
-	err := cmp.Or(
+	err = cmp.Or(
 		reader.List(ctx, &bundles, client.InNamespace(cluster.Namespace), client.MatchingFields{ByRelease: name}, client.UnsafeDisableDeepCopy),
 		reader.List(ctx, &deployments, client.InNamespace(stamp.FleetNamespace(cluster.Namespace, fleetCluster)), client.UnsafeDisableDeepCopy),
 		reader.List(ctx, &releases, Asking(release), client.UnsafeDisableDeepCopy),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("listing who has release %s: %w", name, err)
+		return nil, 0, fmt.Errorf("listing who has release %s: %w", name, err)
 	}
-	claims, askers, looked := map[plan.Key]plan.Claim{}, map[plan.Key]asker{}, map[plan.Key]int{}
+	askers, looked := map[plan.Key]asker{}, map[plan.Key]int{}
+	claims = map[plan.Key]plan.Claim{}
 	for i := range bundles.Items {
 		its := &bundles.Items[i]
 		if of, _ := plan.ProxyOf(its); store.IsFor(its, of) && plan.HasTarget(its, fleetCluster, name) {
@@ -73,7 +74,7 @@ func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmRel
 		its := &releases.Items[i]
 		of, err := OwnerOf(ctx, reader, its)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if of == nil {
 			continue
@@ -92,28 +93,29 @@ func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmRel
 			noteDeployment(claims, askers, its, name)
 		}
 	}
-	return claims, nil
+	return claims, len(releases.Items), nil
 }
 
 // mostOfOne is how many HelmReleaseProxies of one HelmChartProxy count for a release on a Cluster: there is one, and another
 // while a generated name changes. Users could forge more, each with a long record.
 const mostOfOne = 4
 
-// UntilFree is how long one of so many HelmChartProxies that ask for a release waits before it looks whether the release is
-// free, if no event tells. Each look takes the longer, the more there are.
+// UntilFree is how long one of so many HelmReleaseProxies for a release waits before it looks whether the release is free, if
+// no event tells. Each look takes the longer, the more there are.
 func UntilFree(asking int) time.Duration {
-	return plan.PollInterval * time.Duration(1+asking/mostAsking)
+	return plan.PollInterval * time.Duration(1+asking/MostAsking)
 }
 
-const mostAsking = 50
+// MostAsking is how many of those that ask for a release an event wakes.
+const MostAsking = 50
 
-// claimOf returns the Claim of a HelmReleaseProxy, by its record; false for none. A paused HelmChartProxy asks for nothing:
-// others would wait for it in vain.
+// claimOf returns the Claim of a HelmReleaseProxy, by its record; false for none. One that is paused, or that a Policy refuses,
+// asks for nothing: others would wait for it in vain.
 func claimOf(of *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy, fleetCluster string) (plan.Claim, bool) {
 	if record := plan.RecordOf(release); plan.IsInstalledOnce(of, release) || record.Installed && record.FleetCluster == fleetCluster {
 		return plan.Installed, true
 	}
-	return plan.Asks, release.DeletionTimestamp.IsZero() && of.DeletionTimestamp.IsZero() && !capiannotations.HasPaused(of) && !IsOutdated(of, release)
+	return plan.Asks, release.DeletionTimestamp.IsZero() && of.DeletionTimestamp.IsZero() && !capiannotations.HasPaused(of) && !plan.IsPolicyRefusing(release) && !IsOutdated(of, release)
 }
 
 // noteDeployment notes who has the release by a BundleDeployment: it has deployed it, or is about to for a HelmReleaseProxy.

@@ -74,12 +74,18 @@ func TestClaims(t *testing.T) {
 		objects []client.Object
 		want    claims
 	}{
-		"nobody else":                  {nil, nil},
-		"it asks":                      {[]client.Object{of, its}, claims{key: plan.Asks}},
-		"for another release":          {[]client.Object{of, is(func(r *addonsv1.HelmReleaseProxy) { r.Spec.ReleaseName = "other" })}, nil},
-		"on another Cluster":           {[]client.Object{of, is(func(r *addonsv1.HelmReleaseProxy) { r.Spec.ClusterRef.Name = "two" })}, nil},
-		"but no longer":                {[]client.Object{renamed, its}, nil},
-		"but is paused":                {[]client.Object{paused, its}, nil},
+		"nobody else":         {nil, nil},
+		"it asks":             {[]client.Object{of, its}, claims{key: plan.Asks}},
+		"for another release": {[]client.Object{of, is(func(r *addonsv1.HelmReleaseProxy) { r.Spec.ReleaseName = "other" })}, nil},
+		"on another Cluster":  {[]client.Object{of, is(func(r *addonsv1.HelmReleaseProxy) { r.Spec.ClusterRef.Name = "two" })}, nil},
+		"but no longer":       {[]client.Object{renamed, its}, nil},
+		"but is paused":       {[]client.Object{paused, its}, nil},
+		"but a Policy refuses it": {[]client.Object{of, is(func(r *addonsv1.HelmReleaseProxy) {
+			r.Status.Conditions = []metav1.Condition{{Type: addonsv1.ClusterAvailableCondition, Status: metav1.ConditionFalse, Reason: addonsv1.PolicyRefusesReason}}
+		})}, nil},
+		"it has a target, and a Policy refuses it": {[]client.Object{of, bundle, is(func(r *addonsv1.HelmReleaseProxy) {
+			r.Status.Conditions = []metav1.Condition{{Type: addonsv1.ClusterAvailableCondition, Status: metav1.ConditionFalse, Reason: addonsv1.PolicyRefusesReason}}
+		})}, claims{key: plan.Has}},
 		"its HelmChartProxy is gone":   {[]client.Object{its}, nil},
 		"forged for another namespace": {[]client.Object{foreign, farRelease}, nil},
 		"installed, from another one":  {[]client.Object{far, farRelease}, claims{{Namespace: "platform", Name: "far"}: plan.Installed}},
@@ -115,7 +121,7 @@ func TestClaims(t *testing.T) {
 			}
 			want := claims{client.ObjectKeyFromObject(ownProxy): plan.Asks}
 			maps.Copy(want, test.want)
-			got, err := Claims(t.Context(), builder.Build(), own, "one")
+			got, _, err := Claims(t.Context(), builder.Build(), own, "one")
 			if diff := cmp.Diff(want, got); diff != "" || err != nil {
 				t.Errorf("%v\n%s", err, diff)
 			}
@@ -143,11 +149,11 @@ func TestManyClaims(t *testing.T) {
 		}
 		builder.WithObjects(forged)
 	}
-	claims, err := Claims(t.Context(), builder.Build(), its, "one")
-	if want := (map[plan.Key]plan.Claim{client.ObjectKeyFromObject(of): plan.Asks}); !maps.Equal(claims, want) || err != nil {
-		t.Errorf("%v (%v)", claims, err)
+	claims, asking, err := Claims(t.Context(), builder.Build(), its, "one")
+	if want := (map[plan.Key]plan.Claim{client.ObjectKeyFromObject(of): plan.Asks}); !maps.Equal(claims, want) || asking != 2*mostOfOne || err != nil {
+		t.Errorf("%v, %d (%v)", claims, asking, err)
 	}
-	for asking, want := range map[int]time.Duration{2: 30 * time.Second, mostAsking - 1: 30 * time.Second, mostAsking: time.Minute, 10 * mostAsking: 330 * time.Second} {
+	for asking, want := range map[int]time.Duration{2: 30 * time.Second, MostAsking - 1: 30 * time.Second, MostAsking: time.Minute, 10 * MostAsking: 330 * time.Second} {
 		if got := UntilFree(asking); got != want {
 			t.Errorf("each of %d looks every %s, want %s", asking, got, want)
 		}

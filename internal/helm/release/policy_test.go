@@ -15,8 +15,10 @@ func TestPolicyRefuses(t *testing.T) {
 		strategy string
 		trouble  plan.Trouble // of the inputs
 		want     string
+		isTaken  bool
 	}{
 		"refused":               {trouble: refused, want: addonsv1.PolicyRefusesReason},
+		"another has it, too":   {trouble: refused, want: addonsv1.PolicyRefusesReason, isTaken: true},
 		"installed once":        {strategy: addonsv1.ReconcileStrategyInstallOnce, trouble: refused},
 		"some other trouble":    {trouble: plan.Trouble{Reason: addonsv1.HelmReleaseProxyCreationFailedReason, Message: "no chart"}},
 		"nothing is the matter": {},
@@ -32,6 +34,12 @@ func TestPolicyRefuses(t *testing.T) {
 			}
 			if _, err := w.find(t.Context(), s); err != nil || s.trouble.Reason != test.want {
 				t.Errorf("it says %v, want %q (%v)", s.trouble, test.want, err)
+			}
+			if test.isTaken {
+				s.trouble = plan.Trouble{Reason: addonsv1.ReleaseTakenReason, Message: "another has it"}
+				if s.refuse(); s.trouble.Reason != test.want {
+					t.Errorf("it says %v", s.trouble)
+				}
 			}
 			before := s.record
 			if err := w.writeValues(t.Context(), s); err != nil {

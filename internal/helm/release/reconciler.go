@@ -252,17 +252,24 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 	if isOwn && s.trouble == (plan.Trouble{}) {
 		err = r.findRival(ctx, s, pin.ClusterName)
 	}
-	if s.inputs.Trouble.Reason == addonsv1.PolicyRefusesReason && !s.isInstalledOnce() {
-		s.trouble = cmp.Or(s.trouble, s.inputs.Trouble)
-	}
+	s.refuse()
 	return false, err
+}
+
+// refuse notes that a Policy refuses the release. Whether another HelmChartProxy has it does not matter then: this one does not
+// ask for it.
+func (s *scope) refuse() {
+	isFree := s.trouble == (plan.Trouble{}) || s.trouble.Reason == addonsv1.ReleaseTakenReason
+	if isFree && s.inputs.Trouble.Reason == addonsv1.PolicyRefusesReason && !s.isInstalledOnce() {
+		s.trouble = s.inputs.Trouble
+	}
 }
 
 // findRival finds another HelmChartProxy that asks for the same release. While that has the release, or comes first, this one
 // waits.
 func (r *Reconciler) findRival(ctx context.Context, s *scope, fleetCluster string) error {
 	own := client.ObjectKeyFromObject(s.proxy)
-	claims, err := proxy.Claims(ctx, r, s.release, fleetCluster)
+	claims, asking, err := proxy.Claims(ctx, r, s.release, fleetCluster)
 	if err != nil {
 		return err
 	}
@@ -273,7 +280,7 @@ func (r *Reconciler) findRival(ctx context.Context, s *scope, fleetCluster strin
 		s.shared = taken
 	default:
 		// The other may stop asking without an event for this one: a HelmChartProxy's own release alone hears of its spec.
-		s.trouble, s.again = taken, kube.Sooner(s.again, proxy.UntilFree(len(claims)))
+		s.trouble, s.again = taken, kube.Sooner(s.again, proxy.UntilFree(asking))
 	}
 	return nil
 }

@@ -9,11 +9,13 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -287,6 +289,24 @@ func TestTrim(t *testing.T) {
 		trim(bundle)
 		if !IsCut(bundle) || len(bundle.Spec.Targets)+len(bundle.Spec.DependsOn) > 0 || FilesDigest(bundle) != FilesDigest(ours(0)) {
 			t.Errorf("%s: %d targets are left, cut: %t", name, len(bundle.Spec.Targets), IsCut(bundle))
+		}
+	}
+	record := plan.Record{FleetCluster: "one", Installed: true, Keys: []string{"00.yaml"}}
+	padded := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		plan.RecordAnnotation: strings.Replace(record.String(), "{", `{"x":[`+strings.Repeat("[],", 5000)+`[]],`, 1),
+	}}}
+	if trim(padded); padded.Annotations[plan.RecordAnnotation] != record.String() {
+		t.Errorf("of a padded record, %s is left", padded.Annotations[plan.RecordAnnotation])
+	}
+	refused := ours(0)
+	refused.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: "False", Message: "NotReady(1) [Bundle web]"}}
+	if trim(refused); IsRefused(refused) {
+		t.Error("a Bundle that is not ready counts as refused")
+	}
+	refused.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: "False", Message: "disallowed serviceAccount other: denied"}}
+	for range 2 {
+		if trim(refused); !IsRefused(refused) || strings.Contains(fmt.Sprint(refused.Status), "disallowed") {
+			t.Errorf("of a refused Bundle, the status %+v is left", refused.Status)
 		}
 	}
 	configMap := &corev1.ConfigMap{Data: map[string]string{"values.yaml": "a: b"}, BinaryData: map[string][]byte{"x": []byte("theirs")}}

@@ -95,11 +95,14 @@ const longestWait = time.Minute
 // UntilLook returns the delay before the next look of who waits for another reconcile. It grows with each look, and not with
 // events that come in between.
 func (s *Store) UntilLook(id string) time.Duration {
-	if now := s.clock.Now(); !s.waits.IsInBackOffSinceUpdate(id, now) {
-		s.waits.Next(id, now)
+	if s.MayLook(id) {
+		s.waits.Next(id, s.clock.Now())
 	}
 	return s.waits.Get(id)
 }
+
+// MayLook reports whether the delay of the last UntilLook is over.
+func (s *Store) MayLook(id string) bool { return !s.waits.IsInBackOffSinceUpdate(id, s.clock.Now()) }
 
 // ForgetLook lets the delays begin anew.
 func (s *Store) ForgetLook(id string) { s.waits.Reset(id) }

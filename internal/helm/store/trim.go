@@ -3,6 +3,8 @@ package store
 import (
 	"crypto/rand"
 	"encoding/json"
+	"slices"
+	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
@@ -10,6 +12,7 @@ import (
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/message"
@@ -51,6 +54,10 @@ func Trim(object any) (any, error) {
 		if typed.BinaryData != nil {
 			typed.BinaryData = map[string][]byte{}
 		}
+	case *addonsv1.HelmReleaseProxy:
+		if typed.Annotations[plan.RecordAnnotation] != "" { // Others may write up to 256 KiB, which many reconciles would read.
+			typed.Annotations[plan.RecordAnnotation] = plan.RecordOf(typed).String()
+		}
 	case *fleetv1.BundleDeployment:
 		typed.Annotations = nil
 		spec := typed.Spec
@@ -88,7 +95,24 @@ func trimBundle(bundle *fleetv1.Bundle) {
 	if digest != "" {
 		bundle.Spec.Resources = []fleetv1.BundleResource{{Name: digestMark, Content: digest, Encoding: digestMark}}
 	}
-	bundle.Status = fleetv1.BundleStatus{ObservedGeneration: bundle.Status.ObservedGeneration}
+	status := fleetv1.BundleStatus{ObservedGeneration: bundle.Status.ObservedGeneration}
+	if slices.ContainsFunc(bundle.Status.Conditions, isRefusal) {
+		status.Conditions = []genericcondition.GenericCondition{{Type: refused}}
+	}
+	bundle.Status = status
+}
+
+// refused is the type of the condition that a Bundle in the cache has while Fleet refuses it because of a Policy.
+const refused = "RefusedByPolicy"
+
+// isRefusal matches the conditions in which Fleet says so, by its words in AuthorizeBundle, and that of the cache.
+func isRefusal(its genericcondition.GenericCondition) bool {
+	return its.Type == refused || its.Type == string(fleetv1.Ready) && its.Status == corev1.ConditionFalse && strings.Contains(its.Message, "serviceAccount")
+}
+
+// IsRefused reports whether Fleet has refused a Bundle because of a Policy when it last looked at it.
+func IsRefused(bundle *fleetv1.Bundle) bool {
+	return slices.ContainsFunc(bundle.Status.Conditions, isRefusal)
 }
 
 // syntaxOf counts the braces, brackets and commas of JSON.
