@@ -60,6 +60,13 @@ func (c cluster) data(g Gomega, namespace, name, key string) string {
 	return out
 }
 
+// uidOf returns the UID of a ConfigMap on a cluster.
+func (c cluster) uidOf(g Gomega, namespace, name string) string {
+	out, err := c.kubectl("-n", namespace, "get", "configmap", name, "-o", "jsonpath={.metadata.uid}")
+	g.Expect(err).NotTo(HaveOccurred())
+	return out
+}
+
 // says waits until the release's ConfigMap on a cluster has this value.
 func (c cluster) says(g Gomega, namespace, release, key, want string) {
 	g.Eventually(func(g Gomega) {

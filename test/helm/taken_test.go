@@ -26,8 +26,7 @@ func TestReleaseTaken(t *testing.T) {
 	g.Expect(env.Apply(ctx, ask("ccm", "1.0.0"))).To(Succeed())
 	one.says(g, "kube-system", "ccm-oot", "who", "ccm")
 	g.Eventually(func(g Gomega) { isReady(g, "ccm") }).Should(Succeed())
-	before, err := one.kubectl("-n", "kube-system", "get", "configmap", "ccm-oot-values", "-o", "jsonpath={.metadata.uid}")
-	g.Expect(err).NotTo(HaveOccurred())
+	before := one.uidOf(g, "kube-system", "ccm-oot-values")
 
 	g.Expect(env.Apply(ctx, ask("ccm-ci", "1.0.0"))).To(Succeed())
 	one.label(g, "ccm-ci=yes")
@@ -37,9 +36,7 @@ func TestReleaseTaken(t *testing.T) {
 	one.says(g, "kube-system", "ccm-oot", "version", "1.1.0")
 	g.Expect(one.data(g, "kube-system", "ccm-oot-values", "who")).To(Equal("ccm"))
 	g.Eventually(func(g Gomega) { isReady(g, "ccm"); waits(g, "ccm-ci", "ccm") }).Should(Succeed())
-	after, err := one.kubectl("-n", "kube-system", "get", "configmap", "ccm-oot-values", "-o", "jsonpath={.metadata.uid}")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(after).To(Equal(before), "it was installed anew")
+	g.Expect(one.uidOf(g, "kube-system", "ccm-oot-values")).To(Equal(before), "it was installed anew")
 
 	one.label(g, "ccm-") // Its rival gets the release when it is uninstalled.
 	one.says(g, "kube-system", "ccm-oot", "who", "ccm-ci")
