@@ -19,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -166,13 +167,13 @@ func (r *reconciler) report(ctx context.Context, cluster *clusterv1.Cluster, res
 	if result.reason != "" {
 		condition := metav1.Condition{
 			Type: stamp.ManifestCondition, Status: result.status, Reason: result.reason, Message: result.message,
-			LastTransitionTime: metav1.NewTime(r.now().Truncate(time.Second)),
+			LastTransitionTime: metav1.NewTime(r.now().Truncate(time.Second)), ObservedGeneration: cluster.Generation,
+		}
+		if kube.Says(before, condition) {
+			return nil
 		}
 		if before != nil && before.Status == condition.Status {
 			condition.LastTransitionTime = before.LastTransitionTime
-			if before.Reason == condition.Reason && before.Message == condition.Message {
-				return nil
-			}
 		}
 		conditions = append(conditions, condition)
 	}

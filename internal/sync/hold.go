@@ -312,12 +312,12 @@ func (r *holdReconciler) tell(ctx context.Context, cluster *clusterv1.Cluster, t
 	case wanted == nil:
 	default:
 		wanted.Message = message.Short(wanted.Message, message.Condition)
-		wanted.LastTransitionTime = metav1.NewTime(r.now().Truncate(time.Second))
+		wanted.LastTransitionTime, wanted.ObservedGeneration = metav1.NewTime(r.now().Truncate(time.Second)), cluster.Generation
+		if kube.Says(told, *wanted) {
+			return 0, nil
+		}
 		if told != nil && told.Status == wanted.Status {
 			wanted.LastTransitionTime = told.LastTransitionTime
-		}
-		if told != nil && *told == *wanted {
-			return 0, nil
 		}
 		if wait := r.damp(cluster, told, wanted); wait > 0 {
 			return wait, nil

@@ -174,7 +174,7 @@ func (s *scope) untilHome(result outcome) outcome {
 	if s.home.isThere {
 		said := meta.FindStatusCondition(s.cluster.Status.Conditions, ImportedCondition)
 		if len(result.conditions) == 0 && said != nil && said.Reason == reasonHome { // What is kept is no longer so.
-			result.conditions = imported(s.fleet.Name, stale{}, "").conditions
+			result.conditions = imported(s.cluster.Name, s.fleet.Name, stale{}, "").conditions
 		}
 		return result
 	}

@@ -174,7 +174,7 @@ func waitingForRancher(what string) outcome {
 // attached is the outcome for a Cluster whose Fleet Cluster is Rancher's. Others are the fields of it
 // that another writer has set to other values; note ends the message.
 func attached(fleet types.NamespacedName, others []string, stays stale, note string) outcome {
-	result := imported(fleet.Name, stays, "")
+	result := imported("", fleet.Name, stays, "")
 	condition := &result.conditions[0]
 	if condition.Reason == reasonImported {
 		condition.Reason, condition.Message = reasonAttached, fmt.Sprintf("in Fleet as Cluster %q of Rancher", fleet)
@@ -190,16 +190,16 @@ func attached(fleet types.NamespacedName, others []string, stays stale, note str
 // for one that is up to date.
 type stale struct{ reason, message string }
 
-// imported is the outcome for a Cluster whose Fleet Cluster, of this name, has its desired state, but for what is stale;
-// note ends the message.
-func imported(name string, stays stale, note string) outcome {
-	condition := metav1.Condition{
-		Type: ImportedCondition, Status: metav1.ConditionTrue, Reason: reasonImported,
-		Message: fmt.Sprintf("in Fleet as Cluster %q", name),
-	}
-	if stays != (stale{}) {
+// imported is the outcome for a Cluster whose Fleet Cluster has its desired state, but for what is stale; note ends the
+// message. If both have the same name, there is no message without a note: Cluster API's condition Available repeats it.
+func imported(cluster, fleetCluster string, stays stale, note string) outcome {
+	condition := metav1.Condition{Type: ImportedCondition, Status: metav1.ConditionTrue, Reason: reasonImported}
+	switch {
+	case stays != (stale{}):
 		condition.Reason, condition.Message = stays.reason, stays.message
+	case cluster != fleetCluster:
+		condition.Message = fmt.Sprintf("in Fleet as Cluster %q", fleetCluster)
 	}
-	condition.Message += note
+	condition.Message = strings.TrimPrefix(condition.Message+note, "; ")
 	return outcome{state: StateImported, conditions: []metav1.Condition{condition}}
 }

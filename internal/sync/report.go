@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -28,7 +29,7 @@ const (
 	// the API server, a lost connection.
 	errorGracePeriod = 30 * time.Second
 	// messageInterval is how often, at most, a change to only the message of
-	// BundlesReadyCondition is written: Fleet's messages contain counts of bundles.
+	// BundlesReadyCondition, or to only a generation, is written: Fleet's messages contain counts of bundles.
 	messageInterval = 15 * time.Second
 )
 
@@ -62,7 +63,7 @@ func newReporter(writer client.Client, store *kube.Store, recorder events.EventR
 // as it is then, and the delay if the write must wait.
 func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) (now *clusterv1.Cluster, again time.Duration, err error) {
 	have := cluster.Status.Conditions
-	wanted, news := r.merge(have, result)
+	wanted, news := r.merge(have, result, cluster.Generation)
 	switch news {
 	case nothing:
 		return cluster, 0, nil
@@ -149,9 +150,9 @@ const (
 	everything
 )
 
-// merge returns the desired state of all our conditions, with the time of their last transition, and
-// which part of them has changed.
-func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []metav1.Condition, what news) {
+// merge returns the desired state of all our conditions for a generation of the Cluster, with the time of their last
+// transition, and which part of them has changed. A generation alone is written like a message.
+func (r *reporter) merge(have []metav1.Condition, result outcome, generation int64) (wanted []metav1.Condition, what news) {
 	for _, conditionType := range conditionTypes {
 		old := meta.FindStatusCondition(have, conditionType)
 		want := meta.FindStatusCondition(result.conditions, conditionType)
@@ -159,7 +160,7 @@ func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []meta
 			want.Status = old.Status
 		}
 		if want != nil {
-			want.Message = message.Short(want.Message, message.Condition)
+			want.Message, want.ObservedGeneration = message.Short(want.Message, message.Condition), generation
 		}
 		switch {
 		case want == nil && old == nil:
@@ -170,8 +171,8 @@ func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []meta
 		case old != nil && old.Status == want.Status:
 			want.LastTransitionTime = old.LastTransitionTime
 			switch {
-			case old.Reason == want.Reason && old.Message == want.Message:
-			case old.Reason == want.Reason && conditionType == BundlesReadyCondition:
+			case kube.Says(old, *want):
+			case old.Reason == want.Reason && (old.Message == want.Message || conditionType == BundlesReadyCondition):
 				what = max(what, messageOnly)
 			default:
 				what = everything
@@ -208,7 +209,7 @@ func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted
 }
 
 func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition) {
-	eventType, note := corev1.EventTypeNormal, message.Short(condition.Message, message.Note)
+	eventType, note := corev1.EventTypeNormal, message.Short(cmp.Or(condition.Message, "the Cluster is in Fleet"), message.Note)
 	switch condition.Reason {
 	case reasonWaiting:
 		return // Every Cluster waits, and its own events give the reason.

@@ -152,7 +152,7 @@ func (s *scope) nextOfImport() (step, outcome) {
 		return s.first(reclaim), retained(StateImported, true, reasonDouble, fmt.Sprintf(
 			"in Fleet as Cluster %q, and as %q of Rancher: two agents run in the cluster; docs/rancher.md says how to give up either", s.fleet.Name, s.beside.Fleet)).again(s.again)
 	default:
-		return s.first(reclaim), imported(s.fleet.Name, s.stays(), s.agentNote()+s.undetached).again(s.again)
+		return s.first(reclaim), imported(s.cluster.Name, s.fleet.Name, s.stays(), s.agentNote()+s.undetached).again(s.again)
 	}
 }
 

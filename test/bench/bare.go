@@ -135,7 +135,6 @@ func (b *bare) prepareImport(ctx context.Context, i int) error {
 		return map[string]any{"type": kind, "status": status, "reason": reason, "message": message,
 			"lastTransitionTime": now.Format(time.RFC3339)}
 	}
-	message := fmt.Sprintf("in Fleet as Cluster %q", cluster.Name)
 	b.prepared[i] = &preparedImport{
 		fleetCluster: &unstructured.Unstructured{Object: fields},
 		conditions: &unstructured.Unstructured{Object: map[string]any{
@@ -143,13 +142,13 @@ func (b *bare) prepareImport(ctx context.Context, i int) error {
 			"metadata": map[string]any{"namespace": cluster.Namespace, "name": cluster.Name},
 			// The syncer does not use these types: it would remove its own from a Cluster that is not selected.
 			"status": map[string]any{"conditions": []any{
-				condition("BareImported", "True", "Imported", message),
+				condition("BareImported", "True", "Imported", ""),
 				condition("BareBundlesReady", "Unknown", "AgentNotSeen", "Fleet's agent has not reported from the cluster yet; the conditions and events of the Fleet Cluster say why, if Fleet could not install it"),
 			}},
 		}},
 		event: &eventsv1.Event{
 			ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + ".import"},
-			EventTime:  metav1.NewMicroTime(now), Type: corev1.EventTypeNormal, Reason: "Imported", Action: "Import", Note: message,
+			EventTime:  metav1.NewMicroTime(now), Type: corev1.EventTypeNormal, Reason: "Imported", Action: "Import", Note: "the Cluster is in Fleet",
 			ReportingController: bareClient, ReportingInstance: bareClient + "-0",
 			Regarding: corev1.ObjectReference{APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind,
 				Namespace: cluster.Namespace, Name: cluster.Name, UID: cluster.UID},

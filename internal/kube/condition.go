@@ -1,0 +1,17 @@
+package kube
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Says reports whether a condition, which is nil if there is none, says what is wanted. The time of its transition does not
+// count. One without a generation, by an earlier version of Muster, gets that with its next change: an upgrade writes nothing.
+func Says(have *metav1.Condition, want metav1.Condition) bool {
+	if have == nil {
+		return false
+	}
+	was := *have
+	was.LastTransitionTime = want.LastTransitionTime
+	if was.ObservedGeneration == 0 {
+		was.ObservedGeneration = want.ObservedGeneration
+	}
+	return was == want
+}
