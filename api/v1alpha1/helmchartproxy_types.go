@@ -16,6 +16,10 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=='Ready')].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=='Ready')].reason`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=='Ready')].message`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.display.version`
+// +kubebuilder:printcolumn:name="Clusters",type=string,JSONPath=`.status.display.clusters`
+// +kubebuilder:printcolumn:name="Rollout",type=string,JSONPath=`.status.conditions[?(@.type=='RolloutCompleted')].reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:metadata:labels="app.kubernetes.io/managed-by=muster"
 // +kubebuilder:metadata:labels="clusterctl.cluster.x-k8s.io/move-hierarchy=true"
 // +kubebuilder:metadata:labels="visualizer.cluster.x-k8s.io="
@@ -294,6 +298,19 @@ type HelmChartProxyStatus struct {
 	// Rollout is the state of the rollout. It is not set without spec.rollout.
 	// +optional
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
+	// Display is what `kubectl get` shows.
+	// +optional
+	Display HelmChartProxyDisplay `json:"display,omitzero"`
+}
+
+// HelmChartProxyDisplay summarizes a HelmChartProxy for people. It may be a second old.
+type HelmChartProxyDisplay struct {
+	// Version is the exact version of the chart.
+	// +optional
+	Version string `json:"version,omitempty"`
+	// Clusters is the number of Clusters where the release is ready, and of those selected: 2/3.
+	// +optional
+	Clusters string `json:"clusters,omitempty"`
 }
 
 // RolloutStatus is the state of a rollout.

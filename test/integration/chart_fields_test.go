@@ -116,7 +116,7 @@ func TestHelmChartProxyFields(t *testing.T) {
 	// kubectl and clusterctl read these columns and labels of the CRDs.
 	out, err := env.Kubectl(ctx, "-n", namespace, "get", "hcp", "there", "-o", "wide")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(strings.Fields(out)).To(ContainElements("NAME", "READY", "REASON", "MESSAGE"))
+	g.Expect(strings.Fields(out)).To(ContainElements("NAME", "READY", "REASON", "MESSAGE", "VERSION", "CLUSTERS", "ROLLOUT", "AGE"))
 	out, err = env.Kubectl(ctx, "get", "crd", "-l", "visualizer.cluster.x-k8s.io", "-o", "name")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(out).To(And(ContainSubstring("helmchartproxies"), ContainSubstring("helmreleaseproxies")))
@@ -125,7 +125,7 @@ func TestHelmChartProxyFields(t *testing.T) {
 	g.Expect(out).To(ContainSubstring("helmchartproxies"))
 	out, err = env.Kubectl(ctx, "get", "crd", "helmreleaseproxies.addons.cluster.x-k8s.io", "-o", "jsonpath={.spec.versions[0].additionalPrinterColumns[*].name}")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(out).To(Equal("Cluster Ready Reason Message Status Revision"))
+	g.Expect(out).To(Equal("Cluster Ready Reason Message Status Revision Age"))
 }
 
 // written is a HelmChartProxy as a user writes it.

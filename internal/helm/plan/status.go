@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -248,6 +249,17 @@ func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmRe
 		ready.Message = message.List(unready, listed, "; ")
 	}
 	return []metav1.Condition{summary(specs, ready), specs, ready}
+}
+
+// Display returns what `kubectl get` shows of a HelmChartProxy that selects so many Clusters.
+func Display(version string, selected int, releases []*addonsv1.HelmReleaseProxy) addonsv1.HelmChartProxyDisplay {
+	ready := 0
+	for _, release := range releases {
+		if release.DeletionTimestamp.IsZero() && find(release, addonsv1.HelmReleaseReadyCondition).Status == metav1.ConditionTrue {
+			ready++
+		}
+	}
+	return addonsv1.HelmChartProxyDisplay{Version: version, Clusters: fmt.Sprintf("%d/%d", ready, selected)}
 }
 
 // About returns a message about the release on one Cluster.

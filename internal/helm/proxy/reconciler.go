@@ -97,7 +97,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 		return ctrl.Result{}, nil
 	}
 	if controllerutil.ContainsFinalizer(proxy, caaphFinalizer) && controllerutil.ContainsFinalizer(proxy, plan.Finalizer) { // CAAPH has restored its own.
-		return ctrl.Result{}, r.report(ctx, proxy, state{trouble: rival})
+		return r.report(ctx, proxy, state{trouble: rival})
 	}
 	if written, err := r.setFinalizers(ctx, proxy); written || err != nil {
 		return ctrl.Result{}, err // The write triggers the next reconcile.
@@ -106,11 +106,11 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	plan.Default(proxy) // The webhook does the same, if it runs.
 	in, again, err := r.Inputs.Get(proxy)
 	if err != nil {
-		return ctrl.Result{}, r.report(ctx, before, state{releases: releases, trouble: plan.Trouble{
+		return r.report(ctx, before, state{releases: releases, trouble: plan.Trouble{
 			Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: err.Error(), // Inputs.Wake follows.
 		}})
 	}
-	now := state{trouble: in.Trouble, notice: in.Notice, releases: releases}
+	now := state{trouble: in.Trouble, notice: in.Notice, releases: releases, version: in.Chart.Version}
 	var failed error
 	if in.Selector != nil {
 		failed = r.selectClusters(ctx, proxy, in, &now)
@@ -128,7 +128,9 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 		})
 		again = store.BehindInterval
 	}
-	return ctrl.Result{RequeueAfter: again}, cmp.Or(r.report(ctx, before, now), failed)
+	result, err := r.report(ctx, before, now)
+	result.RequeueAfter = kube.Sooner(result.RequeueAfter, again)
+	return result, cmp.Or(err, failed)
 }
 
 // unseen returns how many releases still report about earlier inputs. After a restart, a HelmChartProxy stays Ready

@@ -65,7 +65,7 @@ func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy
 	}
 	failing := its.failing(d)
 	d.Retry = its.retryOf(failing)
-	now.rollout, now.version = &d, in.Chart.Version
+	now.rollout = &d
 	if d.Retry != "" && d.Retry == proxy.Annotations[addonsv1.RolloutRetryAnnotation] {
 		return 0, r.excuse(ctx, its, failing)
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -39,12 +40,14 @@ func (s *state) fail(reason, message string) {
 	s.some = cmp.Or(s.some, plan.Trouble{Reason: reason, Message: message})
 }
 
-// report writes the status of a HelmChartProxy if it differs, and an event if Ready changes.
-func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy, now state) error {
+// report writes the status of a HelmChartProxy if it differs, and an event if Ready changes. What people see is not written
+// for each of a thousand Clusters.
+func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy, now state) (ctrl.Result, error) {
 	after := before.DeepCopy()
 	status := &after.Status
 	conditions := plan.ProxyConditions(cmp.Or(now.trouble, now.some), now.notice, now.releases)
 	if now.clusters != nil {
+		status.Display = plan.Display(cmp.Or(now.version, status.Display.Version), len(now.clusters), now.releases)
 		var left int
 		if status.MatchingClusters, left = matching(now.clusters); left > 0 && conditions[1].Message == "" {
 			conditions[1].Message = fmt.Sprintf("status.matchingClusters has no room for %d more", left)
@@ -66,14 +69,19 @@ func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy
 	meta.RemoveStatusCondition(&status.Conditions, addonsv1.NotManagedCondition)
 	status.ObservedGeneration = before.Generation
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
-		return nil
+		return ctrl.Result{}, nil
+	}
+	key, seen := client.ObjectKeyFromObject(after), before.Status
+	seen.Display = status.Display
+	if wait := r.UntilDisplay(key); wait > 0 && equality.Semantic.DeepEqual(seen, after.Status) {
+		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	if err := r.SetStatus(ctx, before, after); err != nil {
-		return client.IgnoreNotFound(err)
+		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	r.reported.Store(client.ObjectKeyFromObject(after), versions(before, after))
+	r.reported.Store(key, versions(before, after))
 	r.announce(before, after)
-	return nil
+	return ctrl.Result{}, nil
 }
 
 // SetConditions sets conditions. It shortens and cleans the messages: Fleet and Helm do not limit them, and

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -302,5 +304,54 @@ func TestForgedBundlesHoldNothing(t *testing.T) {
 	}
 	if err := r.Get(t.Context(), client.ObjectKeyFromObject(of), deleted); err != nil || len(deleted.Finalizers) > 0 {
 		t.Errorf("the HelmChartProxy has %v (%v)", deleted.Finalizers, err)
+	}
+}
+
+// What people see is written with the rest of the status, or once a second.
+func TestDisplay(t *testing.T) {
+	of, _ := edited()
+	r := reconcilerOf(t, of)
+	now := clocktesting.NewFakeClock(time.Now())
+	r.Store = store.New(r.Client, r.Live, "muster", now)
+	var releases []*addonsv1.HelmReleaseProxy
+	clusters := make([]*clusterv1.Cluster, 3)
+	for i := range clusters {
+		clusters[i] = &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprint("c", i)}}
+		releases = append(releases, &addonsv1.HelmReleaseProxy{})
+	}
+	report := func(version string, trouble plan.Trouble, ready int) (shown string, again time.Duration) {
+		t.Helper()
+		for i := range ready {
+			releases[i].Status.Conditions = []metav1.Condition{{Type: addonsv1.HelmReleaseReadyCondition, Status: metav1.ConditionTrue}}
+		}
+		got := &addonsv1.HelmChartProxy{}
+		if err := r.Get(t.Context(), client.ObjectKeyFromObject(of), got); err != nil {
+			t.Fatal(err)
+		}
+		result, err := r.report(t.Context(), got, state{trouble: trouble, clusters: clusters, releases: releases, version: version})
+		if err := cmp.Or(err, r.Get(t.Context(), client.ObjectKeyFromObject(of), got)); err != nil {
+			t.Fatal(err)
+		}
+		return got.Status.Display.Version + " " + got.Status.Display.Clusters, result.RequeueAfter
+	}
+	trouble := plan.Trouble{Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: "busy"}
+	for _, step := range []struct {
+		version string
+		trouble plan.Trouble
+		ready   int
+		shown   string
+		again   time.Duration
+		then    time.Duration
+	}{
+		{"1.0.0", trouble, 0, "1.0.0 0/3", 0, time.Minute},
+		{"1.1.0", trouble, 0, "1.1.0 0/3", 0, 0},
+		{"1.2.0", trouble, 0, "1.1.0 0/3", time.Second, time.Second},
+		{"1.2.0", trouble, 0, "1.2.0 0/3", 0, 0},
+		{"", plan.Trouble{}, 3, "1.2.0 3/3", 0, 0},
+	} {
+		if shown, again := report(step.version, step.trouble, step.ready); shown != step.shown || again != step.again {
+			t.Errorf("%+v: %s, again after %s", step, shown, again)
+		}
+		now.Step(step.then)
 	}
 }

@@ -11,16 +11,33 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 )
 
-// bundlePace is the shortest time between two changes of a Bundle. When many Clusters are added, one write takes many
-// targets: each makes the API server and this program read the whole Bundle, and Fleet look at all its targets.
-const bundlePace = time.Second
+// pace is the shortest time between two changes of a Bundle. When many Clusters are added, one write takes many
+// targets: each makes the API server and this program read the whole Bundle, and Fleet look at all its targets. It is also
+// the shortest time after a status of a HelmChartProxy in which only what people see changes.
+const pace = time.Second
+
+// paced is the key of an object that was written less than pace ago.
+type paced struct {
+	kind string
+	plan.Key
+}
+
+func bundlePace(key plan.Key) paced { return paced{"Bundle", key} }
+func statusPace(key plan.Key) paced { return paced{"HelmChartProxy", key} }
 
 // UntilBundle returns the time until a Bundle may be changed again; zero for now.
-func (s *Store) UntilBundle(key plan.Key) time.Duration {
+func (s *Store) UntilBundle(key plan.Key) time.Duration { return s.until(bundlePace(key)) }
+
+// UntilDisplay returns the time until the display of a HelmChartProxy may be written again; zero for now.
+func (s *Store) UntilDisplay(key plan.Key) time.Duration { return s.until(statusPace(key)) }
+
+func (s *Store) until(key paced) time.Duration {
 	end, _ := s.paced.Get(key)
 	until, _ := end.(time.Time)
 	return max(0, until.Sub(s.clock.Now()))
 }
+
+func (s *Store) wrote(key paced) { s.paced.Set(key, s.clock.Now().Add(pace), pace) }
 
 // UpdateBundle changes a Bundle as a function does. A change of the spec of a Bundle that the cache has cut is a CutError.
 func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change func(*fleetv1.Bundle)) error {
@@ -36,7 +53,7 @@ func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change f
 	}
 	err := s.change(ctx, have, want, hold, bundleChanges(have, want))
 	if err == nil {
-		s.paced.Set(client.ObjectKeyFromObject(have), s.clock.Now().Add(bundlePace), bundlePace)
+		s.wrote(bundlePace(client.ObjectKeyFromObject(have)))
 	}
 	return client.IgnoreNotFound(err)
 }

@@ -95,11 +95,11 @@ func TestPaceOfBundles(t *testing.T) {
 	if left := s.UntilBundle(client.ObjectKeyFromObject(gone)); left != 0 {
 		t.Errorf("without a Bundle, it waits for %s", left)
 	}
-	for _, want := range []time.Duration{bundlePace, bundlePace / 2, 0} {
+	for _, want := range []time.Duration{pace, pace / 2, 0} {
 		if left := s.UntilBundle(key); left != want {
 			t.Errorf("it waits for %s, want %s", left, want)
 		}
-		now.Step(bundlePace / 2)
+		now.Step(pace / 2)
 	}
 }
 

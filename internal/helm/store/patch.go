@@ -151,6 +151,7 @@ func (s *Store) SetStatus(ctx context.Context, have, want *addonsv1.HelmChartPro
 		return s.Status().Patch(ctx, answer, patch, client.FieldOwner(FieldManager))
 	}
 	changes, isMerged := statusChanges(have, want)
+	s.wrote(statusPace(client.ObjectKeyFromObject(have)))
 	isSame := equality.Semantic.DeepEqual(have.Status.MatchingClusters, want.Status.MatchingClusters)
 	switch {
 	case !isMerged && isSame:
@@ -180,5 +181,6 @@ func statusChanges(have, want *addonsv1.HelmChartProxy) (changes []operation, is
 	}
 	changes = append(changes, fieldChange("/status/conditions", was.Conditions, is.Conditions)...)
 	changes = append(changes, fieldChange("/status/observedGeneration", was.ObservedGeneration, is.ObservedGeneration)...)
+	changes = append(changes, fieldChange("/status/display", was.Display, is.Display)...)
 	return append(changes, fieldChange("/status/rollout", was.Rollout, is.Rollout)...), false
 }

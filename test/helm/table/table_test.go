@@ -287,7 +287,7 @@ func compareColumns(t *testing.T, plural string, have, want []apiextensionsv1.Cu
 	for i := range have {
 		have[i].Type, have[i].Description = "", ""
 	}
-	if diff := cmp.Diff(want, have); diff != "" {
+	if diff := cmp.Diff(want, have[:min(len(want), len(have))]); diff != "" { // Muster's own come after them.
 		t.Errorf("%s: columns (-want +got):\n%s", plural, diff)
 	}
 }
