@@ -181,7 +181,8 @@ func (s *State) convergeProxy(in settings, key Key, proxy *addonsv1.HelmChartPro
 		return of.Proxy == key && !bundles[of] && !helm.isCarried(of) && !(retained && len(namespaces[of.Namespace]) > 0)
 	})
 	for of := range bundles {
-		if !retained && !in.freezes(proxy) && !s.waits(proxy, of) {
+		// While the releases are frozen, a Bundle that is there waits for them, and a new one gets no targets.
+		if !retained && !s.waits(proxy, of) && (!in.freezes(proxy) || helm.Asked[of] == "") {
 			helm.Asked[of] = asked(proxy)
 		}
 	}
