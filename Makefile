@@ -139,8 +139,11 @@ RUN_TARGETS := MAKE='$(MAKE)' hack/run-targets.sh
 TEST_TARGETS := test-unit test-main test-random-once test-page
 # What every change must pass.
 TEST_ALL_TARGETS := parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-rancher test-fleet-installer-once test-helm-once test-hold-once test-channels-once test-random test-faults test-e2e test-release-trial
+# What runs on each set of parts (see test/stack/parts), and that on the sets that no other target runs.
+SET_TARGETS := test-integration test-story test-helm-once
+MATRIX_TARGETS := $(SET_TARGETS:%=older-%) $(SET_TARGETS:%=newer-%)
 # What takes long and breaks seldom.
-TEST_NIGHTLY_TARGETS := test-random-rancher test-upgrade test-move test-migration test-channels test-fleet-installer test-helm test-hold test-story-faults test-release test-images faults
+TEST_NIGHTLY_TARGETS := test-random-rancher test-upgrade test-move test-migration test-channels test-fleet-installer test-helm test-hold test-story-faults test-release test-images $(MATRIX_TARGETS) faults
 
 .PHONY: test
 test: ## Run what finds most mistakes, in minutes: unit tests, the main decisions, a random run, the page
@@ -265,6 +268,21 @@ test-rancher: ## Test Muster beside Rancher, which is played, with Fleet's own c
 test-e2e: ## Test the whole: Cluster API, Fleet and Muster
 	$(STACK) build
 	$(TEST) -timeout=30m -skip='^TestFaults|^TestUpgrade$$' ./test/e2e/...
+
+.PHONY: test-story
+test-story: ## Tell the main story of test-e2e only
+	$(STACK) build
+	$(TEST) -timeout=30m -run='^TestStory$$' ./test/e2e
+
+.PHONY: test-matrix
+test-matrix: ## Run integration, the main story and three charts on each set of versions that docs/support.md names
+	@$(RUN_TARGETS) $(SET_TARGETS) $(MATRIX_TARGETS)
+
+# Any target on another set of parts.
+older-%:
+	MUSTER_PARTS=older $(MAKE) $*
+newer-%:
+	MUSTER_PARTS=newer $(MAKE) $*
 
 .PHONY: test-story-faults
 test-story-faults: ## Tell three stories of test-e2e while programs and API servers fail, each once

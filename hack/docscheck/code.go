@@ -75,6 +75,10 @@ var tested = []struct{ file, module string }{
 	{"test/parts/controllers/go.mod", "sigs.k8s.io/cluster-api"},
 	{"test/parts/controllers/go.mod", "github.com/rancher/fleet"},
 	{"test/parts/controllers/go.mod", "github.com/cert-manager/cert-manager"},
+	{"test/parts/older/kube/go.mod", "k8s.io/kubernetes"},
+	{"test/parts/older/controllers/go.mod", "sigs.k8s.io/cluster-api"},
+	{"test/parts/older/controllers/go.mod", "github.com/rancher/fleet"},
+	{"test/parts/newer/kube/go.mod", "k8s.io/kubernetes"},
 }
 
 // testedVersions returns the versions of the parts that tests run, without the leading v.

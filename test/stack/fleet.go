@@ -7,20 +7,18 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/muster-fleet/muster/test/stack/parts"
 	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-const (
-	fleetNamespace = "cattle-fleet-system"
-	fleetVersion   = "v0.16.0"
-)
+const fleetNamespace = "cattle-fleet-system"
 
 // configureFleet writes the configuration that Fleet's chart would write. Without the URL of the API server, Fleet
 // cannot import a cluster.
 func (s *Stack) configureFleet(ctx context.Context, bootstrap map[string]string) error {
 	config, err := json.Marshal(map[string]any{
-		"agentImage":                      "rancher/fleet-agent:" + fleetVersion,
+		"agentImage":                      "rancher/fleet-agent:" + parts.Chosen.Fleet,
 		"agentImagePullPolicy":            "IfNotPresent",
 		"apiServerURL":                    s.hub.server,
 		"apiServerCA":                     s.hub.pki.CA(),

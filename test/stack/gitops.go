@@ -17,7 +17,7 @@ const LocalNamespace = "fleet-local"
 // fleetInstallation holds the objects of Fleet's chart besides its programs: its Deployment, whose tolerations
 // Fleet copies to its jobs and its local agent; the account with which it manages the local cluster; and the hosts
 // that it knows. Muster's own Deployments do not tolerate the node, because they run as processes already.
-const fleetInstallation = `
+var fleetInstallation = `
 apiVersion: apps/v1
 kind: Deployment
 metadata: {namespace: cattle-fleet-system, name: fleet-controller}
@@ -28,7 +28,7 @@ spec:
     metadata: {labels: {app: fleet-controller}}
     spec:
       tolerations: [{key: node-role.kubernetes.io/control-plane, operator: Exists, effect: NoSchedule}]
-      containers: [{name: fleet-controller, image: "rancher/fleet:v0.16.0"}]
+      containers: [{name: fleet-controller, image: "rancher/fleet:` + parts.Chosen.Fleet + `"}]
 ---
 apiVersion: v1
 kind: ConfigMap
@@ -70,7 +70,7 @@ func (s *Stack) StartGitOps(ctx context.Context) error {
 		Name: "fleet-gitjob", Path: s.tools.Bin("fleetcontroller"), Port: port,
 		Args: []string{
 			"gitjob", "--leader-elect=false", "--disable-metrics", "--listen=" + listen,
-			"--gitjob-image=rancher/fleet:" + fleetVersion, "--insecure-skip-host-key-checks",
+			"--gitjob-image=rancher/fleet:" + parts.Chosen.Fleet, "--insecure-skip-host-key-checks",
 		},
 		Env: env, LogContains: "Starting workers",
 	}); err != nil {

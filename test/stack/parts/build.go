@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,6 +39,9 @@ func (t *Tools) Bin(name string) string { return t.Bins[name] }
 // Build builds the programs of these modules. It keeps the results under .cache/parts by a key over all inputs, so
 // it builds each program once. A file lock prevents two parallel builds from doing the same work.
 func Build(ctx context.Context, root string, modules []Module, progress io.Writer) (*Tools, error) {
+	if Chosen.kube == "" {
+		return nil, fmt.Errorf("%s=%s is no set of parts: choose one of %q", choice, os.Getenv(choice), slices.Sorted(maps.Keys(sets)))
+	}
 	unlock, err := files.Lock(filepath.Join(root, ".cache", "parts", "lock"), func() {
 		fmt.Fprintln(progress, "build: waiting for another build to finish")
 	})

@@ -29,6 +29,24 @@ func TestPartsShareWithMuster(t *testing.T) {
 	}
 }
 
+// Logs, Fleet's agent image and Muster's table of known defects go by the versions that a set states.
+func TestSetsStateWhatTheyPin(t *testing.T) {
+	for name, set := range sets {
+		for module, want := range map[string][2]string{
+			set.kube:        {"k8s.io/kubernetes", set.Kubernetes},
+			set.Controllers: {"github.com/rancher/fleet", set.Fleet},
+		} {
+			out, err := runGo(t.Context(), filepath.Join("..", "..", "parts", module), "list", "-m", "-f", "{{.Version}}", want[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.TrimSpace(string(out)); got != want[1] {
+				t.Errorf("the set %q states %s %s, but test/parts/%s pins %s", name, want[0], want[1], module, got)
+			}
+		}
+	}
+}
+
 // versionsUnder returns the versions of all modules that a package is compiled from.
 func versionsUnder(t *testing.T, dir, pkg string) []string {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -40,7 +41,7 @@ const (
 
 // CAPIProviders are the providers that a stack runs.
 var CAPIProviders = []CAPIProvider{
-	{"capi-core", "capi-", capiModule, "core"},
+	{"capi-core", "capi-", capiModule, Chosen.core},
 	{"capi-bootstrap", "capi-kubeadm-bootstrap-", capiModule, "bootstrap/kubeadm"},
 	{"capi-controlplane", "capi-kubeadm-control-plane-", capiModule, "controlplane/kubeadm"},
 	{"capd", "capd-", capiTestModule, "infrastructure/docker"},
@@ -48,18 +49,18 @@ var CAPIProviders = []CAPIProvider{
 
 // manifest is a file of a stack, made from files of a module. A folder is a kustomization: the kustomizations of
 // Cluster API's providers add the contract labels and the conversion stanza that the generated CRDs lack.
-type manifest struct{ file, module, from string }
+type manifest struct{ pinnedBy, file, module, from string }
 
 func manifests() []manifest {
 	all := []manifest{
-		{"cert-manager-crds.yaml", "github.com/cert-manager/cert-manager", "deploy/crds/cert-manager.io_*.yaml"},
-		{"fleet-crds.yaml", "github.com/rancher/fleet", "charts/fleet-crd/templates/crds.yaml"},
-		{InMemoryClassFile, capiTestModule, "infrastructure/docker/templates/" + InMemoryClassFile},
+		{CertManager.dir, "cert-manager-crds.yaml", "github.com/cert-manager/cert-manager", "deploy/crds/cert-manager.io_*.yaml"},
+		{Fleet.dir, "fleet-crds.yaml", "github.com/rancher/fleet", "charts/fleet-crd/templates/crds.yaml"},
+		{CAPI.dir, InMemoryClassFile, capiTestModule, "infrastructure/docker/templates/" + InMemoryClassFile},
 	}
 	for _, provider := range CAPIProviders {
 		all = append(all,
-			manifest{provider.Name + "-crds.yaml", provider.module, provider.folder + "/config/crd"},
-			manifest{provider.Name + "-webhooks.yaml", provider.module, provider.folder + "/config/webhook/manifests.yaml"})
+			manifest{CAPI.dir, provider.Name + "-crds.yaml", provider.module, path.Join(provider.folder, "config/crd")},
+			manifest{CAPI.dir, provider.Name + "-webhooks.yaml", provider.module, path.Join(provider.folder, "config/webhook/manifests.yaml")})
 	}
 	return all
 }
@@ -69,7 +70,7 @@ func manifests() []manifest {
 func renderManifests(ctx context.Context, tools *Tools, progress io.Writer) (string, error) {
 	hash := sha256.New()
 	fmt.Fprintln(hash, manifestsFormat)
-	for _, module := range []Module{Kube, CertManager} {
+	for _, module := range []Module{Kube, CertManager, CAPI} {
 		key, err := module.key(tools.Root)
 		if err != nil {
 			return "", err
@@ -102,7 +103,7 @@ func renderManifests(ctx context.Context, tools *Tools, progress io.Writer) (str
 }
 
 func (m manifest) render(ctx context.Context, tools *Tools) ([]byte, error) {
-	dir, err := ModuleDir(ctx, filepath.Join(tools.Root, "test", "parts", "controllers"), m.module)
+	dir, err := ModuleDir(ctx, filepath.Join(tools.Root, "test", "parts", m.pinnedBy), m.module)
 	if err != nil {
 		return nil, err
 	}

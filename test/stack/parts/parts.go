@@ -12,10 +12,6 @@ import (
 	"strings"
 )
 
-// The version that the Kubernetes binaries report. If Go builds them from modules, they report v0.0.0-master, which
-// clients refuse to parse.
-const kubernetesVersion = "v1.36.3"
-
 // Module is a set of programs that Go builds together from one of the modules under test/parts, which pin them
 // separately from Muster's own requirements.
 type Module struct {
@@ -37,26 +33,31 @@ func (p program) builtName() string { return path.Base(strings.TrimSuffix(p.pkg,
 // CAAPHModule is the module of CAAPH. Its program is in the module's root.
 const CAAPHModule = "sigs.k8s.io/cluster-api-addon-provider-helm"
 
-const versionFlags = " -X k8s.io/component-base/version.gitVersion=" + kubernetesVersion +
-	" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" +
-	" -X k8s.io/client-go/pkg/version.gitVersion=" + kubernetesVersion
+// versionFlags make the Kubernetes binaries report their version. If Go builds them from modules, they report
+// v0.0.0-master, which clients refuse to parse.
+func versionFlags(version string) string {
+	minor, _, _ := strings.Cut(strings.TrimPrefix(version, "v1."), ".")
+	return " -X k8s.io/component-base/version.gitVersion=" + version +
+		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=" + minor +
+		" -X k8s.io/client-go/pkg/version.gitVersion=" + version
+}
 
 // The modules. Scheduler and FleetAgent are needed only to run Pods, and are built before the first Pod.
 var (
-	Kube = Module{name: "kube", dir: "kube", ldflags: versionFlags, programs: []program{
+	Kube = Module{name: "kube", dir: Chosen.kube, ldflags: versionFlags(Chosen.Kubernetes), programs: []program{
 		{"etcd", "go.etcd.io/etcd/server/v3"},
 		{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"},
 		{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"},
 		{"kubectl", "k8s.io/kubernetes/cmd/kubectl"},
 	}}
-	Scheduler = Module{name: "scheduler", dir: "kube", ldflags: versionFlags, programs: []program{
+	Scheduler = Module{name: "scheduler", dir: Chosen.kube, ldflags: versionFlags(Chosen.Kubernetes), programs: []program{
 		{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"},
 	}}
 	CertManager = Module{name: "cert-manager", dir: "controllers", programs: []program{{"cert-manager", "./cert-manager"}}}
-	Fleet       = Module{name: "fleet", dir: "controllers", programs: []program{
+	Fleet       = Module{name: "fleet", dir: Chosen.Controllers, programs: []program{
 		{"fleetcontroller", "github.com/rancher/fleet/cmd/fleetcontroller"},
 	}}
-	FleetAgent = Module{name: "fleet-agent", dir: "controllers", programs: []program{
+	FleetAgent = Module{name: "fleet-agent", dir: Chosen.Controllers, programs: []program{
 		{"fleetagent", "github.com/rancher/fleet/cmd/fleetagent"},
 		{"fleetcli", "github.com/rancher/fleet/cmd/fleetcli"},
 	}}
@@ -65,14 +66,14 @@ var (
 	// CAAPH is cluster-api-addon-provider-helm, named after its Deployment. Only the test of the migration from
 	// CAAPH builds it.
 	CAAPH = Module{name: "caaph", dir: "caaph", programs: []program{{"caaph-controller-manager", CAAPHModule}}}
-	CAPI  = Module{name: "capi", dir: "controllers", patch: &inMemoryListens, programs: []program{
-		{"capi-core", "sigs.k8s.io/cluster-api/core"},
+	CAPI  = Module{name: "capi", dir: Chosen.Controllers, patch: &inMemoryListens, programs: []program{
+		{"capi-core", path.Join(capiModule, Chosen.core)},
 		{"capi-bootstrap", "sigs.k8s.io/cluster-api/bootstrap/kubeadm"},
 		{"capd", "sigs.k8s.io/cluster-api/test/infrastructure/docker"},
 	}}
 	// CAPIControlPlane is separate, because Go names a program by the last element of its path, and two of Cluster
 	// API's programs share it.
-	CAPIControlPlane = Module{name: "capi-controlplane", dir: "controllers", programs: []program{
+	CAPIControlPlane = Module{name: "capi-controlplane", dir: Chosen.Controllers, programs: []program{
 		{"capi-controlplane", "sigs.k8s.io/cluster-api/controlplane/kubeadm"},
 	}}
 )
