@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/helm/repository"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/parts"
 )
 
 const (
@@ -129,6 +130,9 @@ spec: {clusterNetwork: {pods: {cidrBlocks: [10.9.0.0/16]}}, topology: {class: %s
 	g.Expect(applied(g, "team", ", classNamespace: "+classNamespace)).To(And(labelled,
 		ContainSubstring("fleet.addons.cluster.x-k8s.io/owned-by: fleet-addon-config"), ContainSubstring("fleet.addons.cluster.x-k8s.io/cluster-name: old")))
 
+	if !parts.Chosen.HasMutatingPolicies() {
+		return
+	}
 	t.Cleanup(func() {
 		_, err := env.Kubectl(ctx, "delete", "mutatingadmissionpolicybinding,mutatingadmissionpolicy", "muster-class-labels")
 		g.Expect(errors.Join(err, env.Start(ctx, "muster-webhook"))).To(Succeed())

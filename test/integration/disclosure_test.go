@@ -284,10 +284,7 @@ func TestNoAccountDisclosesSecrets(t *testing.T) {
 	for _, namespace := range []string{foreignNamespace, "cattle-fleet-system", "cattle-fleet-clusters-system"} {
 		create(g, named(&corev1.Namespace{}, "", namespace))
 	}
-	for _, component := range []string{"helm", "registrar", "installer", "mapping-authors", "class-labels"} {
-		_, err := env.Kubectl(ctx, "apply", "--server-side", "-k", "../../manifests/"+component)
-		g.Expect(err).NotTo(HaveOccurred())
-	}
+	applyAllComponents(g)
 	// The installer makes the same binding.
 	_, err := env.Kubectl(ctx, "create", "rolebinding", "muster-installer", "--namespace=cattle-fleet-system",
 		"--clusterrole=muster-installer-fleet-namespace", "--serviceaccount=muster-system:muster-installer")

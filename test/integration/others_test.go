@@ -15,13 +15,22 @@ import (
 
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack/parts"
 )
+
+func needsMutatingPolicies(t *testing.T) {
+	t.Helper()
+	if !parts.Chosen.HasMutatingPolicies() {
+		t.Skip("MutatingAdmissionPolicies need Kubernetes 1.36")
+	}
+}
 
 // mutate makes a foreign policy change what the syncer writes to these resources, as a mutating webhook would, until
 // the test ends or undo is called. It returns when the policy is in force: when sees succeeds with the answer, and
 // the error, to the syncer's stamping of a Cluster.
 func mutate(t *testing.T, g Gomega, groups, resources, mutation string, of *clusterv1.Cluster, sees func(Gomega, *clusterv1.Cluster, error)) (undo func()) {
 	t.Helper()
+	needsMutatingPolicies(t)
 	g.Expect(env.Apply(ctx, fmt.Sprintf(`
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
@@ -241,6 +250,7 @@ func TestFenceOfALargeCluster(t *testing.T) {
 // withClassLabels installs the component until the test ends. It returns when the API server labels Clusters.
 func withClassLabels(t *testing.T, g Gomega, namespace string) {
 	t.Helper()
+	needsMutatingPolicies(t)
 	deleteByKubectl(t, "mutatingadmissionpolicybinding,mutatingadmissionpolicy", "muster-class-labels")
 	g.Expect(env.StartComponent(ctx, "class-labels")).To(Succeed())
 	g.Eventually(func(g Gomega) {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack/parts"
 )
 
 // many returns this number of keys, as short as they can be: the API server accepts 256 KiB of annotations.
@@ -40,7 +41,16 @@ func withAllPolicies(t *testing.T, g Gomega) {
 	for _, namespace := range []string{"cattle-fleet-system", "cattle-fleet-clusters-system"} {
 		create(g, named(&corev1.Namespace{}, "", namespace))
 	}
-	for _, component := range []string{"helm", "registrar", "installer", "mapping-authors", "class-labels"} {
+	applyAllComponents(g)
+}
+
+// applyAllComponents applies all that is optional and that the API server can have.
+func applyAllComponents(g Gomega) {
+	components := []string{"helm", "registrar", "installer", "mapping-authors"}
+	if parts.Chosen.HasMutatingPolicies() {
+		components = append(components, "class-labels")
+	}
+	for _, component := range components {
 		_, err := env.Kubectl(ctx, "apply", "--server-side", "-k", "../../manifests/"+component)
 		g.Expect(err).NotTo(HaveOccurred())
 	}

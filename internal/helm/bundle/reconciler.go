@@ -408,6 +408,9 @@ func (r *Reconciler) write(ctx context.Context, s *scope, targets []fleetv1.Bund
 		if files == nil && !s.in.Chart.Agent {
 			files = its.Spec.Resources
 		}
+		if its.Spec.TargetCustomizationMode == "" { // The CRD of Fleet before 0.16 has no such field, newer ones have a default.
+			want.Spec.TargetCustomizationMode = ""
+		}
 		its.Spec = want.Spec
 		its.Spec.Targets, its.Spec.Resources, its.Spec.RolloutStrategy = targets, files, strategy
 	})

@@ -407,6 +407,29 @@ func TestVersionWithValues(t *testing.T) {
 	}
 }
 
+// The CRD of Fleet before 0.16 has no mode, so a Bundle that lacks it is not written for it.
+func TestFleetWithoutModes(t *testing.T) {
+	of, key := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
+	cluster, fleet := selected()
+	release := releaseOf(of, key, plan.BundleName(of, key, 0), plan.Record{FleetCluster: "one"})
+	in := &inputs.Inputs{Chart: plan.Chart{Version: "1.0.0", Agent: true}}
+	for mode, want := range map[fleetv1.TargetCustomizationMode]fleetv1.TargetCustomizationMode{
+		"": "", fleetv1.TargetCustomizationModeAllMatches: fleetv1.TargetCustomizationModeFirstMatch,
+	} {
+		have := plan.NewBundle(of, "team", plan.BundleName(of, key, 0), in.Chart, "")
+		have.Spec.TargetCustomizationMode = mode
+		r := reconciler(t, cluster.DeepCopy(), fleet.DeepCopy(), have)
+		name := client.ObjectKeyFromObject(have)
+		err := errors.Join(r.Get(t.Context(), name, have),
+			r.put(t.Context(), &scope{name, have.DeepCopy(), of, in, []*addonsv1.HelmReleaseProxy{release}, 0}, nil))
+		before := have.ResourceVersion
+		err = errors.Join(err, r.Get(t.Context(), name, have))
+		if got := have.Spec.TargetCustomizationMode; err != nil || got != want || (have.ResourceVersion == before) != (mode == want) {
+			t.Errorf("%q became %q, want %q (%v)", mode, got, want, err)
+		}
+	}
+}
+
 // A target names no values that belong to an earlier Bundle: the garbage collector deletes them, and Fleet would work
 // on no later target.
 func TestValuesOfAnotherBundle(t *testing.T) {

@@ -1,6 +1,10 @@
 package parts
 
-import "os"
+import (
+	"os"
+
+	"k8s.io/apimachinery/pkg/util/version"
+)
 
 // Set is a set of versions that the parts of a stack have.
 type Set struct {
@@ -11,6 +15,11 @@ type Set struct {
 	Kubernetes, Fleet string
 	// core is the folder of Cluster API's core provider in its module.
 	core string
+}
+
+// HasMutatingPolicies reports whether the API server serves MutatingAdmissionPolicies in v1.
+func (s Set) HasMutatingPolicies() bool {
+	return version.MustParseSemantic(s.Kubernetes).AtLeast(version.MajorMinor(1, 36))
 }
 
 // choice is the environment variable that names the set of all stacks of a process.
