@@ -25,6 +25,13 @@ func needsMutatingPolicies(t *testing.T) {
 	}
 }
 
+func needsFleet016(t *testing.T) {
+	t.Helper()
+	if !parts.Chosen.HasFleet016() {
+		t.Skip("Policies and agentPullSecrets need Fleet 0.16")
+	}
+}
+
 // mutate makes a foreign policy change what the syncer writes to these resources, as a mutating webhook would, until
 // the test ends or undo is called. It returns when the policy is in force: when sees succeeds with the answer, and
 // the error, to the syncer's stamping of a Cluster.

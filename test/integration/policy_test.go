@@ -40,6 +40,7 @@ func (c contest) policySays(of *addonsv1.HelmChartProxy) func(Gomega) string {
 // Bundle is made, and one that is there stays as it is. With the ServiceAccount, or without the Policy, it goes on. The shipped
 // rights suffice.
 func TestPolicyRefuses(t *testing.T) {
+	needsFleet016(t)
 	g := NewWithT(t)
 	c := newContest(t, g, "old", "new")
 	old := c.asks(g, c.namespace, "old")
@@ -88,6 +89,7 @@ func TestPolicyRefuses(t *testing.T) {
 
 // Fleet before 0.16 has no Policies. Nothing is watched then, and nothing changes; when the kind comes, it counts.
 func TestPoliciesOfNewerFleet(t *testing.T) {
+	needsFleet016(t)
 	g := NewWithT(t)
 	ownStack(t, g)
 	crd := &unstructured.Unstructured{}

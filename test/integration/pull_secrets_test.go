@@ -20,6 +20,7 @@ import (
 // Pull secrets of the agent go to Fleet Clusters where the served CRD has the field. With the CRD of Fleet 0.15, the Cluster is
 // imported without them, and the FleetAddonConfig says what is needed; an upgrade of Fleet is enough then.
 func TestAgentPullSecrets(t *testing.T) {
+	needsFleet016(t)
 	g := NewWithT(t)
 	ownStack(t, g)
 	crd := &unstructured.Unstructured{}

@@ -22,6 +22,11 @@ func (s Set) HasMutatingPolicies() bool {
 	return version.MustParseSemantic(s.Kubernetes).AtLeast(version.MajorMinor(1, 36))
 }
 
+// HasFleet016 reports whether Fleet has Policies, and Fleet Clusters have agentPullSecrets.
+func (s Set) HasFleet016() bool {
+	return version.MustParseSemantic(s.Fleet).AtLeast(version.MajorMinor(0, 16))
+}
+
 // choice is the environment variable that names the set of all stacks of a process.
 const choice = "MUSTER_PARTS"
 
