@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/muster-fleet/muster/internal/audit"
 	"github.com/muster-fleet/muster/internal/program"
@@ -16,7 +18,7 @@ type auditOptions struct {
 }
 
 func newAudit(common *options) *cobra.Command {
-	o := &auditOptions{options: common, output: newOutput(common, "table")}
+	o := &auditOptions{options: common, output: newOutput(common, "table", "wide")}
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "List access between namespaces that no longer has a rightful user",
@@ -49,7 +51,11 @@ func (o *auditOptions) run(ctx context.Context) error {
 	if o.output.isOwn() {
 		err = report.WriteTables(o.Out)
 	} else {
-		err = o.output.print("Audit", report, o.Out)
+		var open []runtime.Object
+		for _, mapping := range report.Mappings {
+			open = append(open, identity(fleetv1.SchemeGroupVersion.WithKind("BundleNamespaceMapping"), mapping.Name))
+		}
+		err = o.output.print("Audit", report, open, o.Out)
 	}
 	if err != nil {
 		return program.Exit(2, err)

@@ -50,13 +50,14 @@ FleetAddonConfig lets secret fields into the template values, and if the version
 has a known defect.`,
 		Example: `  kubectl muster check
   kubectl muster check team-a/prod --wait --timeout=15m`,
-		Args:              withUsage(cobra.MaximumNArgs(1)),
+		Args:              withUsage(o.nameOf),
 		ValidArgsFunction: o.completeNames,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				o.name = args[0]
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := o.run(cmd.Context())
+			if o.quiet && err != nil {
+				return program.Exit(program.ExitCode(err), errors.New("")) // Only the exit code tells.
 			}
-			return o.run(cmd.Context())
+			return err
 		},
 	}
 	o.addPictureTo(cmd)
@@ -88,10 +89,12 @@ func (o *checkOptions) run(ctx context.Context) error {
 			seen.inspection, err = o.inspect(ctx, reader, seen.objects, seen.graph)
 		}
 		switch {
-		case err != nil && isLast:
-			return program.Exit(2, err)
-		case err == nil && (isLast || seen.isFine()):
+		case err == nil && seen.isFine():
 			return o.report(ctx, seen)
+		case err == nil && isLast:
+			return o.timedOut(o.report(ctx, seen))
+		case isLast:
+			return o.timedOut(program.Exit(2, err))
 		}
 		select {
 		case <-ctx.Done():
@@ -99,6 +102,14 @@ func (o *checkOptions) run(ctx context.Context) error {
 		case <-time.After(2 * time.Second):
 		}
 	}
+}
+
+// timedOut adds to the error of the last look that --wait ended without success.
+func (o *checkOptions) timedOut(err error) error {
+	if !o.wait {
+		return err
+	}
+	return fmt.Errorf("timed out after %s: %w", o.timeout, err)
 }
 
 // observed is what a look at the management cluster shows.
@@ -128,7 +139,7 @@ func (o *checkOptions) observe(ctx context.Context, reader client.Reader) (*obse
 	}
 	result.graph, err = view.Build(objects).Choose(view.Choice{Name: o.name, Fold: o.fold, Problems: true})
 	if err != nil {
-		return nil, errors.Join(result.unread, err) // The object may be among those that could not be read.
+		return nil, err
 	}
 	if o.name == "" {
 		result.graph.Notes = slices.Clone(result.graph.Notes)

@@ -34,6 +34,9 @@ func TestCheckExitCodes(t *testing.T) {
 		"a class is well":             {"healthy", []string{"class/standard"}, 0},
 		"one is not":                  {"bundle-failing", []string{"team-a/prod"}, 1},
 		"its class is not":            {"bundle-failing", []string{"class/standard"}, 1},
+		"a class by its kind":         {"healthy", []string{"clusterclass/classes/standard"}, 0},
+		"a kind and a name":           {"bundle-failing", []string{"cluster", "team-a/prod"}, 1},
+		"not of that kind":            {"healthy", []string{"clusterclass", "dev"}, 2},
 		"held is fine":                {"paused", []string{"team-a/prod"}, 0},
 		"no such Cluster":             {"healthy", []string{"team-a/typo"}, 2},
 		"no such Cluster among ill":   {"bundle-failing", []string{"typo"}, 2},
@@ -58,6 +61,43 @@ func TestCheckExitCodes(t *testing.T) {
 				t.Errorf("%v: got %d, want %d: %v\n%s", args, got, test.want, err, out)
 			}
 		})
+	}
+}
+
+// TestCheckQuiet prints nothing at all, and TestCheckTimedOut says that --wait ended without success.
+func TestCheckQuiet(t *testing.T) {
+	for state, args := range map[string][]string{"blocked": nil, "healthy": {"typo"}} {
+		out, err := muster(t, append([]string{"check", "-q", "-f", stateFile(t, state)}, args...)...)
+		if out != "" || err == nil || err.Error() != "" {
+			t.Errorf("%s: %q, %v", state, out, err)
+		}
+	}
+}
+
+func TestCheckTimedOut(t *testing.T) {
+	for want, args := range map[string][]string{
+		"timed out after 1ms: not healthy: 1 TargetingError":                  {"-f", stateFile(t, "blocked")},
+		`timed out after 1ms: no ClusterClass or Cluster "team-a/typo" found`: {"-f", stateFile(t, "cross-namespace"), "team-a/typo"},
+	} {
+		if _, err := muster(t, append([]string{"check", "--wait", "--timeout=1ms"}, args...)...); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// TestNames compares -o name, which has kubectl's form.
+func TestNames(t *testing.T) {
+	for args, want := range map[string]string{
+		"tree":                      "cluster.cluster.x-k8s.io/dev\ncluster.cluster.x-k8s.io/prod\n",
+		"check":                     "cluster.cluster.x-k8s.io/prod\n",
+		"trace classes/cni":         "cluster.cluster.x-k8s.io/dev\ncluster.cluster.x-k8s.io/prod\n",
+		"trace classes/cni dev":     "bundle.fleet.cattle.io/cni\n",
+		"tree team-a/prod":          "cluster.cluster.x-k8s.io/prod\nbundle.fleet.cattle.io/cni\nbundle.fleet.cattle.io/monitoring\n",
+		"check clusterclass/dev -q": "",
+	} {
+		if out, _, _ := fed(t, "", append(strings.Fields(args), "-o", "name", "-f", stateFile(t, "bundle-failing"))...); out != want {
+			t.Errorf("%s:\n%s, want\n%s", args, out, want)
+		}
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/muster-fleet/muster/internal/admission"
 	"github.com/muster-fleet/muster/internal/crd"
@@ -17,7 +19,7 @@ type lintOptions struct {
 }
 
 func newLint(common *options) *cobra.Command {
-	o := &lintOptions{options: common, output: newOutput(common, "text")}
+	o := &lintOptions{options: common, output: newOutput(common, "text", "wide", "github")}
 	cmd := &cobra.Command{
 		Use:   "lint -f FILE",
 		Short: "Check manifests with the rules of the CRDs and webhooks, without a cluster",
@@ -29,10 +31,14 @@ Clusters and earlier Clusters in the manifests, and HelmChartProxies against Fle
 Policies. Not checked, because that needs a cluster:
 who may use a class of another namespace, and the CA that a FleetAddonConfig names.
 
+A finding begins with file:line. -o github prints annotations, which GitHub shows in a pull
+request.
+
 Exit codes: 0 nothing would be refused; 1 an object would be refused, or cannot be read; 2
 wrong arguments.`,
 		Example: `  kubectl muster lint -f clusters/ -R
-  kustomize build . | kubectl muster lint -f - -o json`,
+  kustomize build . | kubectl muster lint -f - -o json
+  kubectl muster lint -f clusters/ -R -o github`,
 		Args: withUsage(onlyFiles),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
@@ -73,10 +79,20 @@ func (o *lintOptions) print(findings []admission.Finding) error {
 		if findings == nil {
 			findings = []admission.Finding{}
 		}
-		return o.output.print("Findings", map[string]any{"findings": findings}, o.Out)
+		var about []runtime.Object
+		for _, finding := range findings {
+			if finding.Kind != "" {
+				about = append(about, identity(schema.FromAPIVersionAndKind(finding.APIVersion, finding.Kind), finding.Name))
+			}
+		}
+		return o.output.print("Findings", map[string]any{"findings": findings}, about, o.Out)
 	}
 	for _, finding := range findings {
-		if _, err := fmt.Fprintln(o.Out, finding); err != nil {
+		text := finding.String()
+		if o.output.format == "github" {
+			text = finding.Annotation()
+		}
+		if _, err := fmt.Fprintln(o.Out, text); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -57,6 +58,7 @@ func TestLint(t *testing.T) {
 	}{
 		"nothing":          {stdin: "---\n# nothing\n---\n"},
 		"all is well":      {stdin: class + prod + config + `{}`},
+		"no kind of ours":  {failed: true, stdin: strings.Replace(chart("clusterSelector: {}"), "HelmChartProxy", "HelmChart", 1), want: []string{`-: HelmChart team/web: kind: Unsupported value: "HelmChart": supported values: "FleetAddonConfig", "HelmChartProxy", "HelmReleaseProxy"`}},
 		"kinds of others":  {stdin: "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata: {a: b}"},
 		"class missing":    {stdin: prod, want: []string{noClass}},
 		"a List":           {stdin: "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {name: prod, namespace: team}, spec: {topology: {classRef: {name: standard, namespace: classes}}}}", want: []string{noClass}},
@@ -124,6 +126,7 @@ func TestLint(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, _, err := fed(t, test.stdin, "lint", "-f", "-")
+			out = regexp.MustCompile(`(?m)^(warning: )?-:\d+: `).ReplaceAllString(out, "$1-: ") // TestLineOf compares the lines.
 			want := ""
 			if len(test.want) > 0 {
 				want = strings.Join(test.want, "\n") + "\n"
@@ -155,8 +158,14 @@ func TestLintFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	findings := found.Findings
-	if len(findings) != 1 || findings[0].File != second || findings[0].Severity != admission.SeverityError || findings[0].Path != "spec.cluster.agentNamespace" {
+	if len(findings) != 1 || findings[0].File != second || findings[0].Line != 9 || findings[0].Severity != admission.SeverityError || findings[0].Path != "spec.cluster.agentNamespace" {
 		t.Errorf("findings: %+v", findings)
+	}
+	const says = `spec.cluster.agentNamespace: Invalid value: "A": `
+	for format, want := range map[string]string{"wide": second + ":9: FleetAddonConfig fleet-addon-config: " + says, "github": "::error file=" + second + ",line=9::FleetAddonConfig fleet-addon-config: " + says, "name": "fleetaddonconfig.addons.cluster.x-k8s.io/fleet-addon-config\n"} {
+		if out, _, _ := fed(t, "", "lint", "-f", dir, "-o", format); !strings.HasPrefix(out, want) || strings.Count(out, "\n") != 1 {
+			t.Errorf("-o %s: %s", format, out)
+		}
 	}
 	// A folder means the same as its files.
 	if folder, _, _ := fed(t, "", "lint", "-f", dir, "-o", "json"); folder != out {

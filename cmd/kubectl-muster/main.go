@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,7 +47,7 @@ func newRoot(o *options) *cobra.Command {
 		Short: "See which clusters are in Fleet, what is on them, and why",
 		Long: `See which clusters are in Fleet, what is on them, and why; and try manifests out before
 you apply them. It has your own rights; only rollout promote, retry and abort change something.`,
-		Args:          withUsage(cobra.NoArgs),
+		Args:          withUsage(noCommand),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       version.Get().String(),
 		SilenceUsage:  true,
@@ -57,22 +58,41 @@ you apply them. It has your own rights; only rollout promote, retry and abort ch
 	root.SetOut(o.Out)
 	root.SetErr(o.ErrOut)
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n") // As the other programs.
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return program.Exit(2, err) })
-	o.addTo(root.PersistentFlags())
+	root.SetFlagErrorFunc(misused)
+	o.addTo(root)
 	addGroup(root, "A management cluster, or files from one (-f):", newTree(o), newTrace(o), newCheck(o), newView(o))
 	addGroup(root, "Manifests, without a cluster (-f):", newLint(o), newRender(o))
 	addGroup(root, "HelmChartProxies:", newRollout(o))
-	addGroup(root, "For administrators:", newPlan(o), newAudit(o), newAgentManifest(o))
+	addGroup(root, "For administrators:", newPlan(o), newAudit(o), newAgentManifest(o), newVersion(o))
 	fold(root)
 	return root
 }
 
-// withUsage gives wrong arguments the same exit code as wrong flags.
+// misused is the error for wrong arguments and flags, with the command that explains them.
+func misused(cmd *cobra.Command, err error) error {
+	return program.Exit(2, fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
+}
+
+// withUsage gives wrong arguments the same error as wrong flags.
 func withUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
-			return program.Exit(2, err)
+			return misused(cmd, err)
 		}
 		return nil
 	}
+}
+
+// noCommand refuses the name of a command that does not exist, and suggests similar ones. Cobra does so for the root
+// only, and not with an exit code of its own.
+func noCommand(cmd *cobra.Command, args []string) error {
+	err := cobra.NoArgs(cmd, args)
+	cmd.SuggestionsMinimumDistance = 2 // Cobra's default.
+	if err == nil {
+		return nil
+	}
+	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
+		return fmt.Errorf("%w (did you mean %s?)", err, strings.Join(similar, " or "))
+	}
+	return err
 }

@@ -16,10 +16,10 @@ func TestHelp(t *testing.T) {
 	for path, name := range map[string]string{"/usr/bin/kubectl-muster": "kubectl muster", "kubectl-muster.exe": "kubectl muster", "/muster": "muster"} {
 		os.Args[0] = path
 		help := must(t, "--help")
-		if lines := strings.Count(help, "\n"); lines > 27 || !strings.Contains(help, "\n  "+name+" COMMAND") || strings.Contains(help, "--kubeconfig string") {
+		if lines := strings.Count(help, "\n"); lines > 28 || !strings.Contains(help, "\n  "+name+" COMMAND") || strings.Contains(help, "--kubeconfig string") {
 			t.Errorf("%s: %d lines:\n%s", path, lines, help)
 		}
-		for _, command := range []string{"tree", "trace", "check", "view", "lint", "render", "rollout", "plan", "audit", "agent-manifest"} {
+		for _, command := range []string{"tree", "trace", "check", "view", "lint", "render", "rollout", "plan", "audit", "agent-manifest", "version"} {
 			if !strings.Contains(help, "\n  "+command+" ") {
 				t.Errorf("%s is not in the help:\n%s", command, help)
 			}
@@ -44,10 +44,38 @@ func TestUsage(t *testing.T) {
 		{"typo"}, {"tree", "a", "b"}, {"trace"}, {"trace", "a", "b", "c"}, {"trace", "cni", "-o", "mermaid"}, {"tree", "--none"}, {"view", "a"}, {"audit", "a"}, {"audit", "-o", "typo"},
 		{"plan", "a"}, {"agent-manifest"}, {"agent-manifest", "/edge"}, {"agent-manifest", "team/"}, {"tree", "--watch", "-f", "-"}, {"tree", "-f", t.TempDir()},
 		{"rollout", "typo"}, {"rollout", "status"}, {"rollout", "status", "a", "b"}, {"rollout", "status", "a/"}, {"rollout", "status", "a", "-o", "typo"}, {"rollout", "promote"},
-		{"rollout", "promote", "a", "--approval="}, {"rollout", "retry"},
+		{"rollout", "promote", "a", "--approval="}, {"rollout", "retry"}, {"tree", "typo", "a"}, {"tree", "cluster", "a", "b"}, {"version", "a"},
 	} {
 		if _, err := muster(t, args...); program.ExitCode(err) != 2 {
 			t.Errorf("%q: %v", args, err)
 		}
+	}
+}
+
+// TestHints checks that a wrong command or flag is answered with what helps.
+func TestHints(t *testing.T) {
+	called := os.Args[0]
+	t.Cleanup(func() { os.Args[0] = called })
+	os.Args[0] = plugin
+	for args, want := range map[string]string{
+		"tre":              `unknown command "tre" for "kubectl muster" (did you mean tree or trace?); see kubectl muster --help`,
+		"nonsense":         `unknown command "nonsense" for "kubectl muster"; see kubectl muster --help`,
+		"rollout prmote":   `unknown command "prmote" for "kubectl muster rollout" (did you mean promote?); see kubectl muster rollout --help`,
+		"rollout undo":     `unknown command "undo" for "kubectl muster rollout" (did you mean abort?); see kubectl muster rollout --help`,
+		"check --timout=1": "unknown flag: --timout; see kubectl muster check --help",
+		"trace":            "accepts between 1 and 2 arg(s), received 0; see kubectl muster trace --help",
+		"check -o typo":    "--output: there is no format \"typo\": choose one of tree, wide, json, yaml, kyaml, name, go-template, go-template-file, template, templatefile, jsonpath, jsonpath-as-json, jsonpath-file",
+	} {
+		if _, err := muster(t, strings.Fields(args)...); err == nil || err.Error() != want {
+			t.Errorf("%s:\n%v, want\n%s", args, err, want)
+		}
+	}
+}
+
+// TestNamespaceCompletion completes -n.
+func TestNamespaceCompletion(t *testing.T) {
+	out, _, err := fed(t, "", "__complete", "tree", "-f", stateFile(t, "healthy"), "-n", "")
+	if err != nil || !strings.HasPrefix(out, "classes\nteam-a\nteam-b\n") {
+		t.Errorf("%v: %s", err, out)
 	}
 }

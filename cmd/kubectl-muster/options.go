@@ -13,8 +13,8 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -33,9 +33,8 @@ import (
 type options struct {
 	genericiooptions.IOStreams
 	flags *genericclioptions.ConfigFlags
-	// data and script are kubectl's formats for -o, with their flags.
-	data   *genericclioptions.JSONYamlPrintFlags
-	script *genericclioptions.KubeTemplatePrintFlags
+	// printing are kubectl's formats for -o, with their flags.
+	printing *genericclioptions.PrintFlags
 	files
 	// everywhere overrides the namespace of the kubeconfig. It is the default of commands that look at many
 	// Clusters.
@@ -54,18 +53,22 @@ func newOptions(streams genericiooptions.IOStreams) *options {
 		config.QPS = -1 // The API server's own fairness is enough.
 		return config
 	}
-	return &options{
-		IOStreams: streams, flags: flags, color: "auto",
-		data: genericclioptions.NewJSONYamlPrintFlags(), script: genericclioptions.NewKubeTemplatePrintFlags(),
-	}
+	printing := genericclioptions.NewPrintFlags("")
+	printing.OutputFormat = nil // Each command has its own -o.
+	printing.OutputFlagSpecified = func() bool { return true }
+	return &options{IOStreams: streams, flags: flags, color: "auto", printing: printing}
 }
 
 // addTo adds the flags of all commands.
-func (o *options) addTo(fs *pflag.FlagSet) {
+func (o *options) addTo(root *cobra.Command) {
+	fs := root.PersistentFlags()
 	o.flags.AddFlags(fs)
+	// An error here means that the flag does not exist, which the line above excludes.
+	_ = root.RegisterFlagCompletionFunc("namespace", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return o.names(cmd, corev1.SchemeGroupVersion.WithKind("NamespaceList")), cobra.ShellCompDirectiveNoFileComp
+	})
 	printing := &cobra.Command{} // It collects the flags that kubectl would add to each command.
-	o.data.AddFlags(printing)
-	o.script.AddFlags(printing)
+	o.printing.AddFlags(printing)
 	fs.AddFlagSet(printing.Flags())
 	fs.StringVar(&o.color, "color", "auto", "When to color the signs: auto (on a terminal, unless NO_COLOR is set), always or never. Without color, the signs have the same information.")
 }
@@ -260,7 +263,7 @@ func (o *options) names(cmd *cobra.Command, kind schema.GroupVersionKind) []stri
 	}
 	var names []string
 	for i := range list.Items {
-		names = append(names, list.Items[i].Namespace+"/"+list.Items[i].Name)
+		names = append(names, strings.TrimPrefix(list.Items[i].Namespace+"/"+list.Items[i].Name, "/"))
 	}
 	return names
 }

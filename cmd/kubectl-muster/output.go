@@ -8,7 +8,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/printers"
 
@@ -28,10 +31,20 @@ func newOutput(common *options, own ...string) *output {
 }
 
 func (o *output) addTo(cmd *cobra.Command) {
-	all := slices.Concat(o.own, o.data.AllowedFormats(), o.script.AllowedFormats())
-	cmd.Flags().StringVarP(&o.format, "output", "o", o.format, "The format: "+strings.Join(o.own, ", ")+", or one of kubectl's, such as json or jsonpath=….")
+	cmd.Flags().StringVarP(&o.format, "output", "o", o.format, "The format: "+strings.Join(o.formats(), ", ")+".")
 	// An error here means that the flag does not exist, which the line above excludes.
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(all, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.formats(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// formats returns the command's own formats, and kubectl's.
+func (o *output) formats() []string {
+	all := slices.Clone(o.own)
+	for _, format := range o.printing.AllowedFormats() {
+		if !slices.Contains(all, format) {
+			all = append(all, format)
+		}
+	}
+	return all
 }
 
 // isOwn reports whether the format is one that the command writes itself.
@@ -47,9 +60,10 @@ func (o *output) check() error {
 }
 
 func (o *output) printer() (printers.ResourcePrinter, error) {
-	printer, err := o.data.ToPrinter(o.format)
+	o.printing.OutputFormat = &o.format
+	printer, err := o.printing.ToPrinter()
 	if genericclioptions.IsNoCompatiblePrinterError(err) {
-		printer, err = o.script.ToPrinter(o.format)
+		err = fmt.Errorf("there is no format %q: choose one of %s", o.format, strings.Join(o.formats(), ", "))
 	}
 	if err != nil {
 		return nil, program.Exit(2, fmt.Errorf("--output: %w", err))
@@ -57,11 +71,27 @@ func (o *output) printer() (printers.ResourcePrinter, error) {
 	return printer, nil
 }
 
-// print writes an object with one of cli-runtime's printers.
-func (o *output) print(kind string, what any, to io.Writer) error {
+// identity names an object for -o name. A name may have a namespace before it, which kubectl does not print.
+func identity(kind schema.GroupVersionKind, name string) runtime.Object {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kind)
+	object.Name = name[strings.LastIndex(name, "/")+1:]
+	return object
+}
+
+// print writes a report with one of cli-runtime's printers; for -o name, the objects that it is about.
+func (o *output) print(kind string, what any, about []runtime.Object, to io.Writer) error {
 	printer, err := o.printer()
 	if err != nil {
 		return err
+	}
+	if o.format == "name" {
+		for _, object := range about {
+			if err := printer.PrintObj(object, to); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	text, err := json.Marshal(what)
 	if err != nil {

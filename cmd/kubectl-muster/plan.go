@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/json"
@@ -22,7 +23,7 @@ type planOptions struct {
 }
 
 func newPlan(common *options) *cobra.Command {
-	o := &planOptions{options: common, output: newOutput(common, "text")}
+	o := &planOptions{options: common, output: newOutput(common, "text", "wide")}
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what the installer would change about Fleet itself",
@@ -63,7 +64,7 @@ func (o *planOptions) run(ctx context.Context) error {
 	if o.output.isOwn() {
 		err = preview.Write(o.Out)
 	} else if failed == nil {
-		err = o.output.print("Plan", preview, o.Out)
+		err = o.output.print("Plan", preview, []runtime.Object{identity(addonsv1.GroupVersion.WithKind("FleetAddonConfig"), addonsv1.FleetAddonConfigName)}, o.Out)
 	}
 	if failed != nil {
 		return failed

@@ -74,6 +74,8 @@ func TestRightsMissing(t *testing.T) {
 			var a archive
 			a.addOutputs(run, [2]string{"classes/cni", "team-a/prod"}, formats)
 			a.add("check", run("check"))
+			a.add("check a Cluster that does not exist", run("check", "team-a/typo"))
+			a.add("tree of a Cluster that does not exist", run("tree", "team-a/typo"))
 			a.golden(t, "rights-"+name)
 		})
 	}

@@ -13,12 +13,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/view"
+	"github.com/muster-fleet/muster/internal/view/source"
 )
 
 type rolloutOptions struct {
@@ -26,29 +28,37 @@ type rolloutOptions struct {
 	output   *output
 	watch    bool
 	approval string
+	dryRun   bool
+	// changes is what a rollout changes, and changesOf the state of the rollout for which that was found.
+	changes, changesOf string
 }
 
 func newRollout(common *options) *cobra.Command {
+	o := &rolloutOptions{options: common, output: newOutput(common, "table", "wide")}
 	cmd := &cobra.Command{
-		Use:   "rollout COMMAND",
-		Short: "Show the rollout of a HelmChartProxy, approve a change, retry or abort it",
+		Use:   "rollout [COMMAND]",
+		Short: "Show the rollouts of HelmChartProxies, approve a change, retry or abort it",
 		Long: `Show how far a change of a HelmChartProxy with spec.rollout has come, approve it for the
-next stage, continue a halted rollout, or return to the spec of the last completed one.`,
-		Args:                  withUsage(cobra.NoArgs),
-		RunE:                  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		DisableFlagsInUseLine: true,
+next stage, continue a halted rollout, or return to the spec of the last completed one.
+
+Without a command, list all rollouts, or those of a namespace (-n). -o wide adds why each
+waits.`,
+		Args: withUsage(noCommand),
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.list(cmd.Context()) },
 	}
+	o.output.addTo(cmd)
 	cmd.AddCommand(newRolloutStatus(common), newRolloutPromote(common), newRolloutRetry(common), newRolloutAbort(common))
 	return cmd
 }
 
 func newRolloutStatus(common *options) *cobra.Command {
-	o := &rolloutOptions{options: common, output: newOutput(common, "text")}
+	o := &rolloutOptions{options: common, output: newOutput(common, "text", "wide")}
 	cmd := &cobra.Command{
 		Use:   "status NAME",
 		Short: "Show the stages of a rollout, and what it waits for",
-		Long: `Show the stages of a rollout, and what it waits for. The HelmChartProxy is NAME, in the
-namespace of -n or of the kubeconfig, or NAMESPACE/NAME.
+		Long: `Show what a rollout changes, its stages, and what it waits for. The HelmChartProxy is
+NAMESPACE/NAME, or NAME, which is searched in the namespace of -n or of the kubeconfig, then
+everywhere.
 
 Exit codes: 0 every Cluster runs what the HelmChartProxy specifies; 1 the rollout is
 halted; 2 unknown: wrong arguments, no such HelmChartProxy, no spec.rollout, a status that
@@ -67,8 +77,9 @@ is not current, no answer, or missing rights; 3 the rollout is in progress.`,
 func newRolloutPromote(common *options) *cobra.Command {
 	o := &rolloutOptions{options: common}
 	cmd := &cobra.Command{
-		Use:   "promote NAME",
-		Short: "Approve the change that a stage waits for",
+		Use:        "promote NAME",
+		SuggestFor: []string{"approve"},
+		Short:      "Approve the change that a stage waits for",
 		Long: `Approve the change that a stage waits for, and no other: if the change is replaced
 meanwhile, nothing is approved. You need the verbs get, patch and promote on the HelmChartProxy, which is
 NAME, in the namespace of -n or of the kubeconfig, or NAMESPACE/NAME.
@@ -86,13 +97,14 @@ arguments, no such HelmChartProxy, no answer, or missing rights.`,
 			return o.annotate(cmd.Context(), args[0], o.promotion)
 		},
 	}
+	o.addDryRunTo(cmd)
 	cmd.Flags().StringVar(&o.approval, "approval", "", "Approve only the change with this hash, as rollout status shows it.")
 	return cmd
 }
 
 func newRolloutRetry(common *options) *cobra.Command {
 	o := &rolloutOptions{options: common}
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "retry NAME",
 		Short: "Continue a halted rollout, if the change was not the cause",
 		Long: `Continue a halted rollout: the releases that ceased to be ready, and the agents that went
@@ -109,13 +121,16 @@ HelmChartProxy, no answer, or missing rights.`,
 		ValidArgsFunction: o.completeCharts,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.annotate(cmd.Context(), args[0], retrial) },
 	}
+	o.addDryRunTo(cmd)
+	return cmd
 }
 
 func newRolloutAbort(common *options) *cobra.Command {
 	o := &rolloutOptions{options: common}
-	return &cobra.Command{
-		Use:   "abort NAME",
-		Short: "Return to the spec of the last completed rollout",
+	cmd := &cobra.Command{
+		Use:        "abort NAME",
+		SuggestFor: []string{"undo", "rollback"},
+		Short:      "Return to the spec of the last completed rollout",
 		Long: `Reset the HelmChartProxy to the spec that it had when its rollout was last completed,
 except for its stages and its selectors. Clusters that have the change go back at once,
 within maxUnavailable: they wait for no stage and no approval. Values from ConfigMaps,
@@ -134,6 +149,12 @@ missing rights.`,
 		ValidArgsFunction: o.completeCharts,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.abort(cmd.Context(), args[0]) },
 	}
+	o.addDryRunTo(cmd)
+	return cmd
+}
+
+func (o *rolloutOptions) addDryRunTo(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "Change nothing: print what would be done, and ask the API server whether you may do it.")
 }
 
 // rolloutReport describes a rollout, from the status of its HelmChartProxy.
@@ -147,7 +168,9 @@ type rolloutReport struct {
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
 	// Since is the time at which the rollout was completed, or began.
-	Since                  *metav1.Time `json:"since,omitempty"`
+	Since *metav1.Time `json:"since,omitempty"`
+	// Changes is what the rollout changes; empty if it is completed.
+	Changes                string `json:"changes,omitempty"`
 	addonsv1.RolloutStatus `json:",inline"`
 }
 
@@ -182,6 +205,10 @@ func reportOf(proxy *addonsv1.HelmChartProxy) (*rolloutReport, error) {
 
 // String names the HelmChartProxy.
 func (r *rolloutReport) String() string { return "HelmChartProxy " + r.Namespace + "/" + r.Name }
+
+func (r *rolloutReport) identity() runtime.Object {
+	return identity(addonsv1.GroupVersion.WithKind("HelmChartProxy"), r.Name)
+}
 
 // says sums up the rollout in a sentence.
 func (r *rolloutReport) says() string {
@@ -242,6 +269,7 @@ func (r *rolloutReport) write(to io.Writer) error {
 	}
 	line("HelmChartProxy:", r.Namespace+"/"+r.Name)
 	line("Rollout:", state)
+	line("Changes:", r.Changes)
 	line("Message:", r.Message)
 	line("Note:", r.Note)
 	line("Approval:", r.Approval)
@@ -269,22 +297,30 @@ func (o *rolloutOptions) completeCharts(cmd *cobra.Command, args []string, _ str
 	return o.names(cmd, addonsv1.GroupVersion.WithKind("HelmChartProxyList")), cobra.ShellCompDirectiveNoFileComp
 }
 
-// find returns the key of the named HelmChartProxy, and a client of its cluster.
-func (o *rolloutOptions) find(name string) (key client.ObjectKey, cluster client.Client, err error) {
-	if key, err = o.key(name, "NAME"); err != nil {
-		return key, nil, err
+// isServed says which component to install if the API server does not know HelmChartProxies.
+func isServed(err error) error {
+	if meta.IsNoMatchError(err) {
+		return fmt.Errorf("%w: install the component helm: kubectl apply --server-side -k manifests/helm", err)
 	}
-	cluster, err = o.client()
-	return key, cluster, err
+	return err
 }
 
 func (o *rolloutOptions) status(ctx context.Context, name string) error {
 	if err := o.output.check(); err != nil {
 		return err
 	}
-	key, cluster, err := o.find(name)
+	key, err := o.key(name, "NAME")
 	if err != nil {
 		return err
+	}
+	cluster, err := o.client()
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(name, "/") {
+		if key, err = source.Find(ctx, cluster, key.Namespace, name, addonsv1.GroupVersion.WithKind("HelmChartProxyList")); err != nil {
+			return program.Exit(2, fmt.Errorf("HelmChartProxy %w", isServed(err)))
+		}
 	}
 	var report *rolloutReport
 	for last := ""; ; {
@@ -293,6 +329,7 @@ func (o *rolloutOptions) status(ctx context.Context, name string) error {
 			if report, err = reportOf(proxy); err != nil {
 				return program.Exit(2, err)
 			}
+			report.Changes = o.whatChanges(ctx, cluster, proxy, report)
 			if last, err = o.show(report, last); err != nil {
 				return err
 			}
@@ -322,7 +359,9 @@ func (o *rolloutOptions) show(report *rolloutReport, last string) (string, error
 	var text strings.Builder
 	write := report.write
 	if !o.output.isOwn() {
-		write = func(to io.Writer) error { return o.output.print("Rollout", report, to) }
+		write = func(to io.Writer) error {
+			return o.output.print("Rollout", report, []runtime.Object{report.identity()}, to)
+		}
 	}
 	if err := write(&text); err != nil {
 		return "", err
@@ -338,14 +377,18 @@ func (o *rolloutOptions) show(report *rolloutReport, last string) (string, error
 func readProxy(ctx context.Context, from client.Reader, key client.ObjectKey) (*addonsv1.HelmChartProxy, error) {
 	proxy := &addonsv1.HelmChartProxy{}
 	if err := from.Get(ctx, key, proxy); err != nil {
-		return nil, fmt.Errorf("reading HelmChartProxy: %w", err)
+		return nil, fmt.Errorf("reading HelmChartProxy: %w", isServed(err))
 	}
 	return proxy, nil
 }
 
 // read reads the named HelmChartProxy once, and returns a client of its cluster, too.
 func (o *rolloutOptions) read(ctx context.Context, name string) (client.Client, *addonsv1.HelmChartProxy, error) {
-	key, cluster, err := o.find(name)
+	key, err := o.key(name, "NAME")
+	if err != nil {
+		return nil, nil, err
+	}
+	cluster, err := o.client()
 	if err != nil {
 		return nil, nil, err
 	}

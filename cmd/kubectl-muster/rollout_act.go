@@ -1,13 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -71,21 +67,36 @@ func (o *rolloutOptions) annotate(ctx context.Context, name string, decide func(
 		return err
 	}
 	fmt.Fprintln(o.Out, view.Text(report.String()+": "+report.Message))
+	if changes := o.whatChanges(ctx, cluster, proxy, report); changes != "" {
+		fmt.Fprintln(o.Out, "Changes: "+changes)
+	}
 	before := proxy.DeepCopy()
 	metav1.SetMetaDataAnnotation(&proxy.ObjectMeta, act.key, act.value)
-	if err := patch(ctx, cluster, report, before, proxy, "get, patch and promote"); err != nil {
+	if err := o.patch(ctx, cluster, report, before, proxy, "get, patch and promote"); err != nil {
 		return err
 	}
-	fmt.Fprintln(o.Out, view.Text(act.done))
+	fmt.Fprintln(o.Out, view.Text(o.done(act.done)))
 	return nil
+}
+
+// done is what is printed at the end. It says if nothing was done, as kubectl does.
+func (o *rolloutOptions) done(text string) string {
+	if o.dryRun {
+		return text + " (server dry run)"
+	}
+	return text
 }
 
 // patch writes a HelmChartProxy, unless a fact that the command acts on has changed since it was read. Muster's other
 // reports do not count: while a rollout is under way, there is one every moment.
-func patch(ctx context.Context, cluster client.Client, report *rolloutReport, before, after *addonsv1.HelmChartProxy, verbs string) error {
+func (o *rolloutOptions) patch(ctx context.Context, cluster client.Client, report *rolloutReport, before, after *addonsv1.HelmChartProxy, verbs string) error {
+	var options []client.PatchOption
+	if o.dryRun {
+		options = append(options, client.DryRunAll)
+	}
 	changed := fmt.Errorf("%s has changed since it was read, so nothing was done: check it again with rollout status", report)
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		err := cluster.Patch(ctx, after.DeepCopy(), client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+		err := cluster.Patch(ctx, after.DeepCopy(), client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), options...)
 		if !apierrors.IsConflict(err) {
 			return err
 		}
@@ -136,39 +147,13 @@ func (o *rolloutOptions) abort(ctx context.Context, name string) error {
 	if plan.IsBack(proxy) {
 		return fmt.Errorf("%s already has the spec of the last completed rollout: if values have changed, restore the ConfigMap, Secret or Cluster that they come from", report)
 	}
-	changed := differences(proxy.Spec, last)
+	changed := differences(&proxy.Spec, &last)
 	before, since := proxy.DeepCopy(), plan.Completed(proxy).Time
 	proxy.Spec = last
-	if err := patch(ctx, cluster, report, before, proxy, "get and patch"); err != nil {
+	if err := o.patch(ctx, cluster, report, before, proxy, "get and patch"); err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Out, "%s has the spec of the rollout that was completed at %s again: %s\n", report, since.UTC().Format(time.RFC3339), view.Text(strings.Join(changed, ", ")))
+	fmt.Fprintln(o.Out, o.done(fmt.Sprintf("%s has the spec of the rollout that was completed at %s again: %s", report, since.UTC().Format(time.RFC3339), view.Text(strings.Join(changed, "; ")))))
 	fmt.Fprintln(o.Out, "If the HelmChartProxy comes from Git, revert the change there, too.")
 	return nil
-}
-
-// differences names the fields that differ between two specs, with both values if they are short.
-func differences(is, will addonsv1.HelmChartProxySpec) []string {
-	from, to := map[string]json.RawMessage{}, map[string]json.RawMessage{}
-	for spec, fields := range map[*addonsv1.HelmChartProxySpec]map[string]json.RawMessage{&is: from, &will: to} {
-		_ = json.Unmarshal([]byte(plan.JSON(spec)), &fields) // It is an object.
-	}
-	const short = 60
-	var changed []string
-	for field := range from {
-		if _, found := to[field]; !found {
-			to[field] = json.RawMessage("none")
-		}
-	}
-	for _, field := range slices.Sorted(maps.Keys(to)) {
-		was, is := string(from[field]), string(to[field])
-		switch {
-		case was == is:
-		case len(was)+len(is) > short:
-			changed = append(changed, field)
-		default:
-			changed = append(changed, fmt.Sprintf("%s %s, not %s", field, is, cmp.Or(was, "none")))
-		}
-	}
-	return changed
 }

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/program"
 )
 
@@ -80,16 +82,21 @@ func server(t *testing.T, proxy *addonsv1.HelmChartProxy, faults interceptor.Fun
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(proxy).WithStatusSubresource(proxy).WithInterceptorFuncs(faults).Build()
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(proxy).WithStatusSubresource(proxy).WithInterceptorFuncs(faults).
+		WithIndex(proxy, metav1.ObjectNameField, func(object client.Object) []string { return []string{object.GetName()} }).Build()
 }
 
-// on runs a command on a server, and returns its output.
+// on runs a command of rollout on a server, and returns its output.
 func on(ctx context.Context, server client.WithWatch, args ...string) (string, error) {
+	return onServer(ctx, server, append([]string{"rollout"}, args...)...)
+}
+
+func onServer(ctx context.Context, server client.WithWatch, args ...string) (string, error) {
 	var out bytes.Buffer
 	o := newOptions(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out})
 	o.standIn = server
 	root := newRoot(o)
-	root.SetArgs(append([]string{"rollout"}, args...))
+	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	return out.String(), err
 }
@@ -137,7 +144,68 @@ func TestRolloutStatus(t *testing.T) {
 	}
 	out, _ := on(t.Context(), server(t, waitsForApproval(unchanged), interceptor.Funcs{}), "status", "team-a/ingress", "-o", "json")
 	a.add("waiting, json", out)
+
+	// All rollouts, and what one changes.
+	c := server(t, changed(), interceptor.Funcs{})
+	for _, more := range []client.Object{
+		halted(func(its *addonsv1.HelmChartProxy) { its.Namespace = "team-b" }), waitsForApproval(func(its *addonsv1.HelmChartProxy) { its.Name, its.Generation = "late", 5 }),
+		ingress("", "", func(its *addonsv1.HelmChartProxy) { its.Name, its.Spec.Rollout = "none", nil }),
+		changing("one", plan.Rollout{Pending: "x", Values: true}), changing("two", plan.Rollout{Pending: "y", Values: true}), changing("three", plan.Rollout{Pending: "z"}), changing("four", plan.Rollout{}),
+	} {
+		if err := c.Create(t.Context(), more); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range []string{"", "-o wide", "-n team-b", "-n nobody", "-o name", "status team-a/ingress", "promote team-a/ingress --dry-run", "abort team-a/ingress --dry-run", "status late", "status ingress", "status typo"} {
+		out, err := on(t.Context(), c, strings.Fields(args)...)
+		a.add("rollout "+args, out+fmt.Sprintf("error: %v\n", err))
+	}
+	is := &addonsv1.HelmChartProxy{}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "ingress"}, is); err != nil || len(is.Annotations) > 0 || is.Spec.Version != "1.1.0" {
+		t.Errorf("a dry run has changed it: %v, %+v (%v)", is.Annotations, is.Spec, err)
+	}
 	a.golden(t, "rollout")
+}
+
+// changed is a HelmChartProxy whose version and timeout have changed since its rollout was completed.
+func changed() *addonsv1.HelmChartProxy {
+	return waitsForApproval(func(its *addonsv1.HelmChartProxy) {
+		its.Spec.ChartName, its.Spec.Version, its.Spec.ReleaseNamespace = "web", "1.1.0", "web"
+		its.Status.Rollout.LastCompleted = &addonsv1.CompletedRollout{Time: ago(time.Hour), Version: "1.0.1"}
+		its.Status.Rollout.LastCompleted.Spec.Raw = []byte(`{"chartName": "web", "version": "1.0.x", "namespace": "old"}`)
+	})
+}
+
+// changing is the release of a Cluster in a rollout.
+func changing(cluster string, its plan.Rollout) *addonsv1.HelmReleaseProxy {
+	release := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "team-a", Name: cluster, Labels: map[string]string{addonsv1.HelmChartProxyLabel: "ingress"},
+		Annotations: map[string]string{plan.RecordAnnotation: plan.Record{Rollout: &its}.String()},
+	}}
+	release.Spec.Version = "1.1.0"
+	return release
+}
+
+// TestRolloutUnread checks what is said if HelmReleaseProxies may not be read, and if the component is not installed.
+func TestRolloutUnread(t *testing.T) {
+	listing := func(answer error, isFor func(client.ObjectList) bool) interceptor.Funcs {
+		return interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if isFor(list) {
+				return answer
+			}
+			return c.List(ctx, list, options...)
+		}}
+	}
+	faults := listing(apierrors.NewForbidden(schema.GroupResource{Resource: "helmreleaseproxies"}, "", errors.New("no")), func(list client.ObjectList) bool { _, is := list.(*addonsv1.HelmReleaseProxyList); return is })
+	if out, _ := on(t.Context(), server(t, changed(), faults), "status", "team-a/ingress"); !strings.Contains(out, "Changes:          1.0.1 → 1.1.0; namespace \"old\" → \"web\"; it is unknown which values: reading HelmReleaseProxies: helmreleaseproxies is forbidden") {
+		t.Errorf("forbidden:\n%s", out)
+	}
+	absent := listing(&meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: addonsv1.GroupVersion.Group, Kind: "HelmChartProxy"}}, func(client.ObjectList) bool { return true })
+	for _, args := range []string{"", "status ingress"} {
+		if _, err := on(t.Context(), server(t, changed(), absent), strings.Fields(args)...); program.ExitCode(err) != 2 || !strings.HasSuffix(err.Error(), "install the component helm: kubectl apply --server-side -k manifests/helm") {
+			t.Errorf("absent: rollout %s: %v", args, err)
+		}
+	}
 }
 
 // TestRolloutWatch follows a rollout until it is completed, while the API server fails now and then.
@@ -277,7 +345,7 @@ func TestRolloutAbort(t *testing.T) {
 		says  string
 	}{
 		"halted": {proxy: halted(completed(old)), says: `HelmChartProxy team-a/ingress has the spec of the rollout that was completed at 2026-11-24T12:00:00Z again: ` +
-			`credentials {"secret":{"name":"before"},"key":""}, not none, options, valuesTemplate, version "1.0.0", not "2.0.0"` + "\nIf the HelmChartProxy comes from Git, revert the change there, too.\n"},
+			`credentials none → {"secret":{"name":"before"},"key":""}; options; valuesTemplate; version "2.0.0" → "1.0.0"` + "\nIf the HelmChartProxy comes from Git, revert the change there, too.\n"},
 		"not current": {proxy: waitsForApproval(func(its *addonsv1.HelmChartProxy) { completed(old)(its); its.Generation = 5 }), says: "has the spec of the rollout that was completed"},
 		"none known":  {proxy: halted(unchanged), code: 1, says: "no completed rollout of HelmChartProxy team-a/ingress is known: apply an earlier version of the HelmChartProxy"},
 		"too large":   {proxy: halted(completed("")), code: 1, says: "no completed rollout"},

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/view/draw"
@@ -59,7 +62,11 @@ func (o *traceOptions) run(ctx context.Context, args []string) error {
 		if err != nil {
 			return program.Exit(2, err)
 		}
-		return o.print("Survey", survey, func(style draw.Style) error { return draw.Survey(o.Out, survey, style) })
+		var clusters []runtime.Object
+		for _, summary := range survey.Clusters {
+			clusters = append(clusters, identity(clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind), summary.Cluster))
+		}
+		return o.print("Survey", survey, clusters, func(style draw.Style) error { return draw.Survey(o.Out, survey, style) })
 	}
 	in, err := source.Trace(ctx, reader, o.namespace(), args[0], args[1])
 	if err != nil {
@@ -69,13 +76,14 @@ func (o *traceOptions) run(ctx context.Context, args []string) error {
 	if o.output.format == "mermaid" {
 		return draw.Mermaid(o.Out, draw.Chain(traced))
 	}
-	return o.print("Trace", traced, func(style draw.Style) error { return draw.Trace(o.Out, traced, style) })
+	bundle := []runtime.Object{identity(fleetv1.SchemeGroupVersion.WithKind("Bundle"), traced.Bundle)}
+	return o.print("Trace", traced, bundle, func(style draw.Style) error { return draw.Trace(o.Out, traced, style) })
 }
 
 // print writes an object in a format for programs, or draws it.
-func (o *traceOptions) print(kind string, what any, drawn func(draw.Style) error) error {
+func (o *traceOptions) print(kind string, what any, about []runtime.Object, drawn func(draw.Style) error) error {
 	if !o.output.isOwn() {
-		return o.output.print(kind, what, o.Out)
+		return o.output.print(kind, what, about, o.Out)
 	}
 	style, err := o.style()
 	if err != nil {

@@ -8,7 +8,11 @@ import (
 	"strings"
 	"time"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/program"
@@ -40,7 +44,7 @@ func newTree(common *options) *cobra.Command {
 For a named Cluster, also show its Bundles and their failing resources. With a name or
 --problems, but not with --watch, also show Bundles that are for these clusters and cannot
 get there, or replace each other. A name may be
-NAMESPACE/NAME, with class/ or cluster/ before it if it is ambiguous.
+NAMESPACE/NAME, with clusterclass/ or cluster/ before it if it is ambiguous.
 
 Signs: ● healthy, ○ waits, ◌ deliberately left as it is, ▲ needs action, ? could not be
 read. -o wide says who must act.`,
@@ -48,14 +52,9 @@ read. -o wide says who must act.`,
   kubectl muster tree --problems
   kubectl muster tree team-a/prod -o wide
   kubectl muster tree -o mermaid --fold=false > view.md`,
-		Args:              withUsage(cobra.MaximumNArgs(1)),
+		Args:              withUsage(o.nameOf),
 		ValidArgsFunction: o.completeNames,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				o.name = args[0]
-			}
-			return o.run(cmd.Context())
-		},
+		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	o.addPictureTo(cmd)
 	o.output.addTo(cmd)
@@ -66,6 +65,19 @@ read. -o wide says who must act.`,
 	fs.BoolVarP(&o.watch, "watch", "w", false, "Show it again whenever something changes.")
 	addStaleAfter(cmd, &o.staleAfter)
 	return cmd
+}
+
+// nameOf takes the name from the arguments NAME, KIND/NAME or, as kubectl does, KIND NAME.
+func (o *treeOptions) nameOf(cmd *cobra.Command, args []string) error {
+	if o.name = strings.Join(args, "/"); len(args) < 2 {
+		return nil
+	}
+	for _, words := range view.Prefixes {
+		if slices.Contains(words, args[0]) {
+			return cobra.MaximumNArgs(2)(cmd, args)
+		}
+	}
+	return cobra.MaximumNArgs(1)(cmd, args)
 }
 
 func addStaleAfter(cmd *cobra.Command, value *time.Duration) {
@@ -135,7 +147,7 @@ func (o *treeOptions) build(ctx context.Context, reader client.Reader, objects *
 	if err != nil || o.name == "" || o.bundles {
 		return graph, err
 	}
-	namespaces := named(graph, strings.TrimPrefix(o.name, "cluster/"))
+	namespaces := named(graph, choice)
 	for _, namespace := range namespaces {
 		if err := source.BundlesOf(ctx, reader, namespace, objects); err != nil {
 			return nil, err
@@ -147,11 +159,11 @@ func (o *treeOptions) build(ctx context.Context, reader client.Reader, objects *
 	return view.Build(objects).Choose(choice)
 }
 
-// named returns the namespaces in Fleet of the Clusters with a name.
-func named(graph *view.Graph, name string) []string {
+// named returns the namespaces in Fleet of the Clusters that are chosen by name.
+func named(graph *view.Graph, choice view.Choice) []string {
 	var namespaces []string
 	graph.Walk(func(node, _ *view.Node) {
-		if namespace := node.Fact(view.FactFleetNS); namespace != "" && (node.Name == name || node.Key() == name) {
+		if namespace := node.Fact(view.FactFleetNS); namespace != "" && choice.Names(node) {
 			namespaces = append(namespaces, namespace)
 		}
 	})
@@ -173,8 +185,21 @@ func (o *treeOptions) print(to io.Writer, graph *view.Graph) error {
 		}
 		return draw.Tree(to, graph, style)
 	default:
-		return o.output.print("View", draw.DataOf(graph), to)
+		return o.output.print("View", draw.DataOf(graph), identities(graph), to)
 	}
+}
+
+// identities returns the Clusters and Bundles of a graph.
+func identities(graph *view.Graph) (objects []runtime.Object) {
+	kinds := map[view.Kind]schema.GroupVersionKind{
+		view.Cluster: clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind), view.FleetCluster: fleetv1.SchemeGroupVersion.WithKind("Cluster"), view.Bundle: fleetv1.SchemeGroupVersion.WithKind("Bundle"),
+	}
+	graph.Walk(func(node, _ *view.Node) {
+		if kind, found := kinds[node.Kind]; found {
+			objects = append(objects, identity(kind, node.Name))
+		}
+	})
+	return objects
 }
 
 // calm is how long the command collects changes before it shows them.

@@ -117,12 +117,12 @@ spec: {clusterSelector: {}, repoURL: "http://a", chartName: web, chartname: web,
 	for _, finding := range findings {
 		got = append(got, finding.String())
 	}
-	const who = "-: HelmChartProxy team/web: "
+	const who = "-:5: HelmChartProxy team/web: "
 	want := []string{
 		who + "spec.chartname: is a field that a HelmChartProxy does not have; remove it, or correct its spelling",
 		who + `spec.repoURL: Invalid value: "http://a": specified repoURL http://a uses unsupported scheme "http"; supported schemes are https and oci`,
 		who + `spec.valuesTemplate: Invalid value: "{{ if": cannot be parsed: valuesTemplate:1: unclosed action`,
-		"warning: " + who + "spec.options.skipCRDs has no effect: Fleet always installs the CRDs of a chart",
+		"warning: -:2: HelmChartProxy team/web: " + "spec.options.skipCRDs has no effect: Fleet always installs the CRDs of a chart",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)

@@ -64,7 +64,7 @@ func Check(ctx context.Context, rules Rules, objects []manifests.Object, problem
 		policies:   map[string][]fleetv1.Policy{},
 	}
 	for _, problem := range problems {
-		c.find(Finding{File: problem.File}, SeverityError, "", problem.Err.Error())
+		c.find(Finding{File: problem.File, Line: problem.Line}, SeverityError, "", problem.Err.Error())
 	}
 	for i := range objects {
 		if err := c.add(ctx, &objects[i]); err != nil {
@@ -77,7 +77,10 @@ func Check(ctx context.Context, rules Rules, objects []manifests.Object, problem
 
 // add adds an object. An error means that the CRDs themselves are broken.
 func (c *checker) add(ctx context.Context, from *manifests.Object) error {
-	about := Finding{File: from.File, Kind: from.Kind, Namespace: cmp.Or(from.Namespace, metav1.NamespaceDefault), Name: cmp.Or(from.Name, from.GenerateName)}
+	about := Finding{
+		File: from.File, APIVersion: from.APIVersion, Kind: from.Kind, Namespace: cmp.Or(from.Namespace, metav1.NamespaceDefault), Name: cmp.Or(from.Name, from.GenerateName),
+		object: from,
+	}
 	key := types.NamespacedName{Namespace: about.Namespace, Name: from.Name}
 	if from.GroupVersionKind().Group == clusterKind.Group {
 		broken, err := c.rules(ctx, from.GroupVersionKind(), from.Raw)
@@ -116,6 +119,12 @@ func (c *checker) add(ctx context.Context, from *manifests.Object) error {
 		maps.Copy(labels, from.Labels)
 		labels[corev1.LabelMetadataName] = from.Name
 		c.namespaces[from.Name] = labels
+	default:
+		if from.GroupVersionKind().GroupVersion() == addonsv1.GroupVersion {
+			broken, err := c.rules(ctx, from.GroupVersionKind(), from.Raw)
+			c.findBroken(about, nil, broken)
+			return err
+		}
 	}
 	return nil
 }

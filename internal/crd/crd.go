@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	shipped "github.com/muster-fleet/muster/manifests"
 )
 
@@ -107,19 +108,27 @@ func unknownFields(kind schema.GroupVersionKind, raw []byte) (problems field.Err
 	return problems
 }
 
-// unserved returns an error if other versions of a kind are known, but not this one.
+// unserved returns an error if other versions of a kind are known, but not this one, or if Muster's own version has no
+// such kind. The other versions of Muster's group are Cluster API's.
 func unserved(kind schema.GroupVersionKind, known []schema.GroupVersionKind) field.ErrorList {
-	var served []string
+	var served, kinds []string
 	for _, its := range known {
 		if its.GroupKind() == kind.GroupKind() {
 			served = append(served, its.GroupVersion().String())
 		}
-	}
-	if served == nil {
-		return nil
+		if its.GroupVersion() == kind.GroupVersion() {
+			kinds = append(kinds, its.Kind)
+		}
 	}
 	slices.Sort(served)
-	return field.ErrorList{field.NotSupported(field.NewPath("apiVersion"), kind.GroupVersion().String(), served)}
+	slices.Sort(kinds)
+	switch {
+	case served != nil:
+		return field.ErrorList{field.NotSupported(field.NewPath("apiVersion"), kind.GroupVersion().String(), served)}
+	case kind.GroupVersion() == addonsv1.GroupVersion:
+		return field.ErrorList{field.NotSupported(field.NewPath("kind"), kind.Kind, kinds)}
+	}
+	return nil
 }
 
 // Validate returns the errors with which the API server would refuse to create an object, before it calls

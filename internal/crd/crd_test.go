@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
@@ -72,7 +73,7 @@ func TestValidate(t *testing.T) {
 			`metadata.name: Invalid value: "a/b": ` + validation.IsDNS1123Subdomain("a/b")[0], `metadata.namespace: Invalid value: "c.d": ` + validation.IsDNS1123Label("c.d")[0],
 			`metadata.labels: Invalid value: "f g": ` + validation.IsValidLabelValue("f g")[0],
 		}},
-		"somebody else's": {kind: "Cluster", object: "{metadata: {name: a}, spec: 1}"},
+		"not one of Muster's": {kind: "HelmChart", object: "{metadata: {name: a}, spec: 1}", want: []string{`kind: Unsupported value: "HelmChart": supported values: "FleetAddonConfig", "HelmChartProxy", "HelmReleaseProxy"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			raw, err := yaml.YAMLToJSON([]byte(test.object))
@@ -91,5 +92,16 @@ func TestValidate(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Other versions of Muster's group, and other groups, are not Muster's.
+func TestValidateOthers(t *testing.T) {
+	for _, kind := range []schema.GroupVersionKind{
+		{Group: addonsv1.GroupVersion.Group, Version: "v1beta2", Kind: "ClusterResourceSet"}, {Group: "fleet.cattle.io", Version: "v1alpha1", Kind: "Cluster"}, {Version: "v1", Kind: "Secret"},
+	} {
+		if broken, err := Validate(t.Context(), kind, []byte(`{"metadata": {"name": "a"}, "spec": 1}`)); err != nil || len(broken) > 0 {
+			t.Errorf("%s: %v, %v", kind, broken, err)
+		}
 	}
 }

@@ -74,10 +74,16 @@ func Running(controller *appsv1.Deployment) *semver.Version {
 		if container.Name != controller.Name {
 			continue
 		}
-		image, _, _ := strings.Cut(container.Image, "@")
-		if version, err := semver.NewVersion(image[strings.LastIndex(image, ":")+1:]); err == nil {
+		if version := ImageVersion(container.Image); version != nil {
 			return version
 		}
 	}
 	return nil
+}
+
+// ImageVersion returns the version in the tag of an image, or nil if the tag has none.
+func ImageVersion(image string) *semver.Version {
+	image, _, _ = strings.Cut(image, "@")
+	version, _ := semver.NewVersion(image[strings.LastIndex(image, ":")+1:]) // An error leaves it nil.
+	return version
 }

@@ -42,6 +42,9 @@ type PreviewedRelease struct {
 // Write writes the preview as text.
 func (p *Previewed) Write(to io.Writer) error {
 	out := &strings.Builder{}
+	if len(p.Releases) == 0 && p.Next == "" {
+		out.WriteString("nothing would change: no Helm release of Fleet would be installed or upgraded\n")
+	}
 	for _, release := range p.Releases {
 		fmt.Fprintf(out, "Helm release %s %s:\n", release.Name, release.movement())
 		for _, line := range release.Changes {

@@ -34,4 +34,10 @@ FleetInstalled would be True, Installed: Fleet 0.16.0
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+
+	out.Reset()
+	nothing := &Previewed{Conditions: preview.Conditions}
+	if err := nothing.Write(&out); err != nil || out.String() != "nothing would change: no Helm release of Fleet would be installed or upgraded\nFleetInstalled would be True, Installed: Fleet 0.16.0\n" {
+		t.Errorf("%v: %s", err, out.String())
+	}
 }

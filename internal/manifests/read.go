@@ -31,6 +31,11 @@ type Object struct {
 	Document int
 	// Raw is the object as JSON without duplicate keys.
 	Raw []byte
+
+	// document is what it was read from, which begins at this line of the file, and item its place in a List.
+	document []byte
+	line     int
+	item     string
 }
 
 // Wrap adds the object's file and name to an error.
@@ -41,6 +46,8 @@ func (o *Object) Wrap(err error) error {
 // Problem is a file or a document that cannot be read.
 type Problem struct {
 	File string
+	// Line is where the document begins; 0 if the file cannot be read.
+	Line int
 	// Err names the document, but not the file.
 	Err error
 }
@@ -68,24 +75,27 @@ type reader struct {
 func (r *reader) read(path string, stdin io.Reader) {
 	content, err := contentOf(path, stdin)
 	if err != nil {
-		r.problems = append(r.problems, &Problem{path, err})
+		r.problems = append(r.problems, &Problem{File: path, Err: err})
 		return
 	}
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	rest := bytes.NewReader(content)
+	lines := bufio.NewReader(rest)
+	documents := utilyaml.NewYAMLReader(lines)
 	for number := 1; ; number++ {
 		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
 			return
 		}
+		line := firstLine(content[:len(content)-rest.Len()-lines.Buffered()], document)
 		var raw []byte
 		if err == nil {
 			raw, err = yaml.YAMLToJSONStrict(document)
 		}
 		if err == nil {
-			err = r.add(Object{File: path, Document: number, Raw: raw})
+			err = r.add(Object{File: path, Document: number, Raw: raw, document: document, line: line})
 		}
 		if err != nil {
-			r.problems = append(r.problems, &Problem{path, fmt.Errorf("document %d: %w", number, err)})
+			r.problems = append(r.problems, &Problem{path, line, fmt.Errorf("document %d: %w", number, err)})
 		}
 	}
 }
@@ -124,8 +134,11 @@ func (r *reader) add(object Object) error {
 		return err
 	}
 	var errs []error
+	place := object.item
+	object.PartialObjectMetadata = metav1.PartialObjectMetadata{}
 	for i, item := range list.Items {
-		if err := r.add(Object{File: object.File, Document: object.Document, Raw: item}); err != nil {
+		object.Raw, object.item = item, fmt.Sprintf("%s.items[%d]", place, i)
+		if err := r.add(object); err != nil {
 			errs = append(errs, fmt.Errorf("item %d: %w", i+1, err))
 		}
 	}

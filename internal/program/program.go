@@ -146,12 +146,14 @@ func Scheme() (*runtime.Scheme, error) {
 // Main runs a program until it gets a signal to stop, then exits.
 func Main(name string, run func(ctx context.Context, args []string) error) {
 	if err := run(ctrl.SetupSignalHandler(), os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) && !errors.Is(err, ErrAnswered) {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		if err.Error() != "" {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		}
 		os.Exit(ExitCode(err))
 	}
 }
 
-// Exit sets the exit code for an error. The default is 1.
+// Exit sets the exit code for an error. The default is 1. Main prints no error without text.
 func Exit(code int, err error) error { return &exitError{error: err, code: code} }
 
 type exitError struct {

@@ -16,7 +16,7 @@ import (
 
 // Build returns the graph of the objects.
 func Build(objects *Objects) *Graph {
-	b := &builder{Objects: objects, graph: &Graph{Counts: map[State]int{}}, classes: map[types.NamespacedName]*Node{}, namespaces: map[string]*Node{}}
+	b := &builder{Objects: objects, graph: &Graph{Counts: map[State]int{}, unread: objects.Unread}, classes: map[types.NamespacedName]*Node{}, namespaces: map[string]*Node{}}
 	current, err := settings.From(objects.Config)
 	if err != nil {
 		current = settings.Retained(objects.Config)

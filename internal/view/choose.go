@@ -2,6 +2,7 @@ package view
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -15,8 +16,8 @@ const keep = 3
 
 // Choice is a part of a graph.
 type Choice struct {
-	// Name is the name of a ClusterClass or a Cluster, or its namespace and name, with "class/" or
-	// "cluster/" before it to tell them apart. If empty, everything is chosen.
+	// Name is the name of a ClusterClass or a Cluster, or its namespace and name, with one of the prefixes of
+	// its kind before it to tell them apart. If empty, everything is chosen.
 	Name string
 	// Problems leaves out everything that is fine.
 	Problems bool
@@ -26,7 +27,7 @@ type Choice struct {
 
 // Choose returns a part of a graph. It returns an error if nothing has the name.
 func (g *Graph) Choose(choice Choice) (*Graph, error) {
-	result := &Graph{Counts: g.Counts, Notes: g.Notes}
+	result := &Graph{Counts: g.Counts, Notes: g.Notes, unread: g.unread}
 	for _, root := range g.Roots {
 		if root := choice.root(root); root != nil {
 			result.Roots = append(result.Roots, root)
@@ -41,6 +42,8 @@ func (g *Graph) Choose(choice Choice) (*Graph, error) {
 		if named, err = g.Choose(Choice{Name: choice.Name}); err != nil {
 			return nil, err
 		}
+	} else if why := g.Unknown(); len(result.Roots) == 0 && why != "" {
+		return nil, fmt.Errorf("it is unknown whether there is a ClusterClass or Cluster %q: %s", Text(choice.Name), why)
 	} else if len(result.Roots) == 0 {
 		return nil, fmt.Errorf("no ClusterClass or Cluster %q found", Text(choice.Name))
 	}
@@ -55,7 +58,7 @@ func (g *Graph) Choose(choice Choice) (*Graph, error) {
 
 // root returns the chosen part of a class, or nil.
 func (c Choice) root(root *Node) *Node {
-	isWhole := c.Name == "" || root.Kind == ClusterClass && c.names(root, "class/")
+	isWhole := c.Name == "" || root.Kind == ClusterClass && c.Names(root)
 	copied := *root
 	copied.Children = nil
 	copied.Counts = map[State]int{}
@@ -85,7 +88,7 @@ func (c Choice) namespace(namespace *Node, isWhole bool) *Node {
 	copied.Children = nil
 	copied.Counts = map[State]int{}
 	for _, cluster := range namespace.Children {
-		if !isWhole && !c.names(cluster, "cluster/") || c.Problems && cluster.State.isFine() {
+		if !isWhole && !c.Names(cluster) || c.Problems && cluster.State.isFine() {
 			continue
 		}
 		copied.Counts[cluster.State]++
@@ -117,8 +120,15 @@ func (c Choice) cluster(cluster *Node) *Node {
 	return &copied
 }
 
-func (c Choice) names(node *Node, prefix string) bool {
-	name := strings.TrimPrefix(c.Name, prefix)
+// Prefixes are the words for a kind before a name and a slash.
+var Prefixes = map[Kind][]string{ClusterClass: {"clusterclass", "class"}, Cluster: {"cluster"}, FleetCluster: {"cluster"}}
+
+// Names reports whether the Name is that of a node.
+func (c Choice) Names(node *Node) bool {
+	name := c.Name
+	if kind, rest, found := strings.Cut(name, "/"); found && slices.Contains(Prefixes[node.Kind], kind) {
+		name = rest
+	}
 	return name == node.Name || name == node.Key()
 }
 

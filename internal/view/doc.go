@@ -170,6 +170,20 @@ type Graph struct {
 	Notes []string
 	// Warnings are about Bundles on any Clusters: what will go wrong, and how to correct it.
 	Warnings []*Node
+
+	unread map[Kind]string
+}
+
+// Unknown says which of the kinds that have Clusters and classes could not be read; "" if none. Without them,
+// an object that is not in the graph may exist nevertheless.
+func (g *Graph) Unknown() string {
+	var parts []string
+	for _, kind := range []Kind{Cluster, FleetCluster, ClusterClass} {
+		if why := g.unread[kind]; why != "" {
+			parts = append(parts, kind.Plural()+": "+Text(why))
+		}
+	}
+	return strings.Join(parts, "; ")
 }
 
 // Total returns the number of Clusters.

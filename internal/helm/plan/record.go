@@ -74,6 +74,8 @@ type Rollout struct {
 	Content string `json:"content,omitempty"`
 	// Pending is the Change that the release waits for; empty if it has the wanted content and values.
 	Pending string `json:"pending,omitempty"`
+	// Values says that this change includes other values.
+	Values bool `json:"values,omitempty"`
 	// Completed is the Change that the release had when the rollout was last completed before Since.
 	Completed string `json:"completed,omitempty"`
 	// Version is the version of the chart with which the release joined a rollout: see JoinVersion.

@@ -50,7 +50,7 @@ func (r *Reconciler) isHeld(ctx context.Context, s *scope, digest string) bool {
 		return false
 	}
 	its := *s.record.Rollout
-	its.Pending = ""
+	its.Pending, its.Values = "", digest != s.record.Digest
 	if digest != s.record.Digest || !s.hasContent() {
 		its.Pending = plan.Change(s.content(), digest)
 	}

@@ -63,7 +63,7 @@ func TestHeldUntilGranted(t *testing.T) {
 	w, record := installed(t, renders)
 	held := w.write(t, record, template, both(staged("another"), label))
 	pending := held.record.Rollout.Pending
-	if pending == "" || held.record.Revision != record.Revision || held.record.Digest != record.Digest || held.trouble.Reason != addonsv1.HelmReleaseProxySpecsUpdatingReason {
+	if pending == "" || !held.record.Rollout.Values || held.record.Revision != record.Revision || held.record.Digest != record.Digest || held.trouble.Reason != addonsv1.HelmReleaseProxySpecsUpdatingReason {
 		t.Fatalf("the record was %v, and is %v: %v", record, held.record, held.trouble)
 	}
 	count := renders.count
@@ -91,7 +91,7 @@ func TestAnotherContentIsAChange(t *testing.T) {
 	renders.gives = "a: old"
 	chart := func(s *scope) { s.inputs.Chart.Version = "2.0.0" }
 	held := w.write(t, record, template, both(staged(""), chart))
-	if held.record.Rollout.Pending == "" || held.record.Revision != record.Revision {
+	if held.record.Rollout.Pending == "" || held.record.Rollout.Values || held.record.Revision != record.Revision {
 		t.Fatalf("held: %v", held.record)
 	}
 	moved := w.write(t, held.record, template, both(staged(held.record.Rollout.Pending), chart))

@@ -62,10 +62,10 @@ func warningText(warning *view.Node) string {
 	return fmt.Sprintf("warning: Bundle %s%s: %s: %s\n  → %s\n", warning.Key(), source, warning.Reason, warning.Message, warning.Do)
 }
 
-// nothing is the text instead of a tree without rows. Without Clusters, notes say what could not be read.
+// nothing is the text instead of a tree without rows.
 func nothing(graph *view.Graph) string {
-	if len(graph.Notes) > 0 && view.Total(graph.Counts) == 0 {
-		return "no Cluster was read"
+	if why := graph.Unknown(); why != "" && view.Total(graph.Counts) == 0 {
+		return "it is unknown which Clusters there are: " + why
 	}
 	return "nothing to report: " + Counts(graph.Counts)
 }

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -129,6 +130,12 @@ func (o one) List(ctx context.Context, list client.ObjectList, options ...client
 	return o.Reader.List(ctx, list, options...)
 }
 
+// Find returns the key of an object that is given by namespace and name, or by name alone: then it is in the given
+// namespace, or in the only one that has an object of that name. Kind is that of the list.
+func Find(ctx context.Context, reader client.Reader, namespace, name string, kind schema.GroupVersionKind) (types.NamespacedName, error) {
+	return newTracing(reader).find(ctx, name, []string{namespace}, func() client.ObjectList { return metadataList(kind) })
+}
+
 // find returns the key of an object that is given by namespace and name, or by name alone.
 func (t *tracing) find(ctx context.Context, name string, namespaces []string, lists ...func() client.ObjectList) (types.NamespacedName, error) {
 	if namespace, name, found := strings.Cut(name, "/"); found {
@@ -179,6 +186,8 @@ func only(found map[types.NamespacedName]bool, name string, namespaces []string,
 	switch {
 	case len(keys) > 0:
 		return types.NamespacedName{}, fmt.Errorf("%q is in several namespaces; name one of %s", name, strings.Join(sortedStrings(keys), ", "))
+	case meta.IsNoMatchError(forbidden):
+		return types.NamespacedName{}, fmt.Errorf("%q was not found: %w", name, forbidden)
 	case forbidden != nil:
 		return types.NamespacedName{}, fmt.Errorf("%q is not in %s, and you may not search other namespaces; name it as NAMESPACE/%s", name, strings.Join(sortedStrings(namespaces), ", "), name)
 	}
