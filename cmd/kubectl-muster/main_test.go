@@ -52,7 +52,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestHints checks that a wrong command or flag is answered with what helps.
+// TestHints compares the errors for wrong commands and flags.
 func TestHints(t *testing.T) {
 	called := os.Args[0]
 	t.Cleanup(func() { os.Args[0] = called })

@@ -79,7 +79,7 @@ func (o *rolloutOptions) annotate(ctx context.Context, name string, decide func(
 	return nil
 }
 
-// done is what is printed at the end. It says if nothing was done, as kubectl does.
+// done returns the last line of the output. As in kubectl, it names a dry run.
 func (o *rolloutOptions) done(text string) string {
 	if o.dryRun {
 		return text + " (server dry run)"

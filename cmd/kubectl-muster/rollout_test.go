@@ -186,7 +186,7 @@ func changing(cluster string, its plan.Rollout) *addonsv1.HelmReleaseProxy {
 	return release
 }
 
-// TestRolloutUnread checks what is said if HelmReleaseProxies may not be read, and if the component is not installed.
+// TestRolloutUnread runs rollout without the right to read HelmReleaseProxies, and without the component helm.
 func TestRolloutUnread(t *testing.T) {
 	listing := func(answer error, isFor func(client.ObjectList) bool) interceptor.Funcs {
 		return interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {

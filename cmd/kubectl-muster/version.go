@@ -40,7 +40,7 @@ Deployment, and whether they may run side by side. Look only at a namespace with
 	return cmd
 }
 
-// versions are those of the command and of the components.
+// versions are the versions of the command and of the components.
 type versions struct {
 	Client     string      `json:"client"`
 	Components []component `json:"components"`
@@ -82,7 +82,7 @@ func (o *versionOptions) run(ctx context.Context) error {
 	return o.output.print("Versions", found, about, o.Out)
 }
 
-// versionsOf compares the version of the command with those of the components.
+// versionsOf returns the versions of the command and of the components, and compares them.
 func versionsOf(own string, deployments []appsv1.Deployment) *versions {
 	result := &versions{Client: own, Components: []component{}}
 	known := map[string]*semver.Version{}

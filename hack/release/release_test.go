@@ -184,7 +184,7 @@ func checkAssets(t *testing.T, dir string) {
 	wanted := []string{
 		"install.yaml", "registrar.yaml", "installer.yaml", "helm.yaml", "helmreadsecrets.yaml", "classlabels.yaml", "mappingauthors.yaml", "monitoring.yaml", "addon-components.yaml", "metadata.yaml", "capi-operator.yaml", "images.txt", "notes.md", "checksums.txt", "muster-images-" + version + ".tar", "muster-airgap-" + version + ".tar",
 		"muster-webhook.cdx.json", "muster-syncer.cdx.json", "muster-registrar.cdx.json", "muster-installer.cdx.json", "muster-helm.cdx.json",
-		"muster.krew.yaml",
+		"muster.krew.yaml", "muster.k9s.yaml",
 	}
 	machines := assets.Machines
 	if isTrial {

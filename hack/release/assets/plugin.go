@@ -3,6 +3,7 @@ package assets
 import (
 	"context"
 	"crypto/sha256"
+	_ "embed"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,11 @@ import (
 
 // completion is the script that kubectl calls to complete the plugin's arguments.
 const completion = "#!/bin/sh\nexec kubectl muster __complete \"$@\"\n"
+
+// k9s has the plugin's commands as plugins for k9s.
+//
+//go:embed muster.k9s.yaml
+var k9s []byte
 
 // Machine is a platform for which a program is built, in Go's words.
 type Machine struct{ System, Arch string }
@@ -59,7 +65,7 @@ func plugin(ctx context.Context, src *source.Source, machines []Machine, progres
 		entries = append(entries, entry{name: archive(src.Version, machine.System, machine.Arch), content: packed})
 	}
 	manifest, err := krew(src.Version, machines, entries)
-	return append(entries, manifest), err
+	return append(entries, manifest, entry{name: "muster.k9s.yaml", content: k9s}), err
 }
 
 func file(system string) string {
