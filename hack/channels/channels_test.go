@@ -21,7 +21,7 @@ spec:
   template:
     spec:
       containers:
-      - {name: manager, image: "ghcr.io/org/muster-webhook:v0.1.0", args: [--log-level=info, --a], env: [{name: GOMEMLIMIT, value: 9MiB}]}
+      - {name: manager, image: "ghcr.io/org/muster-webhook:v0.1.0", args: [--log-level=info, "--diagnostics-address=:8443", --a], env: [{name: GOMEMLIMIT, value: 9MiB}]}
 ---
 apiVersion: v1
 kind: ConfigMap
@@ -45,7 +45,7 @@ func TestDifferencesAreFound(t *testing.T) {
 	for name, test := range map[string]struct{ old, new, want string }{
 		"a field":       {"replicas: 2", "replicas: 3", "Deployment.apps muster-system/muster-webhook differs from manifests/ in .spec.replicas: 3 instead of 2"},
 		"a field less":  {"replicas: 2", "paused: true", "in .spec.paused"},
-		"in a list":     {"--a]", "--b]", `.spec.template.spec.containers[0].args[1]: "--b" instead of "--a"`},
+		"in a list":     {"--a]", "--b]", `.spec.template.spec.containers[0].args[2]: "--b" instead of "--a"`},
 		"an other name": {"name: text", "name: other", "has ConfigMap muster-system/other"},
 		"an object":     {"kind: ConfigMap", "kind: Secret", "lacks ConfigMap muster-system/text"},
 	} {
@@ -69,7 +69,7 @@ func TestTemplates(t *testing.T) {
 	for _, want := range []string{
 		"  namespace: {{ .Release.Namespace | quote }}\n",
 		"  replicas: {{ .Values.webhook.replicas }}\n",
-		"        - {{ print \"--log-level=\" .Values.logLevel | quote }}\n        - --a\n        {{- range .Values.webhook.extraArgs }}\n",
+		"        - {{ print \"--log-level=\" .Values.logLevel | quote }}\n        - --diagnostics-address=:8443\n        - --a\n        {{- range .Values.webhook.extraArgs }}\n",
 		"        image: {{ include \"muster.image\" (list . \"muster-webhook\") }}\n",
 		"          value: {{ include \"muster.memory\" .Values.webhook.resources.limits.memory }}\n",
 	} {
@@ -94,6 +94,14 @@ func TestComponentsForClusterctl(t *testing.T) {
 	}
 	if !strings.Contains(got, "--log-level=${MUSTER_LOG_LEVEL:=info}") || strings.Count(got, "cluster.x-k8s.io/provider: addon-muster") != 4 {
 		t.Errorf("variable or labels are missing in\n%s", got)
+	}
+	for _, want := range []string{"- --diagnostics-address=${CAPI_DIAGNOSTICS_ADDRESS:=:8443}\n", "- --insecure-diagnostics=${CAPI_INSECURE_DIAGNOSTICS:=false}\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("there is no %q in\n%s", want, got)
+		}
+	}
+	if plain := withDefaults(got); strings.Contains(plain, "insecure-diagnostics") || !strings.Contains(plain, "- --diagnostics-address=:8443\n") {
+		t.Errorf("with the defaults, the arguments are not those of the manifests:\n%s", plain)
 	}
 	dollars, err := addonComponents(objects(t, strings.Replace(shipped, "in {{", "a $$(b) {{", 1)))
 	if err != nil || !strings.Contains(dollars, "a $$$$(b)") || !strings.Contains(withDefaults(dollars), "a $$(b)") {

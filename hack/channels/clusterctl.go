@@ -20,13 +20,18 @@ type releaseSeries struct {
 	Contract string `json:"contract"`
 }
 
-// variables are Muster's variables, which clusterctl replaces in the components, with a default for each.
-// Nothing else in them may look like a variable.
-var variables = []string{logLevelVariable}
+// variables are the variables of the components, which clusterctl replaces, by the argument whose value they are, with a
+// default for each. Nothing else in the components may look like a variable. Those of diagnostics are Cluster API's.
+var variables = map[string]string{
+	logLevelArg:              "${MUSTER_LOG_LEVEL:=info}",
+	"--diagnostics-address=": "${CAPI_DIAGNOSTICS_ADDRESS:=:8443}",
+	insecureDiagnosticsArg:   "${CAPI_INSECURE_DIAGNOSTICS:=false}",
+}
 
 const (
-	logLevelVariable = "${MUSTER_LOG_LEVEL:=info}"
-	providerLabel    = "cluster.x-k8s.io/provider"
+	// insecureDiagnosticsArg is an argument in no other way to install: false is the programs' default.
+	insecureDiagnosticsArg = "--insecure-diagnostics="
+	providerLabel          = "cluster.x-k8s.io/provider"
 )
 
 // addonComponents returns addon-components.yaml of these objects, which it modifies.
@@ -44,7 +49,7 @@ func addonComponents(objects []*unstructured.Unstructured) (string, error) {
 		object.SetLabels(labels)
 	}
 	for _, p := range programs(objects) {
-		if err := withLogLevel(p); err != nil {
+		if err := withVariables(p); err != nil {
 			return "", err
 		}
 		// As Cluster API's own pods: its visualizer finds logs by this label.
@@ -69,7 +74,8 @@ func withoutVariables(object *unstructured.Unstructured) (err error) {
 	return err
 }
 
-func withLogLevel(p program) error {
+// withVariables makes variables the values of a program's arguments.
+func withVariables(p program) error {
 	container, err := p.container()
 	if err != nil {
 		return err
@@ -78,11 +84,14 @@ func withLogLevel(p program) error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, logLevelArg) })
-	if i < 0 {
-		return fmt.Errorf("%s has no argument %s", nameOf(p.deployment), logLevelArg)
+	args = append(args, insecureDiagnosticsArg)
+	for name, variable := range variables {
+		i := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, name) })
+		if i < 0 {
+			return fmt.Errorf("%s has no argument %s", nameOf(p.deployment), name)
+		}
+		args[i] = name + variable
 	}
-	args[i] = logLevelArg + logLevelVariable
 	if err := unstructured.SetNestedStringSlice(container, args, "args"); err != nil {
 		return err
 	}
@@ -130,12 +139,13 @@ func operatorManifest(components, metadata, version string) (string, error) {
 	return encode(documents)
 }
 
-// withDefaults replaces the variables in components by their defaults, as clusterctl does. For clusterctl,
-// two dollars are an escaped one.
+// withDefaults replaces the variables in components by their defaults, as clusterctl does, and leaves out the argument
+// that only components have. For clusterctl, two dollars are an escaped one.
 func withDefaults(components string) string {
 	for _, variable := range variables {
 		_, fallback, _ := strings.Cut(strings.TrimSuffix(variable, "}"), ":=")
 		components = strings.ReplaceAll(components, variable, fallback)
 	}
+	components = regexp.MustCompile(`\n *- `+insecureDiagnosticsArg+`false`).ReplaceAllString(components, "")
 	return strings.ReplaceAll(components, "$$", "$")
 }

@@ -65,16 +65,24 @@ func (f *Flags) Begin(name string, args []string, add ...func(*pflag.FlagSet)) e
 	for _, define := range add {
 		define(fs)
 	}
+	addForeigners(fs)
 	if err := Parse(fs, args, os.Stdout); err != nil {
 		return err
 	}
 	if fs.NArg() > 0 {
 		return fmt.Errorf("unknown argument %q: this daemon takes only flags; for commands, use kubectl muster", fs.Arg(0))
 	}
+	ignored, err := settle(fs)
+	if err != nil {
+		return err
+	}
 	if err := f.SetUpLogging(); err != nil {
 		return err
 	}
 	announce(ctrl.Log, name)
+	if len(ignored) > 0 {
+		ctrl.Log.Info("Flags of Cluster API's managers have no effect here", "flags", ignored)
+	}
 	return nil
 }
 
