@@ -305,22 +305,29 @@ func isServed(err error) error {
 	return err
 }
 
+// find returns the key of the named HelmChartProxy. A name without a namespace may be in any.
+func (o *rolloutOptions) find(ctx context.Context, cluster client.Reader, name string) (client.ObjectKey, error) {
+	key, err := o.key(name, "NAME")
+	if err != nil || strings.Contains(name, "/") {
+		return key, err
+	}
+	if key, err = source.Find(ctx, cluster, key.Namespace, name, addonsv1.GroupVersion.WithKind("HelmChartProxyList")); err != nil {
+		return key, program.Exit(2, fmt.Errorf("HelmChartProxy %w", isServed(err)))
+	}
+	return key, nil
+}
+
 func (o *rolloutOptions) status(ctx context.Context, name string) error {
 	if err := o.output.check(); err != nil {
-		return err
-	}
-	key, err := o.key(name, "NAME")
-	if err != nil {
 		return err
 	}
 	cluster, err := o.client()
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(name, "/") {
-		if key, err = source.Find(ctx, cluster, key.Namespace, name, addonsv1.GroupVersion.WithKind("HelmChartProxyList")); err != nil {
-			return program.Exit(2, fmt.Errorf("HelmChartProxy %w", isServed(err)))
-		}
+	key, err := o.find(ctx, cluster, name)
+	if err != nil {
+		return err
 	}
 	var report *rolloutReport
 	for last := ""; ; {
