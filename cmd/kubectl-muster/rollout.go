@@ -305,11 +305,15 @@ func isServed(err error) error {
 	return err
 }
 
-// find returns the key of the named HelmChartProxy. A name without a namespace may be in any.
+// find returns the key of the named HelmChartProxy. A name without a namespace may be in any. Who may only get
+// HelmChartProxies in the first namespace can name those there.
 func (o *rolloutOptions) find(ctx context.Context, cluster client.Reader, name string) (client.ObjectKey, error) {
 	key, err := o.key(name, "NAME")
 	if err != nil || strings.Contains(name, "/") {
 		return key, err
+	}
+	if _, err := readProxy(ctx, cluster, key); !apierrors.IsNotFound(err) {
+		return key, nil // A later read reports any error.
 	}
 	if key, err = source.Find(ctx, cluster, key.Namespace, name, addonsv1.GroupVersion.WithKind("HelmChartProxyList")); err != nil {
 		return key, program.Exit(2, fmt.Errorf("HelmChartProxy %w", isServed(err)))

@@ -200,6 +200,12 @@ func TestRolloutUnread(t *testing.T) {
 	if out, _ := on(t.Context(), server(t, changed(), faults), "status", "team-a/ingress"); !strings.Contains(out, "Changes:          1.0.1 → 1.1.0; namespace \"old\" → \"web\"; it is unknown which values: reading HelmReleaseProxies: helmreleaseproxies is forbidden") {
 		t.Errorf("forbidden:\n%s", out)
 	}
+	forbidden := listing(apierrors.NewForbidden(schema.GroupResource{Resource: "helmchartproxies"}, "", errors.New("no")), func(client.ObjectList) bool { return true })
+	for args, want := range map[string]int{"status ingress -n team-a": 3, "status ingress -n team-b": 2} {
+		if _, err := on(t.Context(), server(t, changed(), forbidden), strings.Fields(args)...); program.ExitCode(err) != want {
+			t.Errorf("may only get: %s: %v", args, err)
+		}
+	}
 	absent := listing(&meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: addonsv1.GroupVersion.Group, Kind: "HelmChartProxy"}}, func(client.ObjectList) bool { return true })
 	for _, args := range []string{"", "status ingress"} {
 		if _, err := on(t.Context(), server(t, changed(), absent), strings.Fields(args)...); program.ExitCode(err) != 2 || !strings.HasSuffix(err.Error(), "install the component helm: kubectl apply --server-side -k manifests/helm") {
