@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -153,6 +154,11 @@ func (r *renderer) referenced(cluster, namespace string, ref clusterv1.ContractV
 	if object == nil {
 		r.note("Cluster %s: %s %s is not among the manifests; the template values below lack it", cluster, ref.Kind, ref.Name)
 		return nil
+	}
+	its, version := settings.KindOf(ref.GroupKind()), (&unstructured.Unstructured{Object: object}).GroupVersionKind().Version
+	if its != nil && its.Version != "" && its.Version != version {
+		r.note("Cluster %s: %s %s is in version %s, but the newest known CRD of its provider has the syncer read %s; the API server converts it, so the template values can differ from those below",
+			cluster, ref.Kind, ref.Name, version, its.Version)
 	}
 	return object
 }

@@ -280,7 +280,7 @@ spec:
 	named := plain + `
 spec: {infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: %[1]s, name: x}}
 ---
-apiVersion: infrastructure.cluster.x-k8s.io/v1
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
 kind: %[1]s
 metadata: {name: x, namespace: team}
 `
@@ -299,6 +299,38 @@ metadata: {name: x, namespace: team}
 				want = []string{test.who + ": " + fmt.Sprintf(waits, test.resource)}
 			}
 			_, notes, _ := render(t, test.document)
+			if diff := cmp.Diff(want, notes); diff != "" {
+				t.Errorf("notes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Another provider's object is taken as it is. Render notes one that is not in the version in which the syncer reads
+// the kind; a KubeadmControlPlane is converted, and of an unknown kind nothing is said.
+func TestNotesObjectsInAnotherVersion(t *testing.T) {
+	for name, test := range map[string]struct{ group, kind, version, read string }{
+		"the newest of the contract v1beta1": {"infrastructure.cluster.x-k8s.io", "AWSCluster", "v1beta2", ""},
+		"an older one of that contract":      {"infrastructure.cluster.x-k8s.io", "AWSCluster", "v1beta1", "v1beta2"},
+		"the one of the contract v1beta2":    {"infrastructure.cluster.x-k8s.io", "ProxmoxCluster", "v1alpha2", ""},
+		"older than the contract v1beta2's":  {"infrastructure.cluster.x-k8s.io", "Metal3Cluster", "v1beta1", "v1beta2"},
+		"newer than the one that is read":    {"infrastructure.cluster.x-k8s.io", "DOCluster", "v1beta2", "v1beta1"},
+		"converted":                          {"controlplane.cluster.x-k8s.io", "KubeadmControlPlane", "v1beta1", ""},
+		"its labels were not seen":           {"controlplane.cluster.x-k8s.io", "K3sControlPlane", "v1beta1", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var want []string
+			if test.read != "" {
+				want = []string{fmt.Sprintf("Cluster team/prod: %s x is in version %s, but the newest known CRD of its provider has the syncer read %s; the API server converts it, so the template values can differ from those below",
+					test.kind, test.version, test.read)}
+			}
+			_, notes, _ := render(t, fmt.Sprintf(`%s
+spec: {infrastructureRef: {apiGroup: %s, kind: %s, name: x}}
+---
+apiVersion: %[2]s/%[4]s
+kind: %[3]s
+metadata: {name: x, namespace: team}
+`, plain, test.group, test.kind, test.version))
 			if diff := cmp.Diff(want, notes); diff != "" {
 				t.Errorf("notes (-want +got):\n%s", diff)
 			}

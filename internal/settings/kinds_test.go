@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,6 +9,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/external"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
 // TestKindsOfProviders compares the table with testdata/providers.tsv, what the providers' CRDs say, and that with the
@@ -17,21 +24,25 @@ func TestKindsOfProviders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, seen := map[string]bool{}, map[string]bool{}
+	known, seen := map[string]bool{}, map[string]string{}
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "#") {
 			continue
 		}
 		columns := strings.Split(strings.TrimSpace(line), "\t")
 		known[columns[0]] = true
-		if regexp.MustCompile(`^\d{4}-\d\d-\d\d$`).MatchString(columns[len(columns)-1]) {
-			seen[strings.Join(columns[:len(columns)-1], " ")] = true
+		if len(columns) == 6 && regexp.MustCompile(`^\d{4}-\d\d-\d\d$`).MatchString(columns[5]) {
+			seen[strings.Join(columns[:4], " ")] = columns[4]
 		}
 	}
 	for _, kind := range Kinds() {
 		row := strings.Join([]string{kind.Provider, kind.Group, kind.Kind, kind.Plural}, " ")
-		if !seen[row] {
+		label, found := seen[row]
+		if !found {
 			t.Errorf("no CRD was seen for %s", row)
+		}
+		if want := readIn(t, kind, label); kind.Version != want {
+			t.Errorf("%s: the table says that it is read in version %q, its CRD's label %q says %q", row, kind.Version, label, want)
 		}
 		delete(seen, row)
 	}
@@ -43,6 +54,29 @@ func TestKindsOfProviders(t *testing.T) {
 			t.Errorf("testdata/providers.tsv lacks the provider %s", provider)
 		}
 	}
+}
+
+// readIn returns the version in which Cluster API reads a kind whose CRD has this contract label.
+func readIn(t *testing.T, kind Kind, label string) string {
+	t.Helper()
+	contract, versions, isKnown := strings.Cut(label, "=")
+	if !isKnown {
+		return ""
+	}
+	read := ""
+	crds := interceptor.NewClient(nil, interceptor.Funcs{Get: func(_ context.Context, _ client.WithWatch, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+		if object, isObject := into.(*unstructured.Unstructured); isObject {
+			read = object.GroupVersionKind().Version
+		} else {
+			into.SetLabels(map[string]string{clusterv1.GroupVersion.Group + "/" + contract: versions})
+		}
+		return nil
+	}})
+	ref := clusterv1.ContractVersionedObjectReference{APIGroup: kind.Group, Kind: kind.Kind, Name: "x"}
+	if _, err := external.GetObjectFromContractVersionedRef(t.Context(), crds, ref, "x"); err != nil {
+		t.Fatal(err)
+	}
+	return read
 }
 
 // clusterctlProviders returns the names of the infrastructure and control plane providers in clusterctl's source.
