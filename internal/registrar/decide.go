@@ -189,12 +189,30 @@ func (s *scope) next() (step, outcome) {
 // notGranted says why Fleet may not grant the registration, and what to do. What Fleet writes about a registration does not
 // say whether it refuses it. The issued credential stays, because Fleet revokes it only when it grants another.
 func (s *scope) notGranted() string {
-	text := fmt.Sprintf("Fleet has not granted ClusterRegistration %q for %s: its agentmanagement controller does not work, or refuses the registration. Fleet 0.16.3 and later (and some later releases of older branches) refuse one without the label %s of a token, and Muster's has none; with such a version, let the manager register the Cluster: annotation %s: %s",
-		s.current().Name, credentialTimeout, fleetv1.RegistrationTokenLabel, stamp.RegistrationAnnotation, stamp.ByManager)
+	text := fmt.Sprintf("Fleet has not granted ClusterRegistration %q for %s: its agentmanagement controller does not work, or refuses the registration. %s refuse one without the label %s of a token, or whose clientID was registered under another token, and Muster's has no token; with such a version, let the manager register the Cluster: annotation %s: %s",
+		s.current().Name, credentialTimeout, tokenBinding, fleetv1.RegistrationTokenLabel, stamp.RegistrationAnnotation, stamp.ByManager)
 	if s.recorded.token != "" && s.isRegistered {
 		text += "; the credential issued before stays valid"
 	}
 	return text
+}
+
+// tokenBinding names the versions of Fleet that bind a clientID to a token, in messages.
+const tokenBinding = "Fleet 0.16.3 and later (and some later releases of older branches)"
+
+// refusedAgent returns the registration of an agent that Fleet has installed, if Fleet has not granted it for
+// credentialTimeout while Muster's earlier one exists; nil otherwise.
+func (s *scope) refusedAgent() *fleetv1.ClusterRegistration {
+	if s.fleet == nil || s.fleet.Spec.ClientID == "" {
+		return nil
+	}
+	for i := range s.registrations {
+		r := &s.registrations[i]
+		if !isOurs(*r) && !r.Status.Granted && r.Spec.ClientID == s.fleet.Spec.ClientID && s.now.Sub(r.CreationTimestamp.Time) >= credentialTimeout {
+			return r
+		}
+	}
+	return nil
 }
 
 // nextOfSecret is next for a Cluster that is registered or can be. Fleet keeps a credential for
@@ -246,6 +264,10 @@ func (s *scope) nextOfSecret() (step, outcome) {
 // same clientID, or until the Fleet Cluster is gone.
 func (s *scope) nextOfEnd() (step, outcome) {
 	switch {
+	case s.recorded.token != "" && s.isRegistered && s.refusedAgent() != nil:
+		return rest, waiting(reasonNotGranted, fmt.Sprintf(
+			"Fleet has not granted ClusterRegistration %q, of the agent that it installs, for %s. %s may refuse it because its clientID was registered under another token: Muster's ClusterRegistration %q has none. The credential issued before stays valid; to keep the agent that has it, set the annotation %s: %s",
+			s.refusedAgent().Name, credentialTimeout, tokenBinding, s.recorded.registrationName, stamp.RegistrationAnnotation, stamp.ByAgent), checkInterval)
 	case s.recorded.token != "" && s.isRegistered:
 		return rest, outcome{keep: true, after: checkInterval}
 	case s.recorded.token != "":

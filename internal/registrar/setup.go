@@ -43,6 +43,8 @@ import (
 const (
 	// byFleetCluster indexes ClusterRegistrations by the UID of the Fleet Cluster that owns them.
 	byFleetCluster = "fleet-cluster"
+	// byClientID indexes ClusterRegistrations by their clientID.
+	byClientID = "client-id"
 	// byRegistration indexes records by the UID of their ClusterRegistration.
 	byRegistration = "registration"
 	// byUID indexes Clusters by their UID.
@@ -102,15 +104,10 @@ func Setup(mgr ctrl.Manager, options Options) error {
 }
 
 func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &fleetv1.ClusterRegistration{}, byFleetCluster, func(object client.Object) []string {
-		var owners []string
-		for _, owner := range object.GetOwnerReferences() {
-			if isFleetCluster(owner) {
-				owners = append(owners, string(owner.UID))
-			}
-		}
-		return owners
-	}); err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &fleetv1.ClusterRegistration{}, byFleetCluster, ownersOf); err != nil {
+		return err
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &fleetv1.ClusterRegistration{}, byClientID, clientIDOf); err != nil {
 		return err
 	}
 	if err := kube.IndexRivals(ctx, mgr.GetFieldIndexer()); err != nil {
@@ -150,6 +147,21 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.NewPredicateFuncs(r.settings.Saw), predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(namespace, handler.EnqueueRequestsFromMapFunc(r.inNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Complete(r)
+}
+
+// ownersOf returns the UIDs of the Fleet Clusters that own an object.
+func ownersOf(object client.Object) []string {
+	var owners []string
+	for _, owner := range object.GetOwnerReferences() {
+		if isFleetCluster(owner) {
+			owners = append(owners, string(owner.UID))
+		}
+	}
+	return owners
+}
+
+func clientIDOf(registration client.Object) []string {
+	return []string{registration.(*fleetv1.ClusterRegistration).Spec.ClientID}
 }
 
 func isFleetCluster(owner metav1.OwnerReference) bool {

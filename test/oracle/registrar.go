@@ -99,7 +99,9 @@ func (s *State) advance(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []st
 	case current == nil && !rotates && s.AgentInitiated.CheckedIn[fleet.UID] && s.isRegisteredByOthers(fleet):
 		s.empty(cluster)
 		return []string{"AlreadyRegistered"} // Nothing else is needed.
-	case current != nil && !current.Status.Granted && !rotates, s.AgentInitiated.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))] == nil:
+	case current != nil && !current.Status.Granted && !rotates: // Some minutes later, Fleet may have refused it.
+		return []string{"RegistrationNotGranted", "WaitingForFleet"}
+	case s.AgentInitiated.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))] == nil:
 		return []string{"WaitingForFleet"}
 	case isTaken && (current == nil || rotates):
 		return []string{"SecretConflict"}

@@ -40,6 +40,7 @@ var agentOperations = []operation{
 	{name: "Rotate", weight: 5, draw: draws(drawSlot, drawValue("1", "2", "")), do: rotateCredential, racy: always},
 	{name: "FleetDeploys", weight: 5, draw: draws(drawSlot, drawKind("Namespace", "Bundle")), do: fleetDeploys, racy: always},
 	{name: "FleetGrants", weight: 16, draw: drawSlot, do: fleetGrants, racy: always},
+	{name: "FleetBinds", weight: 4, draw: drawValue(string(fixture.Unbound), string(fixture.NeedsToken), string(fixture.OneToken)), do: fleetBinds},
 	{name: "FleetInstalls", weight: 5, draw: drawSlot, do: fleetInstalls, racy: always},
 	{name: "AgentCalls", weight: 8, draw: drawSlot, do: agentChecksIn, racy: always},
 	{name: "FleetSays", weight: 12, draw: draws(drawSlot, drawValue("True", "False")), do: fleetReports},
@@ -257,6 +258,9 @@ func grantIts(r *run, step Step) (bool, error) {
 		if !isOwnedBy(asked, fleet) || asked.Status.Granted || asked.Spec.ClientID != fleet.Spec.ClientID {
 			continue
 		}
+		if r.refuses(asked) {
+			return noted, nil
+		}
 		return true, r.grant(asked.DeepCopy(), fleet)
 	}
 	return noted, nil
@@ -265,6 +269,24 @@ func grantIts(r *run, step Step) (bool, error) {
 func isOwnedBy(object client.Object, owner client.Object) bool {
 	owners := object.GetOwnerReferences()
 	return len(owners) == 1 && owners[0].UID == owner.GetUID()
+}
+
+// fleetBinds plays an upgrade of Fleet to a version that refuses other registrations, or a downgrade.
+func fleetBinds(r *run, step Step) (bool, error) {
+	done := r.binding != fixture.Binding(step.Value)
+	r.binding = fixture.Binding(step.Value)
+	return done, nil
+}
+
+// refuses reports whether Fleet does not grant a registration.
+func (r *run) refuses(asked *fleetv1.ClusterRegistration) bool {
+	var others []fleetv1.ClusterRegistration
+	for _, other := range r.state.AgentInitiated.Registrations {
+		if other.Namespace == asked.Namespace {
+			others = append(others, *other)
+		}
+	}
+	return r.binding.Refuses(asked, others)
 }
 
 func (r *run) grant(asked *fleetv1.ClusterRegistration, fleet *fleetv1.Cluster) error {
@@ -288,7 +310,7 @@ func (r *run) grant(asked *fleetv1.ClusterRegistration, fleet *fleetv1.Cluster) 
 }
 
 // fleetInstalls plays Fleet, which has installed an agent through the kubeconfig; the agent registers itself, and
-// checks in.
+// checks in. If Fleet refuses it, it gives up.
 func fleetInstalls(r *run, step Step) (bool, error) {
 	if _, err := fleetDeploys(r, Step{Cluster: step.Cluster, Kind: "Namespace"}); err != nil {
 		return false, err
@@ -301,6 +323,9 @@ func fleetInstalls(r *run, step Step) (bool, error) {
 	asked.Spec.ClientRandom = asked.Name + fleet.Namespace
 	if err := r.create(admin, asked); err != nil {
 		return false, err
+	}
+	if r.refuses(asked) {
+		return r.remove(admin, asked)
 	}
 	if err := r.grant(asked, fleet); err != nil {
 		return true, err

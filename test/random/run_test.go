@@ -71,6 +71,8 @@ type run struct {
 	// them. wished are the allowed registrations, by namespace.
 	rightful map[string]bool
 	wished   map[string]map[string]bool
+	// binding says which registrations Fleet refuses.
+	binding fixture.Binding
 	// agents is the total number of registrations.
 	agents int
 	// carried is the total number of carriers of HelmChartProxies, over all quiet points.

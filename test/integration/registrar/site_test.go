@@ -202,11 +202,11 @@ func (s *site) reason(g Gomega) string {
 }
 
 // waits waits for a reason with this text in its message.
-func (s *site) waits(g Gomega, reason, message string) {
+func (s *site) waits(g Gomega, reason, text string) {
 	g.Eventually(func(g Gomega) {
 		its, message := s.condition(g, stamp.ManifestCondition)
 		g.Expect(its).To(Equal(reason))
-		g.Expect(message).To(ContainSubstring(message))
+		g.Expect(message).To(ContainSubstring(text))
 	}).Should(Succeed())
 }
 
