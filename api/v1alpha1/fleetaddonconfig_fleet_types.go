@@ -86,12 +86,15 @@ type FeaturesConfigMap struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.followLatest) != has(self.version)",message="set exactly one of followLatest and version: followLatest installs the newest release, version the one you name"
 type FleetInstall struct {
-	// followLatest installs the newest release of Fleet.
+	// followLatest installs the newest release of Fleet. Versions with a known defect are avoided as long as
+	// another one is offered.
 	// +optional
 	FollowLatest *bool `json:"followLatest,omitempty"`
 
 	// version installs this release of Fleet, for example 0.16.0, or the newest of a
-	// range, for example 0.16.x or ">=0.15.0, <0.17.0". The oldest supported is 0.12.0.
+	// range, for example 0.16.x or ">=0.15.0, <0.17.0". The oldest supported is 0.12.0. A range avoids
+	// versions with a known defect as followLatest does; a single version is installed as asked, and
+	// FleetInstalled then has the reason KnownDefect.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="self.matches('^ *[=!<>~^]{0,2} *v?(0|[1-9][0-9]*|[xX*])([.](0|[1-9][0-9]*|[xX*])){0,2}(-[0-9A-Za-z.-]+)?([+][0-9A-Za-z.-]+)?(( *, *| - | +| *[|][|] *)[=!<>~^]{0,2} *v?(0|[1-9][0-9]*|[xX*])([.](0|[1-9][0-9]*|[xX*])){0,2}(-[0-9A-Za-z.-]+)?([+][0-9A-Za-z.-]+)?)* *$')",message="must be a semantic version, for example 0.16.0, or a range, for example 0.16.x"
