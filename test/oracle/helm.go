@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -25,6 +26,14 @@ type Helm struct {
 	Down bool
 	// Sources are the ConfigMaps and Secrets that hold values.
 	Sources map[Source]map[string]any
+
+	// Policies are Fleet's, in the namespaces of Clusters.
+	Policies map[Key]*fleetv1.Policy
+
+	// Seen are the HelmChartProxies that have each release by now, where the contract leaves a choice.
+	Seen map[claim][]Key
+	// shares are the HelmChartProxies that may have each release; nil if no two want the same one.
+	shares map[claim][]Key
 
 	// Carriers are the releases that Fleet receives.
 	Carriers map[Carriage]*Carrier
@@ -70,6 +79,7 @@ type Carrier struct {
 	Download                                string
 	Chart, Version, ReleaseName, ReleasedIn string
 	CorrectDrift                            bool
+	ServiceAccount                          string
 	// Once means that the release stays even if the carrier goes. Paused means that Fleet does not touch it.
 	Once, Paused bool
 	// Targets holds the values by Fleet Cluster.
@@ -91,13 +101,13 @@ func (c *Carrier) DeepCopy() *Carrier {
 func newHelm() Helm {
 	return Helm{
 		Proxies: map[Key]*addonsv1.HelmChartProxy{}, Published: map[string][]string{}, Sources: map[Source]map[string]any{},
-		Asked: map[Carriage]string{}, Installed: map[types.UID]string{}, Used: map[Source]bool{},
+		Policies: map[Key]*fleetv1.Policy{}, Asked: map[Carriage]string{}, Installed: map[types.UID]string{}, Used: map[Source]bool{},
 		Carriers: map[Carriage]*Carrier{}, ReleaseProxies: map[Key]map[string]string{}, Matching: map[Key][]string{}, Observed: map[Key]bool{},
 	}
 }
 
 func (c Helm) copy() Helm {
-	c.Proxies, c.Carriers, c.Sources = copyMap(c.Proxies), copyMap(c.Carriers), maps.Clone(c.Sources)
+	c.Proxies, c.Carriers, c.Sources, c.Policies = copyMap(c.Proxies), copyMap(c.Carriers), maps.Clone(c.Sources), copyMap(c.Policies)
 	c.ReleaseProxies, c.Matching, c.Observed = maps.Clone(c.ReleaseProxies), maps.Clone(c.Matching), maps.Clone(c.Observed)
 	for proxy, reported := range c.ReleaseProxies {
 		c.ReleaseProxies[proxy] = maps.Clone(reported)
@@ -121,7 +131,12 @@ func (s *State) convergeHelm(in settings) {
 	maps.DeleteFunc(helm.ReleaseProxies, func(proxy Key, _ map[string]string) bool { return helm.Proxies[proxy] == nil })
 	maps.DeleteFunc(helm.Matching, func(proxy Key, _ []string) bool { return helm.Proxies[proxy] == nil })
 	maps.DeleteFunc(helm.Observed, func(proxy Key, _ bool) bool { return helm.Proxies[proxy] == nil })
-	for key, proxy := range helm.Proxies {
+	s.share(in)
+	s.convergeProxies(in)
+}
+
+func (s *State) convergeProxies(in settings) {
+	for key, proxy := range s.Helm.Proxies {
 		if !has(proxy.Annotations, pauseAnnotation) { // Otherwise Muster writes nothing.
 			s.convergeProxy(in, key, proxy)
 		}
@@ -178,11 +193,11 @@ func (s *State) convergeProxy(in settings, key Key, proxy *addonsv1.HelmChartPro
 		helm.carry(of, s.carrier(in, proxy, of, namespaces[of.Namespace]))
 	}
 	maps.DeleteFunc(helm.Asked, func(of Carriage, _ string) bool {
-		return of.Proxy == key && !bundles[of] && !helm.isCarried(of) && !(retained && len(namespaces[of.Namespace]) > 0)
+		return of.Proxy == key && !bundles[of] && !helm.isCarried(of) && !((retained || s.refuses(proxy, of.Namespace)) && len(namespaces[of.Namespace]) > 0)
 	})
 	for of := range bundles {
 		// While the releases are frozen, a Bundle that is there waits for them, and a new one gets no targets.
-		if !retained && !s.waits(proxy, of) && (!in.freezes(proxy) || helm.Asked[of] == "") {
+		if !retained && !s.refuses(proxy, of.Namespace) && !s.waits(proxy, of) && (!in.freezes(proxy) || helm.Asked[of] == "") {
 			helm.Asked[of] = asked(proxy)
 		}
 	}
@@ -225,7 +240,7 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 	}
 	installedOn := s.Helm.Installed[old.UID]
 	isRetained := carrier.Once && installedOn != ""
-	retained = retained || in.freezes(proxy) && of.Release == carrier.Release()
+	retained = retained || s.refuses(proxy, of.Namespace) || in.freezes(proxy) && of.Release == carrier.Release()
 	if !retained && !isRetained && of.Release != carrier.Release() {
 		if retained = s.Helm.Down && carrier.Download == "Manager"; !retained { // Otherwise nothing can take its place.
 			return s.withMoved(of.Namespace, old)
@@ -265,6 +280,9 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 			stay(fleet.Name) // It keeps its last.
 			continue
 		}
+		if !s.Helm.isFor(client.ObjectKeyFromObject(proxy), claim{of.Namespace, fleet.Name, of.Release}) {
+			continue
+		}
 		values, _ := own.(map[string]any)
 		carrier.Targets[fleet.Name] = plain(merged(shared, values))
 	}
@@ -280,13 +298,28 @@ func (s *State) wanted(proxy *addonsv1.HelmChartProxy) (carrier *Carrier, shared
 	carrier = &Carrier{
 		Download: "Manager", Chart: proxy.Spec.ChartName, Version: resolve(proxy.Spec.Version, s.Helm.Published[proxy.Spec.ChartName]),
 		ReleaseName: cmp.Or(proxy.Spec.ReleaseName, nameOfRelease(proxy.Name)), ReleasedIn: cmp.Or(proxy.Spec.ReleaseNamespace, "default"),
-		CorrectDrift: ptr.Deref(proxy.Spec.CorrectDrift, false), Once: proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce,
+		CorrectDrift: ptr.Deref(proxy.Spec.CorrectDrift, false), ServiceAccount: proxy.Spec.ServiceAccount, Once: proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce,
 	}
 	if proxy.Spec.Download == addonsv1.DownloadAgent {
 		carrier.Download = "Agent"
 	}
 	shared, readable := s.sharedValues(proxy)
 	return carrier, shared, carrier.Version == "" || !readable || s.Helm.Down && !s.isAtHand(proxy)
+}
+
+// refuses reports whether Fleet's Policies refuse the Bundle of a HelmChartProxy in a namespace. All that are there count
+// together: if any requires a ServiceAccount, there must be one, and if any lists the allowed ones, it must be in a list.
+func (s *State) refuses(proxy *addonsv1.HelmChartProxy, namespace string) bool {
+	isRequired, allowed := false, []string{}
+	for key, policy := range s.Helm.Policies {
+		if key.Namespace == namespace {
+			isRequired, allowed = isRequired || policy.RequireServiceAccount, append(allowed, policy.AllowedServiceAccounts...)
+		}
+	}
+	if proxy.Spec.ServiceAccount == "" {
+		return isRequired
+	}
+	return len(allowed) > 0 && !slices.Contains(allowed, proxy.Spec.ServiceAccount)
 }
 
 // isAtHand reports whether a Bundle in the namespace of a HelmChartProxy has the chart that it asks for. Bundles in
@@ -327,18 +360,22 @@ func (s *State) withMoved(namespace string, carrier *Carrier) *Carrier {
 // reports problems of the Cluster.
 func (s *State) reported(in settings, proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) string {
 	fleet := s.fleetClusterOf(in, cluster)
-	_, _, retained := s.wanted(proxy)
+	wanted, _, retained := s.wanted(proxy)
 	_, rendered := s.renderedFor(in, proxy, cluster)
 	reasons := []string{"Available"}
 	switch {
 	case in.freezes(proxy): // It stays as it was, if it was reported at all.
-		reasons = append(reasons, "", "GetClusterFailed", "ValueParsingFailed", "HelmReleaseProxyCreationFailed", "HelmReleaseProxySpecsUpdating")
+		reasons = append(reasons, "", "GetClusterFailed", "PolicyRefuses", "ReleaseTaken", "ValueParsingFailed", "HelmReleaseProxyCreationFailed", "HelmReleaseProxySpecsUpdating")
 	case fleet == nil || !isKnown(cluster, fleet):
 		reasons = []string{"GetClusterFailed"}
 	case !isClaimed(cluster) || cluster.Annotations[pinnedName] != fleet.Name: // It has lost its pin.
-		reasons = append(reasons, "GetClusterFailed", "ValueParsingFailed", "HelmReleaseProxyCreationFailed")
+		reasons = append(reasons, "GetClusterFailed", "PolicyRefuses", "ReleaseTaken", "ValueParsingFailed", "HelmReleaseProxyCreationFailed")
 	case s.isRetained(proxy, cluster):
 		reasons = append(reasons, "GetClusterFailed") // It may be in Fleet by another name now.
+	case !s.Helm.isFor(client.ObjectKeyFromObject(proxy), claim{cluster.Namespace, fleet.Name, wanted.Release()}):
+		reasons = []string{"ReleaseTaken"}
+	case s.refuses(proxy, cluster.Namespace):
+		reasons = []string{"PolicyRefuses"}
 	case retained || isPaused(cluster) || s.Helm.Down:
 		reasons = append(reasons, "ValueParsingFailed", "HelmReleaseProxyCreationFailed") // The HelmChartProxy reports it.
 	case !rendered:

@@ -38,7 +38,7 @@ var secretly = [][]byte{[]byte(Secretive), []byte("c2VzYW1l"), []byte("correct h
 // effect.
 func ObserveHelm(ctx context.Context, reader client.Reader, prefix string, known Helm) (Helm, error) {
 	seen := newHelm()
-	seen.Proxies, seen.Published, seen.Sources = known.Proxies, known.Published, known.Sources
+	seen.Proxies, seen.Published, seen.Sources, seen.Policies = known.Proxies, known.Published, known.Sources, known.Policies
 	seen.Down, seen.Asked, seen.Installed = known.Down, known.Asked, known.Installed
 	observing := helmObservation{Helm: &seen, observed: map[Source]sourceObservation{}, read: map[Source]bool{}}
 	proxies, releaseProxies := map[Key]*addonsv1.HelmChartProxy{}, map[Key]*addonsv1.HelmReleaseProxy{}
@@ -169,7 +169,7 @@ func (l *helmObservation) bundle(bundle *fleetv1.Bundle) {
 	}
 	carrier := &Carrier{
 		Download: "Manager", ReleaseName: spec.Helm.ReleaseName, ReleasedIn: spec.DefaultNamespace, Targets: map[string]any{}, UID: bundle.UID,
-		CorrectDrift: spec.CorrectDrift != nil && spec.CorrectDrift.Enabled, Once: spec.KeepResources, Paused: spec.Paused,
+		CorrectDrift: spec.CorrectDrift != nil && spec.CorrectDrift.Enabled, Once: spec.KeepResources, Paused: spec.Paused, ServiceAccount: spec.ServiceAccount,
 	}
 	var err error
 	if carrier.Chart, carrier.Version, err = ChartIn(spec.Resources); err != nil {

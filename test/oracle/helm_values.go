@@ -59,6 +59,9 @@ var aCluster = map[string]any{"Cluster": map[string]any{"metadata": map[string]a
 func HelmHolds(was State) bool {
 	s := Converge(was)
 	in := s.settings()
+	if s.Helm.shares != nil {
+		return true
+	}
 	for of, carrier := range s.Helm.Carriers {
 		if of.Only != "" && s.Helm.Installed[carrier.UID] != "" {
 			return true
@@ -69,7 +72,7 @@ func HelmHolds(was State) bool {
 			return true
 		}
 		for _, cluster := range s.chartClusters(proxy) {
-			if _, rendered := s.renderedFor(in, proxy, cluster); !rendered || isPaused(cluster) || !cluster.DeletionTimestamp.IsZero() {
+			if _, rendered := s.renderedFor(in, proxy, cluster); !rendered || s.refuses(proxy, cluster.Namespace) || isPaused(cluster) || !cluster.DeletionTimestamp.IsZero() {
 				return true
 			}
 		}

@@ -53,7 +53,7 @@ var helmOperations = []operation{
 		return r.deleted[oracle.Key{Namespace: r.namespace(step.Namespace), Name: proxyName(step.Proxy)}] || r.wouldHold(step)
 	}},
 	{name: "EditProxy", weight: 16, draw: draws(drawProxy, drawChart, drawKey(
-		"version", "version", "template", "template", "selector", "release", "download", "download", "sources", "chart",
+		"version", "version", "template", "template", "selector", "release", "download", "download", "sources", "chart", "account", "account",
 	)), do: editProxy, racy: (*run).wouldHold},
 	{name: "PauseProxy", weight: 2, draw: drawProxy, do: func(r *run, step Step) (bool, error) { return r.annotateProxy(step, "true") }, racy: always},
 	{name: "UnpauseProxy", weight: 4, draw: drawProxy, do: func(r *run, step Step) (bool, error) { return r.annotateProxy(step, "") }},
@@ -62,6 +62,8 @@ var helmOperations = []operation{
 		draws(drawSlot, drawValue("yes", "yes", "no", ""))(rng, step)
 		step.Key = chartLabel
 	}, do: labelCluster, racy: mayDeselect},
+	{name: "SetPolicy", weight: 6, draw: draws(drawNamespace, drawKind("one", "two"), drawValue("", "", "require", "deployer", "other", "require other")),
+		do: setPolicy, racy: always},
 	{name: "HelmStop", weight: 2, do: stops(helmProcess, (*stack.Stack).Stop)},
 	{name: "HelmKill", weight: 4, do: stops(helmProcess, (*stack.Stack).Kill)},
 }
@@ -94,7 +96,7 @@ func drawChart(rng *rand.Rand, step *Step) {
 			metav1.LabelSelector{MatchLabels: map[string]string{chartLabel: "yes"}}, selectors[2], selectors[3]),
 		ChartName:      oneOf(rng, "simple", "simple", "simple", "other"),
 		Version:        oneOf(rng, "1.0.0", "1.0.0", "1.1.0", "1.x", "", "1.0.0", "1.x", "9.9.9"),
-		ReleaseName:    oneOf(rng, "", "", "release"),
+		ReleaseName:    oneOf(rng, "", "", "release", sharedRelease, sharedRelease),
 		ValuesTemplate: oneOf(rng, append(slices.Sorted(maps.Keys(oracle.Templates)), oracle.FailsForOne)...),
 		Download:       oneOf(rng, "", addonsv1.DownloadManager, addonsv1.DownloadAgent),
 	}
@@ -112,14 +114,18 @@ func drawChart(rng *rand.Rand, step *Step) {
 	if rng.IntN(4) == 0 {
 		spec.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromInt32(1))}
 	}
+	spec.ServiceAccount = oneOf(rng, "", "", "deployer")
 	spec.ReconcileStrategy = oneOf(rng, "", addonsv1.ReconcileStrategyContinuous, addonsv1.ReconcileStrategyInstallOnce)
 	step.Chart = spec
 }
 
-// withRelease gives a HelmChartProxy a release of its own: of two that ask for one, the one that was first has it, and the
-// model knows no order between two rests. Two HelmChartProxies have one name, and meet where either selects other namespaces.
+// sharedRelease is the release that several HelmChartProxies ask for. While two do, Muster comes to rest at every step.
+const sharedRelease = "shared"
+
+// withRelease gives a HelmChartProxy that does not ask for sharedRelease a release of its own. Two HelmChartProxies have one
+// name, and meet where either selects other namespaces.
 func withRelease(proxy *addonsv1.HelmChartProxy) *addonsv1.HelmChartProxy {
-	if spec := &proxy.Spec; spec.ReleaseName != "" || spec.NamespaceSelector != nil {
+	if spec := &proxy.Spec; spec.ReleaseName != sharedRelease && (spec.ReleaseName != "" || spec.NamespaceSelector != nil) {
 		digest := fnv.New32a()
 		_, _ = digest.Write([]byte(proxy.Namespace + "/" + proxy.Name))
 		spec.ReleaseName = fmt.Sprintf("release-%08x", digest.Sum32())
@@ -246,6 +252,8 @@ func edited(proxy *addonsv1.HelmChartProxy, step Step) *addonsv1.HelmChartProxy 
 		spec.Download, spec.CorrectDrift, spec.Rollout = to.Download, to.CorrectDrift, to.Rollout
 	case "sources":
 		spec.ValuesFrom = to.ValuesFrom
+	case "account":
+		spec.ServiceAccount = to.ServiceAccount
 	case "chart":
 		spec.ChartName, spec.Version = to.ChartName, "1.0.0"
 	}
@@ -306,6 +314,30 @@ func deleteProxy(r *run, step Step) (bool, error) {
 	}
 	r.deleted[client.ObjectKeyFromObject(proxy)] = true
 	return true, nil // Its finalizer stays until the program, which may be stopped, has uninstalled everything.
+}
+
+// setPolicy changes one of two Policies of Fleet in a namespace: it requires a ServiceAccount, allows one, or both.
+func setPolicy(r *run, step Step) (bool, error) {
+	required, name, both := strings.Cut(step.Value, " ")
+	policy := &fleetv1.Policy{RequireServiceAccount: required == "require"}
+	policy.Namespace, policy.Name = r.namespace(step.Namespace), step.Kind
+	if !both && required != "require" {
+		name = required
+	}
+	if name != "" {
+		policy.AllowedServiceAccounts = []string{name}
+	}
+	before := r.state.Helm.Policies[client.ObjectKeyFromObject(policy)]
+	switch {
+	case before == nil && step.Value == "":
+		return false, nil
+	case before == nil:
+		return true, r.create(admin, policy)
+	case step.Value == "":
+		return r.remove(admin, before.DeepCopy())
+	}
+	policy.ResourceVersion = before.ResourceVersion
+	return r.changed(policy, admin.Update(ctx, policy))
 }
 
 // sourced returns the content of a ConfigMap or Secret with values. The values of Secrets may appear in Secrets only.

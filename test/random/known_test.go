@@ -106,6 +106,16 @@ func TestKnownHelm(t *testing.T) {
 	once.ReconcileStrategy = addonsv1.ReconcileStrategyInstallOnce
 	installs, hangsUp := op("FleetReleases", ""), of("HangingUp", op("RepositoryFails", ""))
 	other := edit("template", chart{ValuesTemplate: "{who: {is: anybody}}"})
+	shared, sharedPicky := named, picky
+	shared.ReleaseName, sharedPicky.ReleaseName = sharedRelease, sharedRelease
+	deployer := edit("account", chart{ServiceAccount: "deployer"})
+	second := func(step Step) Step {
+		step.Proxy = 2 // By its name it comes before the first.
+		return step
+	}
+	policy := func(value string) Step {
+		return Step{Op: "SetPolicy", Kind: "one", Namespace: theirs, Value: value}
+	}
 	moves, returns := of("Spec", op("Pause", "")), of("Spec", op("Unpause", ""))
 	playKnown(t, map[string][]Step{
 		"installed before the Fleet Cluster is there, upgraded, deselected and selected again, and deleted while the program is away": {
@@ -134,6 +144,20 @@ func TestKnownHelm(t *testing.T) {
 		"the repository hangs up: what there is a Bundle of goes on, and the rest when it answers again": {
 			classless, initialized, slot(1, classless), proxy(named), rest, installs, hangsUp, rest, other, rest, slot(1, initialized), rest,
 			renamed, rest, edit("release", named), rest, newer, rest, op("DeleteCluster", ""), rest, op("RepositoryAnswers", ""), rest},
+		"two ask for one release: who has it keeps it, until he is deselected, goes or asks for another": {
+			classless, initialized, proxy(shared), rest, second(proxy(shared)), rest, installs, newer, rest,
+			edit("selector", picky), rest, edit("selector", named), rest, second(edit("release", released)), rest,
+			second(edit("release", shared)), rest, killHelm, deleteWeb, rest, slot(1, classless), slot(1, initialized), rest},
+		"of two that ask for one release, each has it on a Cluster": {
+			classless, initialized, slot(1, classless), slot(1, initialized), selected("yes"), proxy(sharedPicky), rest, second(proxy(shared)), rest,
+			slot(1, selected("yes")), rest, selected("no"), rest, pause, selected("yes"), rest, unpause, rest},
+		"a Policy requires a ServiceAccount, allows another, and allows this one": {
+			classless, initialized, slot(1, classless), selected("yes"), slot(1, selected("yes")), proxy(picky), rest, installs, policy("require"),
+			newer, other, slot(1, initialized), rest, renamed, rest, deployer, rest, policy("other"), newer, edit("template", named), rest,
+			selected("no"), rest, policy("deployer"), rest, deleteWeb, rest},
+		"a Policy refuses an InstallOnce release that is not installed yet, and leaves one that is": {
+			policy("require"), classless, initialized, proxy(once), rest, policy(""), installs, rest, policy("require"), newer, rest, slot(1, classless),
+			slot(1, initialized), rest, policy(""), rest, deleteWeb, rest},
 		"agents download it, and the manager again; another release, in another namespace": {
 			classless, initialized, {Op: "CreateProxy", Namespace: lib, Chart: &everywhere}, rest,
 			red, rest, edit("download", chart{Download: addonsv1.DownloadAgent}), killHelm, rest,

@@ -61,8 +61,8 @@ func TestRandom(t *testing.T) {
 			setUpFor(t, seed)
 			r, err := playSeed(seed, count)
 			total, carried = total+r.count, carried+r.carried
-			t.Logf("seed %d: %d steps in %s; %d registrations were made; at all quiet points together, %d Bundles carried charts; the steps by kind: %v",
-				seed, r.count, time.Since(begin).Round(time.Second), r.agents, r.carried, byKind(r.done))
+			t.Logf("seed %d: %d steps in %s; %d registrations were made; at all quiet points together, %d Bundles carried charts, and HelmReleaseProxies waited: %v; the steps by kind: %v",
+				seed, r.count, time.Since(begin).Round(time.Second), r.agents, r.carried, r.waiting, byKind(r.done))
 			if err != nil {
 				fails(t, seed, r, err)
 			}

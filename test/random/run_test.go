@@ -77,6 +77,8 @@ type run struct {
 	agents int
 	// carried is the total number of carriers of HelmChartProxies, over all quiet points.
 	carried int
+	// waiting are the reasons of HelmReleaseProxies that waited, with their total number over all quiet points.
+	waiting map[string]int
 	// retained are the objects of the last quiet point that must be the same at the next.
 	retained map[string]types.UID
 	// records are the oldest records of HelmReleaseProxies, by their UIDs.
@@ -91,7 +93,7 @@ func newRun(id string, patience time.Duration) (*run, error) {
 	r := &run{
 		id: id, patience: patience, state: oracle.NewState(), slots: map[int]oracle.Key{}, proxies: map[int]oracle.Key{}, down: map[string]bool{},
 		wished: map[string]map[string]bool{}, rightful: map[string]bool{}, retained: map[string]types.UID{}, deleted: map[oracle.Key]bool{},
-		records: map[types.UID]string{},
+		records: map[types.UID]string{}, waiting: map[string]int{},
 	}
 	for i := range namespaceCount {
 		namespace := &corev1.Namespace{}
@@ -244,6 +246,11 @@ func (r *run) quiet() error {
 		if err != nil {
 			return err
 		}
+		if converged.Helm.IsShared() {
+			r.state.Helm.Seen = seen.Helm.Holders()
+			converged = oracle.Converge(r.state)
+			want = oracle.View(converged)
+		}
 		got := oracle.View(oracle.Recognize(converged, seen))
 		observed, err := r.configObserved()
 		if err != nil {
@@ -259,6 +266,13 @@ func (r *run) quiet() error {
 			r.state.AgentInitiated.CheckedIn, r.state.AgentInitiated.Rotated, r.state.AgentInitiated.Records = converged.AgentInitiated.CheckedIn, converged.AgentInitiated.Rotated, converged.AgentInitiated.Records
 			r.state.Helm.Asked, r.state.FleetNamespaces = converged.Helm.Asked, converged.FleetNamespaces
 			r.carried += len(seen.Helm.Carriers)
+			for _, reported := range seen.Helm.ReleaseProxies {
+				for _, reason := range reported {
+					if reason == addonsv1.ReleaseTakenReason || reason == addonsv1.PolicyRefusesReason {
+						r.waiting[reason]++
+					}
+				}
+			}
 			clear(r.deleted)
 			return errors.Join(r.noteRecords(), r.nothingElse())
 		}
@@ -376,6 +390,7 @@ func (r *run) note(object client.Object, there bool) {
 	noteIfIn(state.AgentInitiated.Bundles, key, object, there)
 	noteIfIn(state.AgentInitiated.Registrations, key, object, there)
 	noteIfIn(state.Helm.Proxies, key, object, there)
+	noteIfIn(state.Helm.Policies, key, object, there)
 }
 
 // noteIfIn notes an object of type T in the map for its kind.
