@@ -94,7 +94,7 @@ func (b *bound) settle() {
 	}
 }
 
-// hasCredential expects that Fleet takes the issued credential, or that of the agent that Fleet has installed.
+// hasCredential expects that Fleet accepts the issued credential, or that the agent that Fleet has installed has one.
 func (b *bound) hasCredential() {
 	b.Helper()
 	var secret corev1.Secret
@@ -154,7 +154,7 @@ func (b *bound) annotate(key, value string) {
 }
 
 // turn changes who registers the Cluster, and plays the syncer. To the manager, Fleet installs an agent, which
-// registers itself; an unowned registration is one that Fleet has not looked at further.
+// registers itself. Fleet may refuse a registration before it gives it an owner.
 func (b *bound) turn(to stamp.Registration, owned bool) {
 	b.annotate(stamp.RegistrationAnnotation, string(to))
 	fleet := b.fleet()

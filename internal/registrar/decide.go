@@ -190,15 +190,15 @@ func (s *scope) next() (step, outcome) {
 // say whether it refuses it. The issued credential stays, because Fleet revokes it only when it grants another.
 func (s *scope) notGranted() string {
 	text := fmt.Sprintf("Fleet has not granted ClusterRegistration %q for %s: its agentmanagement controller does not work, or refuses the registration. %s refuse one without the label %s of a token, or whose clientID was registered under another token, and Muster's has no token; with such a version, let the manager register the Cluster: annotation %s: %s",
-		s.current().Name, credentialTimeout, tokenBinding, fleetv1.RegistrationTokenLabel, stamp.RegistrationAnnotation, stamp.ByManager)
+		s.current().Name, credentialTimeout, bindingVersions, fleetv1.RegistrationTokenLabel, stamp.RegistrationAnnotation, stamp.ByManager)
 	if s.recorded.token != "" && s.isRegistered {
 		text += "; the credential issued before stays valid"
 	}
 	return text
 }
 
-// tokenBinding names the versions of Fleet that bind a clientID to a token, in messages.
-const tokenBinding = "Fleet 0.16.3 and later (and some later releases of older branches)"
+// bindingVersions names the versions of Fleet that bind a clientID to a token, in messages.
+const bindingVersions = "Fleet 0.16.3 and later (and some later releases of older branches)"
 
 // refusedAgent returns the registration of an agent that Fleet has installed, if Fleet has not granted it for
 // credentialTimeout while Muster's earlier one exists; nil otherwise.
@@ -267,7 +267,7 @@ func (s *scope) nextOfEnd() (step, outcome) {
 	case s.recorded.token != "" && s.isRegistered && s.refusedAgent() != nil:
 		return rest, waiting(reasonNotGranted, fmt.Sprintf(
 			"Fleet has not granted ClusterRegistration %q, of the agent that it installs, for %s. %s may refuse it because its clientID was registered under another token: Muster's ClusterRegistration %q has none. The credential issued before stays valid; to keep the agent that has it, set the annotation %s: %s",
-			s.refusedAgent().Name, credentialTimeout, tokenBinding, s.recorded.registrationName, stamp.RegistrationAnnotation, stamp.ByAgent), checkInterval)
+			s.refusedAgent().Name, credentialTimeout, bindingVersions, s.recorded.registrationName, stamp.RegistrationAnnotation, stamp.ByAgent), checkInterval)
 	case s.recorded.token != "" && s.isRegistered:
 		return rest, outcome{keep: true, after: checkInterval}
 	case s.recorded.token != "":

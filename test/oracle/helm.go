@@ -31,9 +31,9 @@ type Helm struct {
 	Policies map[Key]*fleetv1.Policy
 
 	// Seen are the HelmChartProxies that have each release by now, where the contract leaves a choice.
-	Seen map[claim][]Key
+	Seen map[Claim][]Key
 	// shares are the HelmChartProxies that may have each release; nil if no two want the same one.
-	shares map[claim][]Key
+	shares map[Claim][]Key
 
 	// Carriers are the releases that Fleet receives.
 	Carriers map[Carriage]*Carrier
@@ -280,7 +280,7 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 			stay(fleet.Name) // It keeps its last.
 			continue
 		}
-		if !s.Helm.isFor(client.ObjectKeyFromObject(proxy), claim{of.Namespace, fleet.Name, of.Release}) {
+		if !s.Helm.isFor(client.ObjectKeyFromObject(proxy), Claim{of.Namespace, fleet.Name, of.Release}) {
 			continue
 		}
 		values, _ := own.(map[string]any)
@@ -372,7 +372,7 @@ func (s *State) reported(in settings, proxy *addonsv1.HelmChartProxy, cluster *c
 		reasons = append(reasons, "GetClusterFailed", "PolicyRefuses", "ReleaseTaken", "ValueParsingFailed", "HelmReleaseProxyCreationFailed")
 	case s.isRetained(proxy, cluster):
 		reasons = append(reasons, "GetClusterFailed") // It may be in Fleet by another name now.
-	case !s.Helm.isFor(client.ObjectKeyFromObject(proxy), claim{cluster.Namespace, fleet.Name, wanted.Release()}):
+	case !s.Helm.isFor(client.ObjectKeyFromObject(proxy), Claim{cluster.Namespace, fleet.Name, wanted.Release()}):
 		reasons = []string{"ReleaseTaken"}
 	case s.refuses(proxy, cluster.Namespace):
 		reasons = []string{"PolicyRefuses"}

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// claim is a release on a Fleet Cluster.
-type claim struct{ namespace, fleetCluster, release string }
+// Claim is a release on a Fleet Cluster.
+type Claim struct{ namespace, fleetCluster, release string }
 
 // asker is a HelmChartProxy that asks for a release. waits means that it did when Muster was at rest last.
 type asker struct {
@@ -15,11 +15,11 @@ type asker struct {
 }
 
 // Holders returns the HelmChartProxies that have each release: those with a target for it.
-func (c *Helm) Holders() map[claim][]Key {
-	result := map[claim][]Key{}
+func (c *Helm) Holders() map[Claim][]Key {
+	result := map[Claim][]Key{}
 	for of, carrier := range c.Carriers {
 		for fleetCluster := range carrier.Targets {
-			its := claim{of.Namespace, fleetCluster, of.Release}
+			its := Claim{of.Namespace, fleetCluster, of.Release}
 			result[its] = append(result[its], of.Proxy)
 		}
 	}
@@ -27,8 +27,8 @@ func (c *Helm) Holders() map[claim][]Key {
 }
 
 // askers returns the HelmChartProxies that ask for each release. A paused one asks for nothing.
-func (s *State) askers(in settings) map[claim][]asker {
-	result := map[claim][]asker{}
+func (s *State) askers(in settings) map[Claim][]asker {
+	result := map[Claim][]asker{}
 	for key, proxy := range s.Helm.Proxies {
 		if has(proxy.Annotations, pauseAnnotation) {
 			continue
@@ -39,7 +39,7 @@ func (s *State) askers(in settings) map[claim][]asker {
 			if fleet == nil || !isKnown(cluster, fleet) || s.isRetained(proxy, cluster) {
 				continue
 			}
-			its := claim{cluster.Namespace, fleet.Name, wanted.Release()}
+			its := Claim{cluster.Namespace, fleet.Name, wanted.Release()}
 			waits := s.Helm.ReleaseProxies[key][Key{Namespace: cluster.Namespace, Name: cluster.Name}.String()] == "ReleaseTaken"
 			result[its] = append(result[its], asker{key, waits})
 		}
@@ -47,8 +47,8 @@ func (s *State) askers(in settings) map[claim][]asker {
 	return result
 }
 
-// share decides which HelmChartProxies may have each release: whoever has it and keeps its target, or else the first of those
-// that ask for it. It decides nothing if no two want the same one.
+// share decides which HelmChartProxies may have each release: the one that has it and keeps its target, or else the first
+// asker. It decides nothing if no two want the same one.
 func (s *State) share(in settings) {
 	s.Helm.shares = nil
 	asked, had := s.askers(in), s.Helm.Holders()
@@ -72,8 +72,8 @@ func (s *State) share(in settings) {
 }
 
 // first returns which of several gets a release that none has: one of another namespace than the Cluster's, and then the
-// first by name. If some ask only now, the order in which Muster sees them decides among those that no waiting one precedes.
-func (c *Helm) first(its claim, all []asker) Key {
+// first by name. Some may ask only now: of the askers before the first waiting one, Muster may see any first.
+func (c *Helm) first(its Claim, all []asker) Key {
 	slices.SortFunc(all, func(a, b asker) int {
 		isOwn := func(a asker) int { return map[bool]int{true: 1}[a.Namespace == its.namespace] }
 		return cmp.Or(isOwn(a)-isOwn(b), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace))
@@ -93,6 +93,6 @@ func (c *Helm) first(its claim, all []asker) Key {
 func (c *Helm) IsShared() bool { return c.shares != nil }
 
 // isFor reports whether a HelmChartProxy may have a release.
-func (c *Helm) isFor(proxy Key, its claim) bool {
+func (c *Helm) isFor(proxy Key, its Claim) bool {
 	return c.shares == nil || slices.Contains(c.shares[its], proxy)
 }

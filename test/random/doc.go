@@ -10,12 +10,13 @@
 // In runs of odd seeds the shipped admission policies are removed: Muster must not rely on them.
 //
 // Some Clusters' agents register themselves. The registrar runs in two of three runs. Fleet does not run; steps play
-// its deploying, granting and forgetting, as other steps play users. In the other runs no registrar registers such
+// its deploying, granting, refusing and forgetting, as other steps play users. In the other runs no registrar registers such
 // Clusters, and all that they get is a condition.
 //
 // There are HelmChartProxies. Their charts come from a repository over https that requires a password. The run
 // compares the effect of the objects that Fleet would get: which release, in which version, on which Fleet Cluster,
-// with which values. A few steps play Fleet's own work on them.
+// with which values. A few steps play Fleet's own work on them. Some HelmChartProxies ask for the same release, and
+// Fleet's Policies refuse some; while any of them waits, Muster comes to rest at every step.
 //
 // Some steps undo a change within a second: a label that selectors select by is taken off and put back, and a Fleet
 // Cluster or the FleetAddonConfig is deleted and made again. Others set the record of a release back to an older one.
