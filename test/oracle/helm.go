@@ -362,6 +362,8 @@ func (s *State) reported(in settings, proxy *addonsv1.HelmChartProxy, cluster *c
 	fleet := s.fleetClusterOf(in, cluster)
 	wanted, _, retained := s.wanted(proxy)
 	_, rendered := s.renderedFor(in, proxy, cluster)
+	refused := s.refuses(proxy, cluster.Namespace)
+	isTaken := fleet != nil && !s.Helm.isFor(client.ObjectKeyFromObject(proxy), Claim{cluster.Namespace, fleet.Name, wanted.Release()})
 	reasons := []string{"Available"}
 	switch {
 	case in.freezes(proxy): // It stays as it was, if it was reported at all.
@@ -372,14 +374,17 @@ func (s *State) reported(in settings, proxy *addonsv1.HelmChartProxy, cluster *c
 		reasons = append(reasons, "GetClusterFailed", "PolicyRefuses", "ReleaseTaken", "ValueParsingFailed", "HelmReleaseProxyCreationFailed")
 	case s.isRetained(proxy, cluster):
 		reasons = append(reasons, "GetClusterFailed") // It may be in Fleet by another name now.
-	case !s.Helm.isFor(client.ObjectKeyFromObject(proxy), Claim{cluster.Namespace, fleet.Name, wanted.Release()}):
+	case !retained && !refused && isTaken:
 		reasons = []string{"ReleaseTaken"}
-	case s.refuses(proxy, cluster.Namespace):
+	case refused:
 		reasons = []string{"PolicyRefuses"}
 	case retained || isPaused(cluster) || s.Helm.Down:
 		reasons = append(reasons, "ValueParsingFailed", "HelmReleaseProxyCreationFailed") // The HelmChartProxy reports it.
 	case !rendered:
 		reasons = []string{"ValueParsingFailed"}
+	}
+	if isTaken && (retained || refused) { // It may still ask for an earlier release.
+		reasons = append(reasons, "ReleaseTaken")
 	}
 	return strings.Join(reasons, orElse)
 }

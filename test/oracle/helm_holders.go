@@ -8,7 +8,8 @@ import (
 // Claim is a release on a Fleet Cluster.
 type Claim struct{ namespace, fleetCluster, release string }
 
-// asker is a HelmChartProxy that asks for a release. waits means that it did when Muster was at rest last.
+// asker is a HelmChartProxy that asks for a release. waits means that it did when Muster was at rest last. While its chart is
+// not to be had, it may still ask for an earlier release.
 type asker struct {
 	Key
 	waits bool
@@ -33,14 +34,14 @@ func (s *State) askers(in settings) map[Claim][]asker {
 		if has(proxy.Annotations, pauseAnnotation) {
 			continue
 		}
-		wanted, _, _ := s.wanted(proxy)
+		wanted, _, retained := s.wanted(proxy)
 		for _, cluster := range s.chartClusters(proxy) {
 			fleet := s.fleetClusterOf(in, cluster)
 			if fleet == nil || !isKnown(cluster, fleet) || s.isRetained(proxy, cluster) {
 				continue
 			}
 			its := Claim{cluster.Namespace, fleet.Name, wanted.Release()}
-			waits := s.Helm.ReleaseProxies[key][Key{Namespace: cluster.Namespace, Name: cluster.Name}.String()] == "ReleaseTaken"
+			waits := !retained && !s.refuses(proxy, cluster.Namespace) && s.Helm.ReleaseProxies[key][Key{Namespace: cluster.Namespace, Name: cluster.Name}.String()] == "ReleaseTaken"
 			result[its] = append(result[its], asker{key, waits})
 		}
 	}

@@ -55,6 +55,7 @@ var helmOperations = []operation{
 	{name: "EditProxy", weight: 16, draw: draws(drawProxy, drawChart, drawKey(
 		"version", "version", "template", "template", "selector", "release", "download", "download", "sources", "chart", "account", "account",
 	)), do: editProxy, racy: (*run).wouldHold},
+	{name: "Contend", weight: 6, draw: draws(drawProxy, drawChart), do: contend, racy: always},
 	{name: "PauseProxy", weight: 2, draw: drawProxy, do: func(r *run, step Step) (bool, error) { return r.annotateProxy(step, "true") }, racy: always},
 	{name: "UnpauseProxy", weight: 4, draw: drawProxy, do: func(r *run, step Step) (bool, error) { return r.annotateProxy(step, "") }},
 	{name: "DeleteProxy", weight: 4, draw: drawProxy, do: deleteProxy},
@@ -294,6 +295,40 @@ func (r *run) retainsIn(namespace string) bool {
 	state := r.state.Copy()
 	maps.DeleteFunc(state.Helm.Proxies, func(key client.ObjectKey, _ *addonsv1.HelmChartProxy) bool { return key.Namespace != namespace })
 	return oracle.HelmHolds(state)
+}
+
+// contend lets another HelmChartProxy of the same namespace ask for the release of one: it is made, or gets another release.
+func contend(r *run, step Step) (bool, error) {
+	step = r.carriedBy(step)
+	first := r.proxy(step)
+	if first == nil {
+		return false, nil
+	}
+	step.Key = "release"
+	step.Chart.ReleaseName, step.Chart.ReleaseNamespace = sharedRelease, first.Spec.ReleaseNamespace
+	if first.Spec.ReleaseName != sharedRelease {
+		if done, err := editProxy(r, step); !done {
+			return false, err
+		}
+		if err := r.quiet(); err != nil {
+			return true, err
+		}
+	}
+	step.Proxy = firstSlot((step.Proxy+1)%proxyCount, proxyCount, func(slot int) bool {
+		other := r.proxy(Step{Proxy: slot})
+		return slot != step.Proxy && (other == nil || other.Namespace == first.Namespace)
+	})
+	for i := range namespaceCount {
+		if r.namespace(i) == first.Namespace {
+			step.Namespace = i
+		}
+	}
+	asks := createProxy
+	if r.proxy(step) != nil {
+		asks = editProxy
+	}
+	_, err := asks(r, step)
+	return true, err
 }
 
 func (r *run) annotateProxy(step Step, value string) (bool, error) {
