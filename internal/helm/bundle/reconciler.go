@@ -378,12 +378,9 @@ func (r *Reconciler) write(ctx context.Context, s *scope, targets []fleetv1.Bund
 	case isNew && r.hasUnseen(s):
 		return errUnseen
 	}
-	var files []fleetv1.BundleResource
-	if !s.in.Chart.Agent && (s.have == nil || store.FilesDigest(s.have) != s.in.Chart.Digest) {
-		var err error
-		if files, err = r.Inputs.Files(ctx, s.in); err != nil {
-			return fmt.Errorf("downloading the chart: %w", err)
-		}
+	files, err := r.newFiles(ctx, s)
+	if err != nil {
+		return err
 	}
 	if s.have == nil {
 		want.Spec.Resources = files
@@ -414,6 +411,18 @@ func (r *Reconciler) write(ctx context.Context, s *scope, targets []fleetv1.Bund
 		its.Spec = want.Spec
 		its.Spec.Targets, its.Spec.Resources, its.Spec.RolloutStrategy = targets, files, strategy
 	})
+}
+
+// newFiles returns the files of the chart if the Bundle has others.
+func (r *Reconciler) newFiles(ctx context.Context, s *scope) ([]fleetv1.BundleResource, error) {
+	if s.in.Chart.Agent || s.have != nil && store.FilesDigest(s.have) == s.in.Chart.Digest {
+		return nil, nil
+	}
+	files, err := r.Inputs.Files(ctx, s.in)
+	if err != nil {
+		return nil, fmt.Errorf("downloading the chart: %w", err)
+	}
+	return files, nil
 }
 
 // hasUnseen reports whether a release of the Bundle still has values from earlier inputs. Fleet would deploy a new
