@@ -198,8 +198,16 @@ func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile
 		if rival.UID == its.UID {
 			return nil
 		}
-		return itself(ctx, rival)
+		return e.ifOwned(ctx, rival)
 	}, proxy.Asking(its)))
+}
+
+// ifOwned returns the request for a HelmReleaseProxy, unless it has no HelmChartProxy: others can forge thousands.
+func (e *enqueuer) ifOwned(ctx context.Context, release *addonsv1.HelmReleaseProxy) []reconcile.Request {
+	if of, err := proxy.OwnerOf(ctx, e, release); err != nil || of == nil {
+		return nil
+	}
+	return itself(ctx, release)
 }
 
 // few returns the requests if they are few: each of those that wait for a release reads all who ask for it, and looks without
@@ -214,10 +222,10 @@ func few(waiting []reconcile.Request) []reconcile.Request {
 // waiting returns the HelmReleaseProxies for a Fleet Cluster whose release another HelmChartProxy has.
 func (e *enqueuer) waiting(ctx context.Context, namespace, fleetCluster string) []reconcile.Request {
 	return few(e.each(ctx, &addonsv1.HelmReleaseProxyList{}, func(ctx context.Context, its client.Object) []reconcile.Request {
-		if !plan.IsTaken(its.(*addonsv1.HelmReleaseProxy)) {
-			return nil
+		if waits := its.(*addonsv1.HelmReleaseProxy); plan.IsTaken(waits) {
+			return e.ifOwned(ctx, waits)
 		}
-		return itself(ctx, its)
+		return nil
 	}, client.MatchingFields{release.ByTarget: namespace + "/" + fleetCluster}))
 }
 

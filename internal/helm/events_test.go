@@ -2,6 +2,7 @@ package helm
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/program"
 )
@@ -96,6 +98,16 @@ func TestRivalsEnqueueEachOther(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
+	for i := range proxy.MostAsking + 1 { // Without a HelmChartProxy, they do not count.
+		orphan := release(evil, "ccm")
+		orphan.Name = fmt.Sprintf("orphan-%d", i)
+		if err := e.Reader.(client.Client).Create(t.Context(), orphan); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := e.rivals(t.Context(), release(b, "ccm")); len(got) != 1 {
+		t.Errorf("beside forged ones, %v are woken", got)
+	}
 	for i := range proxy.MostAsking + 1 { // Otherwise each would read all, at each event.
 		crowd := release(a, "ccm")
 		crowd.Name = fmt.Sprintf("crowd-%d", i)
@@ -105,5 +117,23 @@ func TestRivalsEnqueueEachOther(t *testing.T) {
 	}
 	if got := e.rivals(t.Context(), release(b, "ccm")); len(got) > 0 {
 		t.Errorf("one of a crowd wakes %d", len(got))
+	}
+}
+
+// The program's cache keeps of a record what is read, however others pad it.
+func TestCacheReadsRecords(t *testing.T) {
+	record := plan.Record{FleetCluster: "one", Installed: true}
+	its := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		plan.RecordAnnotation: strings.Replace(record.String(), "{", `{"x":[`+strings.Repeat("[],", 3000)+`[]],`, 1),
+	}}}
+	options := (&Options{}).Cache()
+	transform := options.DefaultTransform
+	for object, of := range options.ByObject {
+		if _, is := object.(*addonsv1.HelmReleaseProxy); is {
+			transform = of.Transform
+		}
+	}
+	if _, err := transform(its); err != nil || its.Annotations[plan.RecordAnnotation] != record.String() {
+		t.Errorf("%d bytes are left (%v)", len(its.Annotations[plan.RecordAnnotation]), err)
 	}
 }

@@ -82,8 +82,10 @@ func (o *Options) Cache() cache.Options {
 	utilruntime.Must(err) // It is a constant.
 	made := cache.ByObject{Label: ours, Transform: store.Trim}
 	return cache.Options{
-		SyncPeriod:       o.SyncPeriod,
-		ByObject:         map[client.Object]cache.ByObject{&corev1.ConfigMap{}: made, &fleetv1.Bundle{}: made, &fleetv1.BundleDeployment{}: made},
+		SyncPeriod: o.SyncPeriod,
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.ConfigMap{}: made, &fleetv1.Bundle{}: made, &fleetv1.BundleDeployment{}: made, &addonsv1.HelmReleaseProxy{}: {Transform: store.Trim},
+		},
 		DefaultTransform: kube.Trim,
 	}
 }

@@ -3,7 +3,7 @@ package kube
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // Says reports whether a condition, which is nil if there is none, says what is wanted. The time of its transition does not
-// count. One without a generation, by an earlier version of Muster, gets that with its next change: an upgrade writes nothing.
+// count. One without a generation, by an earlier version of Muster, gets that with its next change.
 func Says(have *metav1.Condition, want metav1.Condition) bool {
 	if have == nil {
 		return false

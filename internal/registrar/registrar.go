@@ -207,8 +207,10 @@ func (r *reconciler) readFleet(ctx context.Context, s *scope) error {
 	s.registrations = owned.Items
 	// Fleet makes the Fleet Cluster the owner of a registration when it grants it. One that it refuses may have none.
 	var asked fleetv1.ClusterRegistrationList
-	if err := r.List(ctx, &asked, client.InNamespace(s.fleet.Namespace), client.MatchingFields{byClientID: s.fleet.Spec.ClientID}); err != nil {
-		return fmt.Errorf("listing ClusterRegistrations: %w", err)
+	if s.fleet.Spec.ClientID != "" { // Others may leave it out, too.
+		if err := r.List(ctx, &asked, client.InNamespace(s.fleet.Namespace), client.MatchingFields{byClientID: s.fleet.Spec.ClientID}); err != nil {
+			return fmt.Errorf("listing ClusterRegistrations: %w", err)
+		}
 	}
 	s.registrations = append(s.registrations, slices.DeleteFunc(asked.Items, func(registration fleetv1.ClusterRegistration) bool {
 		return registration.Status.Granted || isOurs(registration) || len(ownersOf(&registration)) > 0

@@ -1,7 +1,6 @@
 package sync
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +67,11 @@ func (r addOnReader) inFleet(ctx context.Context, cluster *clusterv1.Cluster, of
 	}
 	fleet, namespace := &fleetv1.Cluster{}, namespaceMetadata()
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
-	if err := cmp.Or(r.live.Get(ctx, key, fleet), r.live.Get(ctx, client.ObjectKey{Name: stamp.FleetNamespace(key.Namespace, key.Name)}, namespace)); err != nil {
+	err = r.live.Get(ctx, key, fleet)
+	if err == nil && fleet.Labels[fleetv1.ClusterManagementLabel] == "" { // Otherwise Fleet ignores it.
+		err = r.live.Get(ctx, client.ObjectKey{Name: stamp.FleetNamespace(key.Namespace, key.Name)}, namespace)
+	}
+	if err != nil {
 		if kube.IsAbsent(err) {
 			return hold.AddOns{}, nil
 		}
@@ -257,13 +260,17 @@ func newChartProxy(ctx context.Context, of *addonsv1.HelmChartProxy, now time.Ti
 	if plan.HasValues(of) {
 		its.Spec.ValuesTemplate = "any"
 	}
-	readsVersion := true // In doubt.
-	if examine {
-		template, _, _ := templates.Examine(ctx, of)
+	readsVersion, isPolled := false, len(of.Spec.ValuesFrom) > 0
+	switch {
+	case of.Spec.ValuesTemplate == "":
+	case examine:
+		template, _, _ := templates.Examine(ctx, of) // In doubt, it reads the version.
 		readsVersion = template.ReadsVersion
+	default: // The record has no version if the template does not read it, so that only time shows that nothing changes.
+		isPolled = true
 	}
 	return &chartProxy{
-		HelmChartProxy: its, isUpToDate: plan.IsUpToDate(of), isPolled: len(of.Spec.ValuesFrom) > 0, isAwaited: isAwaited(of, now),
+		HelmChartProxy: its, isUpToDate: plan.IsUpToDate(of), isPolled: isPolled, isAwaited: isAwaited(of, now),
 		readsVersion: readsVersion,
 	}
 }

@@ -32,8 +32,15 @@ func TestChartProxyIsSmall(t *testing.T) {
 		t.Errorf("it keeps %d bytes", size)
 	}
 	of.Spec.ValuesTemplate = "a: b"
-	if newChartProxy(t.Context(), of, time.Now(), true).readsVersion || !newChartProxy(t.Context(), of, time.Now(), false).readsVersion {
-		t.Error("a template that is not examined counts as one that does not read the version")
+	if its := newChartProxy(t.Context(), of, time.Now(), true); its.readsVersion || its.isPolled {
+		t.Errorf("a template that does not read the version: %+v", its)
+	}
+	if its := newChartProxy(t.Context(), of, time.Now(), false); its.readsVersion || !its.isPolled {
+		t.Errorf("a template that is not examined: %+v", its)
+	}
+	of.Spec.ValuesTemplate = ""
+	if its := newChartProxy(t.Context(), of, time.Now(), false); its.readsVersion || its.isPolled {
+		t.Errorf("no template: %+v", its)
 	}
 	if !got.isUpToDate || !got.readsVersion || !plan.HasValues(got.HelmChartProxy) || got.UID != of.UID {
 		t.Errorf("%+v", got)

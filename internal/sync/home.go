@@ -173,8 +173,13 @@ func (s *scope) untilHome(result outcome) outcome {
 	}
 	if s.home.isThere {
 		said := meta.FindStatusCondition(s.cluster.Status.Conditions, ImportedCondition)
-		if len(result.conditions) == 0 && said != nil && said.Reason == reasonHome { // What is kept is no longer so.
-			result.conditions = imported(s.cluster.Name, s.fleet.Name, stale{}, "").conditions
+		if len(result.conditions) == 0 && said != nil && said.Status == metav1.ConditionFalse { // What is kept may no longer be so.
+			switch {
+			case said.Reason == reasonHome:
+				result.conditions = imported(s.cluster.Name, s.fleet.Name, stale{}, "").conditions
+			case hold.PlaceOf(metav1.ConditionTrue, said.Reason) == hold.Out:
+				result.conditions = []metav1.Condition{{Type: ImportedCondition, Status: metav1.ConditionTrue, Reason: said.Reason}}
+			}
 		}
 		return result
 	}

@@ -182,6 +182,17 @@ func TestWithoutNamespaceAndNotWritten(t *testing.T) {
 			if after, _, _ := s.passes(t, 0); after != state {
 				t.Errorf("after a restart: %q", after)
 			}
+			if test.want == "" {
+				return
+			}
+			if err := cmp.Or(s.direct.Get(t.Context(), client.ObjectKeyFromObject(config), config), s.direct.Delete(t.Context(), config), s.direct.Create(t.Context(), s.namespace())); err != nil {
+				t.Fatal(err)
+			}
+			s.settings.Saw(config)
+			s.settings.Saw(nil)
+			if after, _, _ := s.passes(t, 0); !strings.HasPrefix(after, strings.Replace(test.want[:strings.Index(test.want, " Unknown")], "False", "True", 1)) {
+				t.Errorf("with its namespace, and without settings: %q", after)
+			}
 		})
 	}
 }

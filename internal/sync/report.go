@@ -29,7 +29,7 @@ const (
 	// the API server, a lost connection.
 	errorGracePeriod = 30 * time.Second
 	// messageInterval is how often, at most, a change to only the message of
-	// BundlesReadyCondition, or to only a generation, is written: Fleet's messages contain counts of bundles.
+	// BundlesReadyCondition is written: Fleet's messages contain counts of bundles.
 	messageInterval = 15 * time.Second
 )
 
@@ -151,7 +151,7 @@ const (
 )
 
 // merge returns the desired state of all our conditions for a generation of the Cluster, with the time of their last
-// transition, and which part of them has changed. A generation alone is written like a message.
+// transition, and which part of them has changed.
 func (r *reporter) merge(have []metav1.Condition, result outcome, generation int64) (wanted []metav1.Condition, what news) {
 	for _, conditionType := range conditionTypes {
 		old := meta.FindStatusCondition(have, conditionType)
@@ -172,7 +172,7 @@ func (r *reporter) merge(have []metav1.Condition, result outcome, generation int
 			want.LastTransitionTime = old.LastTransitionTime
 			switch {
 			case kube.Says(old, *want):
-			case old.Reason == want.Reason && (old.Message == want.Message || conditionType == BundlesReadyCondition):
+			case old.Reason == want.Reason && old.Message != want.Message && conditionType == BundlesReadyCondition:
 				what = max(what, messageOnly)
 			default:
 				what = everything

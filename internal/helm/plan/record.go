@@ -229,6 +229,14 @@ func RecordOf(release metav1.Object) Record {
 	return record
 }
 
+// ReadRecord returns what RecordOf reads of the annotation, and nothing else.
+func ReadRecord(release metav1.Object) string {
+	if text := RecordOf(release).String(); len(text) <= longestRecord { // JSON escapes some characters.
+		return text
+	}
+	return Record{}.String()
+}
+
 // String returns the annotation.
 func (r Record) String() string { return JSON(r) }
 

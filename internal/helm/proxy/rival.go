@@ -48,7 +48,7 @@ func ReleaseIndex(bundle client.Object) []string {
 }
 
 // Claims returns the HelmChartProxies that ask for a release on a Fleet Cluster, or have it. One whose HelmReleaseProxy was
-// lost still has its target. It also returns the number of HelmReleaseProxies that were looked at.
+// lost still has its target. It also returns how many of their HelmReleaseProxies there are.
 func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmReleaseProxy, fleetCluster string) (claims map[plan.Key]plan.Claim, asking int, err error) {
 	cluster, name := plan.ClusterOf(release), plan.ReleaseOf(release)
 	var bundles fleetv1.BundleList
@@ -76,9 +76,10 @@ func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmRel
 		if err != nil {
 			return nil, 0, err
 		}
-		if of == nil {
+		if of == nil { // It is forged, and costs little.
 			continue
 		}
+		asking++
 		if key := client.ObjectKeyFromObject(of); looked[key] < mostOfOne {
 			looked[key]++
 			askers[labelled(plan.Labels(key))] = asker{key, BundleKey(its).Name}
@@ -93,7 +94,7 @@ func Claims(ctx context.Context, reader client.Reader, release *addonsv1.HelmRel
 			noteDeployment(claims, askers, its, name)
 		}
 	}
-	return claims, len(releases.Items), nil
+	return claims, asking, nil
 }
 
 // mostOfOne is how many HelmReleaseProxies of one HelmChartProxy count for a release on a Cluster: there is one, and another
@@ -103,8 +104,11 @@ const mostOfOne = 4
 // UntilFree is how long one of so many HelmReleaseProxies for a release waits before it looks whether the release is free, if
 // no event tells. Each look takes the longer, the more there are.
 func UntilFree(asking int) time.Duration {
-	return plan.PollInterval * time.Duration(1+asking/MostAsking)
+	return min(plan.PollInterval*time.Duration(1+asking/MostAsking), longestWait)
 }
+
+// longestWait is how long the release may be free before those who wait look.
+const longestWait = 10 * time.Minute
 
 // MostAsking is how many of those that ask for a release an event wakes.
 const MostAsking = 50

@@ -149,11 +149,16 @@ func TestManyClaims(t *testing.T) {
 		}
 		builder.WithObjects(forged)
 	}
+	for i := range 3 { // They have no HelmChartProxy.
+		orphan := its.DeepCopy()
+		orphan.Name, orphan.Namespace = fmt.Sprintf("orphan-%02d", i), "evil"
+		builder.WithObjects(orphan)
+	}
 	claims, asking, err := Claims(t.Context(), builder.Build(), its, "one")
 	if want := (map[plan.Key]plan.Claim{client.ObjectKeyFromObject(of): plan.Asks}); !maps.Equal(claims, want) || asking != 2*mostOfOne || err != nil {
 		t.Errorf("%v, %d (%v)", claims, asking, err)
 	}
-	for asking, want := range map[int]time.Duration{2: 30 * time.Second, MostAsking - 1: 30 * time.Second, MostAsking: time.Minute, 10 * MostAsking: 330 * time.Second} {
+	for asking, want := range map[int]time.Duration{2: 30 * time.Second, MostAsking - 1: 30 * time.Second, MostAsking: time.Minute, 10 * MostAsking: 330 * time.Second, 1000 * MostAsking: 10 * time.Minute} {
 		if got := UntilFree(asking); got != want {
 			t.Errorf("each of %d looks every %s, want %s", asking, got, want)
 		}

@@ -303,6 +303,17 @@ func TestTrim(t *testing.T) {
 	if trim(refused); IsRefused(refused) {
 		t.Error("a Bundle that is not ready counts as refused")
 	}
+	refused.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: "False"}}
+	refused.Status.Conditions[0].Message = `ErrApplied(1) [Cluster team/one: template: web/templates/sa.yaml: <.Values.serviceAccount.create>: nil pointer]`
+	if trim(refused); IsRefused(refused) {
+		t.Error("what an agent says counts as a refusal")
+	}
+	many := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		plan.RecordAnnotation: plan.Record{Installed: true}.String()[:1] + `"digest":"` + strings.Repeat("<", 10_000) + `"}`,
+	}}}
+	if trim(many); len(many.Annotations[plan.RecordAnnotation]) > 16<<10 {
+		t.Errorf("a record grows to %d bytes", len(many.Annotations[plan.RecordAnnotation]))
+	}
 	refused.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: "False", Message: "disallowed serviceAccount other: denied"}}
 	for range 2 {
 		if trim(refused); !IsRefused(refused) || strings.Contains(fmt.Sprint(refused.Status), "disallowed") {

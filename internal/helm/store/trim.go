@@ -3,8 +3,8 @@ package store
 import (
 	"crypto/rand"
 	"encoding/json"
+	"regexp"
 	"slices"
-	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
@@ -43,6 +43,12 @@ func IsCut(object client.Object) bool { return object.GetAnnotations()[cutAnnota
 // Trim is a cache transform: it keeps only the digest of files and values, and only those fields of Fleet's
 // objects that this program reads.
 func Trim(object any) (any, error) {
+	if release, ok := object.(*addonsv1.HelmReleaseProxy); ok {
+		if release.Annotations[plan.RecordAnnotation] != "" { // Others may write anything there, and many reconciles would parse it.
+			release.Annotations[plan.RecordAnnotation] = plan.ReadRecord(release)
+		}
+		return kube.Trim(release)
+	}
 	if its, ok := object.(client.Object); ok {
 		its.SetManagedFields(nil)
 	}
@@ -53,10 +59,6 @@ func Trim(object any) (any, error) {
 		typed.Data = map[string]string{digestMark: dataDigest(typed)}
 		if typed.BinaryData != nil {
 			typed.BinaryData = map[string][]byte{}
-		}
-	case *addonsv1.HelmReleaseProxy:
-		if typed.Annotations[plan.RecordAnnotation] != "" { // Others may write up to 256 KiB, which many reconciles would read.
-			typed.Annotations[plan.RecordAnnotation] = plan.RecordOf(typed).String()
 		}
 	case *fleetv1.BundleDeployment:
 		typed.Annotations = nil
@@ -105,10 +107,13 @@ func trimBundle(bundle *fleetv1.Bundle) {
 // refused is the type of the condition that a Bundle in the cache has while Fleet refuses it because of a Policy.
 const refused = "RefusedByPolicy"
 
-// isRefusal matches the conditions in which Fleet says so, by its words in AuthorizeBundle, and that of the cache.
+// isRefusal matches the conditions in which Fleet says so, and that of the cache.
 func isRefusal(its genericcondition.GenericCondition) bool {
-	return its.Type == refused || its.Type == string(fleetv1.Ready) && its.Status == corev1.ConditionFalse && strings.Contains(its.Message, "serviceAccount")
+	return its.Type == refused || its.Type == string(fleetv1.Ready) && its.Status == corev1.ConditionFalse && refusal.MatchString(its.Message)
 }
+
+// refusal matches the errors of AuthorizeBundle in Fleet 0.16. Otherwise, the message has what agents say, at any length.
+var refusal = regexp.MustCompile(`^(serviceAccount is required by Policy|disallowed serviceAccount )`)
 
 // IsRefused reports whether Fleet has refused a Bundle because of a Policy when it last looked at it.
 func IsRefused(bundle *fleetv1.Bundle) bool {
