@@ -27,7 +27,8 @@ func (c *Helm) Holders() map[Claim][]Key {
 	return result
 }
 
-// askers returns the HelmChartProxies that ask for each release. A paused one asks for nothing.
+// askers returns the HelmChartProxies that ask for each release. One that is paused, or that a Policy refuses, asks for
+// nothing.
 func (s *State) askers(in settings) map[Claim][]asker {
 	result := map[Claim][]asker{}
 	for key, proxy := range s.Helm.Proxies {
@@ -37,11 +38,11 @@ func (s *State) askers(in settings) map[Claim][]asker {
 		wanted, _, retained := s.wanted(proxy)
 		for _, cluster := range s.chartClusters(proxy) {
 			fleet := s.fleetClusterOf(in, cluster)
-			if fleet == nil || !isKnown(cluster, fleet) || s.isRetained(proxy, cluster) {
+			if fleet == nil || !isKnown(cluster, fleet) || s.isRetained(proxy, cluster) || s.refuses(proxy, cluster.Namespace) {
 				continue
 			}
 			its := Claim{cluster.Namespace, fleet.Name, wanted.Release()}
-			waits := !retained && !s.refuses(proxy, cluster.Namespace) && s.Helm.ReleaseProxies[key][Key{Namespace: cluster.Namespace, Name: cluster.Name}.String()] == "ReleaseTaken"
+			waits := !retained && s.Helm.ReleaseProxies[key][Key{Namespace: cluster.Namespace, Name: cluster.Name}.String()] == "ReleaseTaken"
 			result[its] = append(result[its], asker{key, waits})
 		}
 	}
