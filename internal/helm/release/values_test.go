@@ -810,3 +810,39 @@ func TestFleetClusterUnseen(t *testing.T) {
 		}
 	}
 }
+
+// The agent has installed an InstallOnce release while the program was away, or had no settings, and the HelmChartProxy has
+// changed since: the release keeps its values.
+func TestInstalledOnceMeanwhile(t *testing.T) {
+	for name, test := range map[string]struct {
+		strategy string
+		change   func(*fleetv1.BundleDeployment)
+		want     bool
+	}{
+		"installed":         {addonsv1.ReconcileStrategyInstallOnce, func(*fleetv1.BundleDeployment) {}, true},
+		"not yet installed": {addonsv1.ReconcileStrategyInstallOnce, func(its *fleetv1.BundleDeployment) { its.Status.Release = "" }, false},
+		"of other content": {addonsv1.ReconcileStrategyInstallOnce, func(its *fleetv1.BundleDeployment) {
+			its.Labels = map[string]string{plan.ContentLabel: "other"}
+		}, false},
+		"Continuous": {addonsv1.ReconcileStrategyContinuous, func(*fleetv1.BundleDeployment) {}, false},
+	} {
+		s := scopeOf(t, "who: me")
+		s.proxy.Spec.ReconcileStrategy = test.strategy
+		s.record.Digest, s.record.Keys = "earlier", []string{"00.yaml"}
+		target, _ := plan.TargetOf(s.proxy, s.release, s.record)
+		s.deployment = &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Labels: s.bundle.Labels}}
+		s.deployment.Spec.Options.DownstreamResources = target.DownstreamResources
+		s.deployment.Spec.DeploymentID, s.deployment.Spec.StagedDeploymentID, s.deployment.Status.AppliedDeploymentID = "1", "1", "1"
+		s.deployment.Status.Release = "default/web:1"
+		test.change(s.deployment)
+		s.inputs.Chart.Version = "2.0.0"
+		if s.noteInstalledOnce(); s.record.Installed != test.want {
+			t.Errorf("%s: installed %t", name, s.record.Installed)
+		}
+	}
+	s := scopeOf(t, "who: me")
+	s.bundle, s.proxy.Spec.ReconcileStrategy = nil, addonsv1.ReconcileStrategyInstallOnce
+	if s.noteInstalledOnce(); s.record.Installed {
+		t.Error("installed without a Bundle")
+	}
+}
