@@ -172,6 +172,8 @@ func (r *reporter) merge(have []metav1.Condition, result outcome, generation int
 			want.LastTransitionTime = old.LastTransitionTime
 			switch {
 			case kube.Says(old, *want):
+			case old.Reason == want.Reason && old.Message == want.Message && !meta.IsStatusConditionTrue(have, ImportedCondition):
+				// Cluster API makes several generations before the Cluster is imported, which writes the last one.
 			case old.Reason == want.Reason && old.Message != want.Message && conditionType == BundlesReadyCondition:
 				what = max(what, messageOnly)
 			default:

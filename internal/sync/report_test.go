@@ -256,4 +256,11 @@ func TestReportedGeneration(t *testing.T) {
 	server.cluster.Status.Conditions[0].ObservedGeneration, server.cluster.Generation = 0, 4 // By an earlier version.
 	r.mustReport(t, result)
 	want(2, 0)
+	pending := notImported(StatePending, reasonWaiting, "it waits")
+	r.mustReport(t, pending)
+	server.cluster.Generation = 5
+	r.mustReport(t, pending)
+	want(3, 4)
+	r.mustReport(t, result)
+	want(4, 5)
 }

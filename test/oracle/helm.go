@@ -383,7 +383,7 @@ func (s *State) reported(in settings, proxy *addonsv1.HelmChartProxy, cluster *c
 	case !rendered:
 		reasons = []string{"ValueParsingFailed"}
 	}
-	if retained && !in.freezes(proxy) { // It may still ask for an earlier release, which another has.
+	if (retained || s.Helm.Down) && !in.freezes(proxy) { // It may still ask for an earlier release, which another has.
 		reasons = append(reasons, "ReleaseTaken")
 	}
 	return strings.Join(reasons, orElse)
