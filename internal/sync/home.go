@@ -96,6 +96,11 @@ func (h home) message() string {
 	}
 }
 
+// isAboutHome reports whether a message begins with what home.message returns.
+func isAboutHome(message string) bool {
+	return strings.HasPrefix(message, "Fleet has not made Namespace ") || strings.HasPrefix(message, `Namespace "`)
+}
+
 // readHome reads the state of the namespace of the Cluster's Fleet Cluster.
 func (r *clusterReconciler) readHome(ctx context.Context, s *scope) (err error) {
 	key := client.ObjectKeyFromObject(s.cluster)
@@ -177,7 +182,7 @@ func (s *scope) untilHome(result outcome) outcome {
 			switch {
 			case said.Reason == reasonHome:
 				result.conditions = imported(s.cluster.Name, s.fleet.Name, stale{}, "").conditions
-			case hold.PlaceOf(metav1.ConditionTrue, said.Reason) == hold.Out:
+			case hold.PlaceOf(metav1.ConditionTrue, said.Reason) == hold.Out && isAboutHome(said.Message): // It was in Fleet before.
 				result.conditions = []metav1.Condition{{Type: ImportedCondition, Status: metav1.ConditionTrue, Reason: said.Reason}}
 			}
 		}

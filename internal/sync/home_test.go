@@ -197,6 +197,19 @@ func TestWithoutNamespaceAndNotWritten(t *testing.T) {
 	}
 }
 
+func TestIsAboutHome(t *testing.T) {
+	for message, want := range map[string]bool{
+		home{name: "cluster-a"}.message():                                             true,
+		home{name: "cluster-a", going: time.Now()}.message():                          true,
+		home{name: "cluster-a", going: time.Now(), kept: "it does"}.message() + "; x": true,
+		"the selectors do not match it":                                               false, "": false,
+	} {
+		if isAboutHome(message) != want {
+			t.Errorf("%q: %t", message, !want)
+		}
+	}
+}
+
 // While the old namespace goes, nothing is written, and after a minute the message says what keeps it.
 func TestNamespaceThatGoes(t *testing.T) {
 	s := newHomeless(t)
