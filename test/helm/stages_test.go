@@ -214,7 +214,7 @@ func rolls(g Gomega, reason string, messages ...string) {
 func abort(g Gomega) {
 	out, err := exec.CommandContext(ctx, env.Program("kubectl-muster"), "rollout", "abort", "team/stages", "--kubeconfig="+env.Kubeconfig).CombinedOutput()
 	g.Expect(err).NotTo(HaveOccurred(), string(out))
-	g.Expect(string(out)).To(ContainSubstring(`version "1.0.0", not`))
+	g.Expect(string(out)).To(ContainSubstring(`→ "1.0.0"`))
 }
 
 func approve(g Gomega, hash string) {

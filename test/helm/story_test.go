@@ -140,8 +140,8 @@ func testStatus(t *testing.T) {
 	))
 	out, err := env.Kubectl(ctx, "-n", team, "get", "hcp", "nginx-ingress")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(strings.Fields(out)).To(HaveExactElements("NAME", "READY", "REASON", "nginx-ingress", "True", "Ready"))
+	g.Expect(strings.Fields(out)).To(HaveExactElements("NAME", "READY", "REASON", "VERSION", "CLUSTERS", "ROLLOUT", "AGE", "nginx-ingress", "True", "Ready", "1.0.0", "2/2", Not(BeEmpty())))
 	out, err = env.Kubectl(ctx, "-n", team, "get", "hrp", "-l", "cluster.x-k8s.io/cluster-name=one")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(strings.Fields(out)).To(HaveExactElements("NAME", "CLUSTER", "READY", "REASON", "STATUS", "REVISION", "nginx-ingress-one", "one", "True", "Ready", "deployed", MatchRegexp("^[1-9]$")))
+	g.Expect(strings.Fields(out)).To(HaveExactElements("NAME", "CLUSTER", "READY", "REASON", "STATUS", "REVISION", "AGE", "nginx-ingress-one", "one", "True", "Ready", "deployed", MatchRegexp("^[1-9]$"), Not(BeEmpty())))
 }
