@@ -190,7 +190,7 @@ var rivalNews = predicate.And(predicate.GenerationChangedPredicate{}, predicate.
 // could forge one and change it again and again, so it counts only if it has a HelmChartProxy that may reach the Cluster.
 func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile.Request {
 	its := object.(*addonsv1.HelmReleaseProxy)
-	if of, err := proxy.OwnerOf(ctx, e, its); err != nil || of == nil {
+	if e.ifOwned(ctx, its) == nil {
 		return nil
 	}
 	return few(e.each(ctx, &addonsv1.HelmReleaseProxyList{}, func(ctx context.Context, other client.Object) []reconcile.Request {

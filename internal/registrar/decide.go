@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -206,10 +205,17 @@ func (s *scope) refusedAgent() *fleetv1.ClusterRegistration {
 	if s.fleet == nil || s.fleet.Spec.ClientID == "" {
 		return nil
 	}
+	return s.byOthers(func(its *fleetv1.ClusterRegistration) bool {
+		return !its.Status.Granted && s.now.Sub(its.CreationTimestamp.Time) >= credentialTimeout
+	})
+}
+
+// byOthers returns the first registration of another program under this clientID that a function selects; nil if there is
+// none.
+func (s *scope) byOthers(selects func(*fleetv1.ClusterRegistration) bool) *fleetv1.ClusterRegistration {
 	for i := range s.registrations {
-		r := &s.registrations[i]
-		if !isOurs(*r) && !r.Status.Granted && r.Spec.ClientID == s.fleet.Spec.ClientID && s.now.Sub(r.CreationTimestamp.Time) >= credentialTimeout {
-			return r
+		if its := &s.registrations[i]; !isOurs(*its) && its.Spec.ClientID == s.fleet.Spec.ClientID && selects(its) {
+			return its
 		}
 	}
 	return nil
@@ -350,9 +356,7 @@ func (s *scope) registrationName() string {
 // no rotation is requested. Registering the cluster once more would cut that agent off.
 func (s *scope) hasOtherCredential() bool {
 	return !s.fleet.Status.Agent.LastSeen.IsZero() && !s.isRotated() &&
-		slices.ContainsFunc(s.registrations, func(r fleetv1.ClusterRegistration) bool {
-			return !isOurs(r) && r.Status.Granted && r.Spec.ClientID == s.fleet.Spec.ClientID
-		})
+		s.byOthers(func(its *fleetv1.ClusterRegistration) bool { return its.Status.Granted }) != nil
 }
 
 // beingRegistered returns a ClusterRegistration of another program, such as the agent that Fleet
@@ -363,14 +367,9 @@ func (s *scope) beingRegistered() *fleetv1.ClusterRegistration {
 	if s.isRotated() {
 		return nil
 	}
-	for i := range s.registrations {
-		r := &s.registrations[i]
-		if !isOurs(*r) && r.Spec.ClientID == s.fleet.Spec.ClientID &&
-			(!r.Status.Granted || s.now.Sub(r.CreationTimestamp.Time) < firstCheckInTimeout) {
-			return r
-		}
-	}
-	return nil
+	return s.byOthers(func(its *fleetv1.ClusterRegistration) bool {
+		return !its.Status.Granted || s.now.Sub(its.CreationTimestamp.Time) < firstCheckInTimeout
+	})
 }
 
 // pollOf returns how often to check a registration that Fleet has not granted. An event shows the

@@ -283,7 +283,7 @@ func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluste
 	if err != nil {
 		return hold.Progress{}, err
 	}
-	// Fleet deletes BundleDeployments only with what is read here.
+	// It is read after the BundleDeployments: Fleet deletes these together with it.
 	seen, err := r.addOns.inFleet(ctx, cluster, of)
 	if err != nil || seen.Home == "" {
 		return hold.Progress{}, err

@@ -84,21 +84,27 @@ func (h home) isSaid(reported []metav1.Condition) bool {
 	})
 }
 
+// message begins with one of these, and the name in quotes.
+const (
+	notMade = "Fleet has not made Namespace "
+	isGoing = "Namespace "
+)
+
 // message says what a Fleet Cluster waits for.
 func (h home) message() string {
-	switch {
-	case h.going.IsZero():
-		return fmt.Sprintf("Fleet has not made Namespace %q yet; if that lasts, look at the log of Fleet's controller, container fleet-agentmanagement", h.name)
-	case h.kept == "":
-		return fmt.Sprintf("Namespace %q, of an earlier Fleet Cluster, is being deleted; Fleet makes it again when it is gone", h.name)
-	default:
-		return fmt.Sprintf("Namespace %q, of an earlier Fleet Cluster, is being deleted; Fleet makes it again when it is gone; it has been going for more than %s: %s", h.name, keptAfter, h.kept)
+	if h.going.IsZero() {
+		return fmt.Sprintf(notMade+"%q yet; if that lasts, look at the log of Fleet's controller, container fleet-agentmanagement", h.name)
 	}
+	text := fmt.Sprintf(isGoing+"%q, of an earlier Fleet Cluster, is being deleted; Fleet makes it again when it is gone", h.name)
+	if h.kept != "" {
+		text += fmt.Sprintf("; it has been going for more than %s: %s", keptAfter, h.kept)
+	}
+	return text
 }
 
 // isAboutHome reports whether a message begins with what home.message returns.
 func isAboutHome(message string) bool {
-	return strings.HasPrefix(message, "Fleet has not made Namespace ") || strings.HasPrefix(message, `Namespace "`)
+	return strings.HasPrefix(message, notMade+`"`) || strings.HasPrefix(message, isGoing+`"`)
 }
 
 // readHome reads the state of the namespace of the Cluster's Fleet Cluster.

@@ -190,8 +190,8 @@ func attached(fleet types.NamespacedName, others []string, stays stale, note str
 // for one that is up to date.
 type stale struct{ reason, message string }
 
-// imported is the outcome for a Cluster whose Fleet Cluster has its desired state, but for what is stale; note ends the
-// message. If both have the same name, there is no message without a note: Cluster API's condition Available repeats it.
+// imported is the outcome for a Cluster whose Fleet Cluster has its desired state, except for a stale part; note ends
+// the message. If both have the same name, there is no message without a note: Cluster API's condition Available repeats it.
 func imported(cluster, fleetCluster string, stays stale, note string) outcome {
 	condition := metav1.Condition{Type: ImportedCondition, Status: metav1.ConditionTrue, Reason: reasonImported}
 	switch {

@@ -74,7 +74,7 @@ func (s *State) share(in settings) {
 }
 
 // first returns which of several gets a release that none has: one of another namespace than the Cluster's, and then the
-// first by name. Some may ask only now: of the askers before the first waiting one, Muster may see any first.
+// first by name. Some may ask only now: Muster may see any of the askers before the first waiting one first.
 func (c *Helm) first(its Claim, all []asker) Key {
 	slices.SortFunc(all, func(a, b asker) int {
 		isOwn := func(a asker) int { return map[bool]int{true: 1}[a.Namespace == its.namespace] }

@@ -158,7 +158,7 @@ func (s *State) current(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) (cur
 	ours, others := s.registrationsOf(fleet)
 	isOfIts := func(key Key) bool { return s.AgentInitiated.Registrations[key].Spec.ClientID == fleet.Spec.ClientID }
 	isGranted := func(key Key) bool { return s.AgentInitiated.Registrations[key].Status.Granted }
-	// A registration that waits for its grant is the last, unless nobody asks for another credential any more.
+	// A registration that waits for its grant is the last, unless the annotation no longer asks for another credential.
 	last := slices.IndexFunc(ours, func(key Key) bool { return isOfIts(key) && isGranted(key) == (cluster.Annotations[rotate] == "") })
 	if last < 0 {
 		last = slices.IndexFunc(ours, isOfIts)

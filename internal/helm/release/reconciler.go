@@ -159,12 +159,12 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 // noteInstalledOnce notes before anything is written that an InstallOnce release has been installed. The program may have been
 // away since, or without settings, and its HelmChartProxy may have changed.
 func (s *scope) noteInstalledOnce() {
-	if !plan.IsInstallOnce(s.proxy) || s.bundle == nil {
+	if s.record.Installed || !plan.IsInstallOnce(s.proxy) || s.bundle == nil {
 		return
 	}
 	target, isTarget := plan.TargetOf(s.proxy, s.release, s.record)
 	wanted := plan.Wanted{Content: s.bundle.Labels[plan.ContentLabel], Target: target}
-	s.record.Installed = s.record.Installed || isTarget && plan.Observe(s.deployment, wanted).Deployed
+	s.record.Installed = isTarget && plan.Observe(s.deployment, wanted).Deployed
 }
 
 // conclude writes down what a reconcile has seen, and returns its errors. The one of writing the values is failed.

@@ -169,8 +169,8 @@ func TestStatusChanges(t *testing.T) {
 	}
 }
 
-// The API server answers a failed test of a JSON patch as it does a refusal. Only what differs from what was read makes it a
-// conflict, and nothing is sent again.
+// The API server answers a failed test of a JSON patch as it does a refusal. It is a conflict only if the object
+// differs from the one that was read, and nothing is sent again.
 func TestRefusedChanges(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {

@@ -48,7 +48,7 @@ type Store struct {
 	secrets *cache.Expiring
 	// checkIns maps the UID of each Fleet Cluster to the time of its agent's last check-in, for LastSeenInterval.
 	checkIns *cache.Expiring
-	// paced maps the key of what was written less than pace ago to the end of that time.
+	// paced maps the key of each object that was written less than pace ago to the end of that time.
 	paced *cache.Expiring
 	// waits are the delays before those look again who wait, without an event, for another reconcile to finish. That may
 	// take long: a policy may refuse its write.

@@ -3,8 +3,8 @@ package store
 import (
 	"crypto/rand"
 	"encoding/json"
-	"regexp"
 	"slices"
+	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
@@ -34,7 +34,7 @@ const (
 	digestMark = "muster-digest"
 )
 
-// cutAnnotation is on objects in the cache. Its name is another in each process, so nobody can write it.
+// cutAnnotation is on objects in the cache. Its name differs in each process, so that no user can write it.
 var cutAnnotation = "cut-in-the-cache-" + rand.Text()
 
 // IsCut reports whether the cache has cut an object.
@@ -109,11 +109,10 @@ const refused = "RefusedByPolicy"
 
 // isRefusal matches the conditions in which Fleet says so, and that of the cache.
 func isRefusal(its genericcondition.GenericCondition) bool {
-	return its.Type == refused || its.Type == string(fleetv1.Ready) && its.Status == corev1.ConditionFalse && refusal.MatchString(its.Message)
+	// So the errors of AuthorizeBundle in Fleet 0.16 begin. Otherwise, the message is that of an agent, at any length.
+	isAbout := strings.HasPrefix(its.Message, "serviceAccount is required by Policy") || strings.HasPrefix(its.Message, "disallowed serviceAccount ")
+	return its.Type == refused || its.Type == string(fleetv1.Ready) && its.Status == corev1.ConditionFalse && isAbout
 }
-
-// refusal matches the errors of AuthorizeBundle in Fleet 0.16. Otherwise, the message has what agents say, at any length.
-var refusal = regexp.MustCompile(`^(serviceAccount is required by Policy|disallowed serviceAccount )`)
 
 // IsRefused reports whether Fleet has refused a Bundle because of a Policy when it last looked at it.
 func IsRefused(bundle *fleetv1.Bundle) bool {
