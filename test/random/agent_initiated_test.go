@@ -59,10 +59,15 @@ var flapOperations = []operation{
 
 func flap(r *run, step Step) (bool, error) {
 	var mistake, back func() (bool, error)
+	var inMind func(*oracle.State, bool) // The same in a model of the state.
 	if step.Kind == "Annotation" {
 		step = r.agentInitiated(step)
-		if cluster := r.cluster(step); cluster == nil || cluster.Annotations[registrationKey] != "agent" {
+		cluster := r.cluster(step)
+		if cluster == nil || cluster.Annotations[registrationKey] != "agent" {
 			return false, nil
+		}
+		inMind = func(s *oracle.State, isBack bool) {
+			s.Clusters[client.ObjectKeyFromObject(cluster)].Annotations[registrationKey] = map[bool]string{true: "agent", false: "manager"}[isBack]
 		}
 		mistake = func() (bool, error) { return r.register(step, "manager") }
 		back = func() (bool, error) { return r.register(step, "agent") }
@@ -75,6 +80,9 @@ func flap(r *run, step Step) (bool, error) {
 		mistaken.Config.Cluster = &cluster
 		mistake = func() (bool, error) { return setConfig(r, mistaken) }
 		back = func() (bool, error) { return setConfig(r, before) }
+		inMind = func(s *oracle.State, isBack bool) {
+			s.Config.Spec = *map[bool]Step{true: before, false: mistaken}[isBack].Config.DeepCopy()
+		}
 		switch step.Kind {
 		case "Flag":
 			cluster.AgentInitiated = ptr.To(false)
@@ -83,6 +91,14 @@ func flap(r *run, step Step) (bool, error) {
 		default:
 			mistake = func() (bool, error) { return deleteConfig(r, step) }
 			step.Value = "at rest" // Without a selector, Muster selects other Clusters.
+		}
+	}
+	if step.Value == "" {
+		seen := r.state.Copy()
+		inMind(&seen, false)
+		seen = oracle.Converge(seen)
+		if inMind(&seen, true); !areSame(r.state, seen) {
+			step.Value = "at rest" // It matters whether Muster has seen the mistake.
 		}
 	}
 	if done, err := mistake(); !done || err != nil {

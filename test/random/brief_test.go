@@ -3,6 +3,7 @@ package random
 import (
 	"encoding/json"
 	"maps"
+	"strings"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -72,7 +73,8 @@ func flapLabel(r *run, step Step) (bool, error) {
 	return true, r.waitForWebhook()
 }
 
-// remakeFleetCluster does what `kubectl replace --force` and a restore of a backup do. Muster may be faster.
+// remakeFleetCluster does what `kubectl replace --force` and a restore of a backup do. Muster may be faster. What makes
+// Argo CD spare an object is not in the backup: it would be the restorer's, and stay when the owner is back.
 func remakeFleetCluster(r *run, step Step) (done bool, err error) {
 	cluster := r.cluster(step)
 	if r.its(step) == nil || r.retainsIn(cluster.Namespace) {
@@ -86,8 +88,9 @@ func remakeFleetCluster(r *run, step Step) (done bool, err error) {
 	fleet := r.its(step)
 	again := fleet.DeepCopy()
 	again.ObjectMeta = metav1.ObjectMeta{
-		Namespace: fleet.Namespace, Name: fleet.Name, Labels: fleet.Labels, Annotations: fleet.Annotations, OwnerReferences: fleet.OwnerReferences,
+		Namespace: fleet.Namespace, Name: fleet.Name, Labels: fleet.Labels, Annotations: maps.Clone(fleet.Annotations), OwnerReferences: fleet.OwnerReferences,
 	}
+	maps.DeleteFunc(again.Annotations, func(key, _ string) bool { return strings.HasPrefix(key, "argocd.argoproj.io/") })
 	again.Status = fleetv1.ClusterStatus{}
 	without, with := r.state.Copy(), r.state.Copy()
 	delete(without.FleetClusters, client.ObjectKeyFromObject(fleet))
