@@ -386,7 +386,8 @@ const (
 	// RolloutCompletedCondition reports whether every Cluster runs what the HelmChartProxy
 	// specifies.
 	RolloutCompletedCondition = "RolloutCompleted"
-	// RolloutCompletedReason means that every Cluster does.
+	// RolloutCompletedReason means that every Cluster does; the message names those without which
+	// the rollout is completed, and why.
 	RolloutCompletedReason = "Completed"
 	// RolloutProgressingReason means that a stage is getting a change.
 	RolloutProgressingReason = "Progressing"

@@ -50,7 +50,7 @@ func TestKilledAgent(t *testing.T) {
 	t.Logf("silent for %s after %s", offlineAfter, time.Since(begin).Round(time.Second))
 	patch(g, "killed", `{"spec":{"version":"1.1.0"}}`)
 	two.says(g, "killed", "killed", "version", "1.1.0")
-	g.Eventually(func(g Gomega) { rolls(g, "True (1 offline: team/one)", 1) }).Should(Succeed())
+	g.Eventually(func(g Gomega) { rolls(g, "True every other Cluster has the wanted state (1 offline: team/one)", 1) }).Should(Succeed())
 	g.Expect(one.data(g, "killed", "killed-values", "version")).To(Equal("1.0.0"))
 	t.Logf("rolled out past the Cluster after %s", time.Since(begin).Round(time.Second))
 

@@ -237,7 +237,7 @@ func (s staged) testOffline(t *testing.T) {
 		its := s.proxy(g)
 		g.Expect(its.Status.ObservedGeneration).To(Equal(its.Generation))
 		completed := meta.FindStatusCondition(its.Status.Conditions, "RolloutCompleted")
-		g.Expect(string(completed.Status)+" "+completed.Message).To(Equal("True (1 offline: rolling/c0)"), told(its))
+		g.Expect(string(completed.Status)+" "+completed.Message).To(Equal("True every other Cluster has the wanted state (1 offline: rolling/c0)"), told(its))
 	}).Should(Succeed())
 	s.template(g, `who: {{ .Cluster.metadata.name }}-eighth`)
 	silent(time.Now())

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -144,12 +143,11 @@ func completed(proxy *addonsv1.HelmChartProxy, version string, since, now time.T
 
 // RolloutStatus returns status.rollout of a HelmChartProxy whose chart has this version, and the condition RolloutCompleted.
 func RolloutStatus(proxy *addonsv1.HelmChartProxy, version string, decision *rollout.Decision, now time.Time) (*addonsv1.RolloutStatus, metav1.Condition) {
-	status, offline, updated := &addonsv1.RolloutStatus{Approval: decision.Approval, Retry: decision.Retry}, 0, 0
+	status, updated := &addonsv1.RolloutStatus{Approval: decision.Approval, Retry: decision.Retry}, 0
 	for _, its := range decision.Counts {
 		if its.Name == "" && its.Clusters == 0 {
 			continue
 		}
-		offline += its.Offline
 		updated += its.Updated
 		status.Stages = append(status.Stages, its)
 	}
@@ -158,7 +156,10 @@ func RolloutStatus(proxy *addonsv1.HelmChartProxy, version string, decision *rol
 	if isCompleted && (updated > 0 || status.LastCompleted == nil) { // Else, no Cluster has shown that the change works: all are paused, or there is none.
 		status.LastCompleted = completed(proxy, version, decision.Since, now)
 	}
-	if !isCompleted {
+	switch {
+	case isCompleted && decision.Without != "":
+		message = "every other Cluster has the wanted state"
+	case !isCompleted:
 		count := decision.Counts[decision.Stage]
 		status.Stage = count.Name
 		name := "stage " + status.Stage
@@ -167,8 +168,8 @@ func RolloutStatus(proxy *addonsv1.HelmChartProxy, version string, decision *rol
 		}
 		message = fmt.Sprintf("%s, %d of %d updated: %s", name, count.Updated, count.Clusters, message)
 	}
-	if offline > 0 {
-		message = strings.TrimSpace(fmt.Sprintf("%s (%d offline: %s)", message, offline, decision.Offline))
+	if decision.Without != "" {
+		message += " (" + decision.Without + ")"
 	}
 	return status, condition(addonsv1.RolloutCompletedCondition, isCompleted, decision.Reason, message)
 }

@@ -116,6 +116,23 @@ func TestLastCompleted(t *testing.T) {
 	}
 }
 
+// A rollout that is completed without some Clusters does not say that every Cluster has the wanted state.
+func TestRolloutMessage(t *testing.T) {
+	for _, test := range []struct{ reason, without, want string }{
+		{rollout.Completed, "", ""},
+		{rollout.Completed, "1 not installed yet: team/c", "every other Cluster has the wanted state (1 not installed yet: team/c)"},
+		{rollout.Progressing, "1 paused: team/c", "stage canary, 1 of 2 updated: waits for team/b (1 paused: team/c)"},
+	} {
+		decision := &rollout.Decision{Reason: test.reason, Without: test.without, Counts: []rollout.Count{{Name: "canary", Clusters: 2, Updated: 1}}}
+		if test.reason != rollout.Completed {
+			decision.Message = "waits for team/b"
+		}
+		if _, completed := RolloutStatus(&addonsv1.HelmChartProxy{}, "1.0.0", decision, time.Now()); completed.Message != test.want {
+			t.Errorf("%s: %q, want %q", test.reason, completed.Message, test.want)
+		}
+	}
+}
+
 // A Cluster that joins before the new version has passed a stage gets the last completed one.
 func TestJoinVersion(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -51,13 +51,18 @@ func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy
 			return 0, err
 		}
 	}
+	for cluster, stage := range its.stageOf {
+		if its.releases[cluster] == nil {
+			its.targets = append(its.targets, rollout.Target{Cluster: cluster, Stage: stage, Aside: notInstalled})
+		}
+	}
 	next := func() rollout.Decision {
 		return rollout.Next(its.stages, its.targets, proxy.Annotations[addonsv1.RolloutApprovedAnnotation], its.hashOf, r.Now())
 	}
 	d := next()
 	if len(d.Move)+len(d.Approve) > 0 { // The values of Clusters before may have changed together with these.
 		for i := range its.targets {
-			if target := &its.targets[i]; target.Stage <= d.Stage && !target.Unknown && !target.Blocked && !target.Aside {
+			if target := &its.targets[i]; target.Stage <= d.Stage && !target.Unknown && !target.Blocked && target.Aside == "" {
 				target.Unknown = !r.Knows(ctx, proxy, in, its.releases[target.Cluster], its.clusters[target.Cluster])
 			}
 		}
@@ -120,7 +125,7 @@ func (r *Reconciler) addTarget(ctx context.Context, its *rolling, cluster plan.K
 	release, stage := its.releases[cluster], its.stageOf[cluster]
 	target := r.targetOf(its, release, its.clusters[cluster], its.stages[stage].Soak)
 	target.Stage = stage
-	if target.IsMoving() && !target.Aside {
+	if target.IsMoving() && target.Aside == "" {
 		seen, err := r.LastSeen(ctx, plan.Key{Namespace: cluster.Namespace, Name: plan.RecordOf(release).FleetCluster})
 		if err != nil {
 			return err
@@ -147,7 +152,7 @@ func (its *rolling) failing(d rollout.Decision) []rollout.Target {
 	if d.Reason != rollout.Halted {
 		return nil
 	}
-	failing := slices.DeleteFunc(slices.Clone(its.targets), func(t rollout.Target) bool { return t.Aside || t.Failure == "" })
+	failing := slices.DeleteFunc(slices.Clone(its.targets), func(t rollout.Target) bool { return t.Aside != "" || t.Failure == "" })
 	slices.SortFunc(failing, func(a, b rollout.Target) int { return cmp.Compare(a.Cluster.String(), b.Cluster.String()) })
 	return failing
 }
@@ -177,7 +182,7 @@ func (r *Reconciler) excuse(ctx context.Context, its *rolling, failing []rollout
 func (r *Reconciler) grant(ctx context.Context, its *rolling, d rollout.Decision) error {
 	var errs []error
 	for _, target := range its.targets { // What was granted before a pause may be wrong after it.
-		if target.Aside && target.Granted != "" && target.Granted == target.Pending {
+		if target.Aside != "" && target.Granted != "" && target.Granted == target.Pending {
 			errs = append(errs, r.annotate(ctx, its.releases[target.Cluster], plan.GrantedAnnotation, ""))
 		}
 	}
@@ -246,7 +251,7 @@ func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, c
 		Cluster: plan.ClusterOf(release), Granted: release.Annotations[plan.GrantedAnnotation], Approved: release.Annotations[addonsv1.RolloutApprovedAnnotation],
 		Unknown:   !r.Inputs.HasReported(release, of.in) || record.Rollout == nil,
 		Available: meta.IsStatusConditionTrue(conditions, addonsv1.HelmReleaseReadyCondition),
-		Aside:     !release.DeletionTimestamp.IsZero() || !record.Installed || capiannotations.IsPaused(cluster, cluster),
+		Aside:     asideOf(release, cluster, record.Installed),
 	}
 	if its := record.Rollout; its != nil {
 		target.Pending, target.Failed = its.Pending, its.Failed
@@ -267,13 +272,30 @@ func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, c
 		target.Granted = cmp.Or(r.grantAhead(release), target.Granted) // Without it, one more Cluster would move.
 	}
 	switch ptr.Deref(meta.FindStatusCondition(conditions, addonsv1.ClusterAvailableCondition), metav1.Condition{}).Reason {
-	case addonsv1.GetClusterFailedReason:
-		target.Aside = true
 	case addonsv1.ValueParsingFailedReason, addonsv1.HelmReleaseProxyCreationFailedReason, addonsv1.PolicyRefusesReason:
 		target.Blocked = true
 	}
 	return target
 }
+
+// asideOf says why a release does not take part in a rollout; empty if it does.
+func asideOf(release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster, isInstalled bool) string {
+	available := meta.FindStatusCondition(release.Status.Conditions, addonsv1.ClusterAvailableCondition)
+	switch {
+	case capiannotations.IsPaused(cluster, cluster):
+		return "paused"
+	case !release.DeletionTimestamp.IsZero():
+		return "being uninstalled"
+	case available != nil && available.Reason == addonsv1.GetClusterFailedReason:
+		return "not in Fleet"
+	case !isInstalled:
+		return notInstalled
+	default:
+		return ""
+	}
+}
+
+const notInstalled = "not installed yet"
 
 // hashOf makes the hash that a person approves. It is another one once a rollout was completed: the annotation stays, and
 // must not count if the same change comes back.

@@ -11,6 +11,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -460,8 +461,50 @@ func TestPolicyRefusesInARollout(t *testing.T) {
 			a.Status.Conditions = []metav1.Condition{{Type: addonsv1.ClusterAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.PolicyRefusesReason}}
 		}
 		its := newRolling(r.of, r.in, &r.state)
-		if got := r.targetOf(its, a, its.clusters[plan.ClusterOf(a)], 0); got.Blocked != refused || got.Aside {
+		if got := r.targetOf(its, a, its.clusters[plan.ClusterOf(a)], 0); got.Blocked != refused || got.Aside != "" {
 			t.Errorf("refused: %t; it is %+v", refused, got)
 		}
+	}
+}
+
+// Who stands aside is said in the condition and in the event, which must not claim that every Cluster has the wanted state.
+func TestWhoStandsAside(t *testing.T) {
+	ready := ago(time.Hour)
+	forget := func(r *rolled) { r.state.releases = r.state.releases[1:] }
+	for name, test := range map[string]struct {
+		change func(r *rolled, a *addonsv1.HelmReleaseProxy)
+		want   string
+	}{
+		"none":              {func(*rolled, *addonsv1.HelmReleaseProxy) {}, ""},
+		"no release yet":    {func(r *rolled, _ *addonsv1.HelmReleaseProxy) { forget(r) }, "1 not installed yet: team/a"},
+		"not installed yet": {func(_ *rolled, a *addonsv1.HelmReleaseProxy) { a.Annotations[plan.RecordAnnotation] = "{}" }, "1 not installed yet: team/a"},
+		"paused":            {func(r *rolled, _ *addonsv1.HelmReleaseProxy) { r.state.clusters[0].Spec.Paused = ptr.To(true) }, "1 paused: team/a"},
+		"being uninstalled": {func(_ *rolled, a *addonsv1.HelmReleaseProxy) { a.DeletionTimestamp = ready }, "1 being uninstalled: team/a"},
+		"not in Fleet": {func(_ *rolled, a *addonsv1.HelmReleaseProxy) {
+			a.Status.Conditions = []metav1.Condition{{Type: addonsv1.ClusterAvailableCondition, Status: metav1.ConditionFalse, Reason: addonsv1.GetClusterFailedReason}}
+		}, "1 not in Fleet: team/a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready}, "b": {Ready: ready}, "c": {Ready: ready}})
+			test.change(r, r.state.releases[0])
+			if _, reason := r.step(t); reason != rollout.Completed || r.state.rollout.Without != test.want || r.state.rollout.Counts[0].Clusters != 1 {
+				t.Errorf("%s without %q; counts %v", reason, r.state.rollout.Without, r.state.rollout.Counts)
+			}
+			before, after := r.of.DeepCopy(), r.of.DeepCopy()
+			before.Status.Conditions = []metav1.Condition{{Type: addonsv1.RolloutCompletedCondition, Status: metav1.ConditionFalse, Reason: rollout.Progressing}}
+			var completed metav1.Condition
+			after.Status.Rollout, completed = plan.RolloutStatus(before, "1.0.0", r.state.rollout, noon)
+			after.Status.Conditions = []metav1.Condition{completed}
+			recorder := events.NewFakeRecorder(1)
+			r.Recorder = recorder
+			r.announceRollout(before, after)
+			want := "Normal RolloutCompleted every Cluster has the wanted state"
+			if test.want != "" {
+				want = "Normal RolloutCompleted every other Cluster has the wanted state (" + test.want + ")"
+			}
+			if its := <-recorder.Events; !strings.HasPrefix(its, want) {
+				t.Errorf("the event is %q", its)
+			}
+		})
 	}
 }

@@ -142,7 +142,7 @@ func (r *Reconciler) announceRollout(before, after *addonsv1.HelmChartProxy) {
 	if is == nil || was == nil || was.Reason == is.Reason && (is.Status == metav1.ConditionTrue || before.Status.Rollout != nil && before.Status.Rollout.Stage == after.Status.Rollout.Stage) {
 		return
 	}
-	kind, text := corev1.EventTypeNormal, "every Cluster has the wanted state"
+	kind, text := corev1.EventTypeNormal, cmp.Or(is.Message, "every Cluster has the wanted state")
 	switch {
 	case is.Reason == addonsv1.RolloutHaltedReason:
 		kind, text = corev1.EventTypeWarning, is.Message

@@ -212,7 +212,10 @@ func (w *world) index(r *release) int {
 func (w *world) targets() []Target {
 	var targets []Target
 	for _, r := range w.releases {
-		r.Stage, r.Aside, r.Pending = w.index(r), r.isPaused || !r.isInstalled, ""
+		r.Stage, r.Aside, r.Pending = w.index(r), "", ""
+		if r.isPaused || !r.isInstalled {
+			r.Aside = "paused"
+		}
 		if r.has != r.wants {
 			r.Pending = r.wants
 		}
@@ -245,7 +248,7 @@ func (w *world) facts(d Decision) []fact {
 		f.busy = !f.waits && !t.Offline && (t.Pending != "" && !t.Blocked || t.Ready.IsZero())
 		f.steady = t.Offline || !t.Unknown && !t.Blocked && t.Pending == "" && !t.Ready.IsZero()
 		f.settled = t.Offline || f.steady && w.now.Sub(t.Ready) >= w.stages[t.Stage].Soak
-		if !t.Aside {
+		if t.Aside == "" {
 			facts = append(facts, f)
 		}
 	}

@@ -4,6 +4,8 @@ package rollout
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -59,9 +61,8 @@ type Target struct {
 	Returns bool
 	// Offline says that the agent is silent.
 	Offline bool
-	// Aside says that the release does not take part in the rollout: it is not installed yet, or its Cluster is
-	// paused, is being removed, or is not in Fleet.
-	Aside bool
+	// Aside says why the release does not take part in the rollout, such as "not installed yet"; empty if it does.
+	Aside string
 }
 
 // isHeld reports whether the release waits for its turn.
@@ -118,8 +119,8 @@ type Decision struct {
 	// Again is the time until a soak time ends; zero for none.
 	Again  time.Duration
 	Counts []Count
-	// Offline names the Clusters without which the rollout continues.
-	Offline string
+	// Without names the Clusters without which the rollout continues, and why; empty for none.
+	Without string
 	// Since is when a release last got a new state.
 	Since time.Time
 }
@@ -136,7 +137,7 @@ func Next(stages []Stage, targets []Target, approval string, hash func(parts []s
 	d := Decision{Counts: make([]Count, len(stages))}
 	for _, its := range targets {
 		d.Counts[its.Stage].Clusters++
-		if !its.Aside {
+		if its.Aside == "" {
 			members[its.Stage] = append(members[its.Stage], its)
 			if its.Since.After(d.Since) {
 				d.Since = its.Since
@@ -149,7 +150,7 @@ func Next(stages []Stage, targets []Target, approval string, hash func(parts []s
 		its.Name, its.Held, its.Failing = stage.Name, count(members[i], Target.isHeld), count(members[i], Target.isFailing)
 		its.Updated, its.Offline = count(members[i], Target.isUpdated), count(members[i], Target.isOffline)
 	}
-	d.Offline = names(slices.Concat(members...), Target.isOffline)
+	d.Without = without(targets)
 	for i, stage := range stages {
 		d.goBack(stage, members[i])
 	}
@@ -172,8 +173,28 @@ func Next(stages []Stage, targets []Target, approval string, hash func(parts []s
 // could be updated.
 func isUnderWay(targets []Target) bool {
 	return slices.ContainsFunc(targets, func(t Target) bool {
-		return !t.Aside && (t.isHeld() || !t.Offline && (t.Blocked || t.Pending != "" || t.Ready.IsZero()))
+		return t.Aside == "" && (t.isHeld() || !t.Offline && (t.Blocked || t.Pending != "" || t.Ready.IsZero()))
 	})
+}
+
+// without names the Clusters that are offline or stand aside, by reason.
+func without(targets []Target) string {
+	of := map[string][]string{}
+	for _, its := range targets {
+		reason := its.Aside
+		if reason == "" && its.Offline {
+			reason = "offline"
+		}
+		if reason != "" {
+			of[reason] = append(of[reason], its.Cluster.String())
+		}
+	}
+	var parts []string
+	for _, reason := range slices.Sorted(maps.Keys(of)) {
+		slices.Sort(of[reason])
+		parts = append(parts, fmt.Sprintf("%d %s: %s", len(of[reason]), reason, message.List(of[reason], named, ", ")))
+	}
+	return strings.Join(parts, "; ")
 }
 
 func isHalted(stage Stage, members []Target) bool {

@@ -43,7 +43,7 @@ func failed(t *Target)    { t.Failed = true }
 func down(t *Target)      { t.Available = false }
 func regressed(t *Target) { t.Regressed = true }
 func offline(t *Target)   { t.Offline, t.Available = true, false }
-func aside(t *Target)     { t.Aside = true }
+func aside(t *Target)     { t.Aside = "paused" }
 func unknown(t *Target)   { t.Unknown = true }
 func approved(t *Target)  { t.Approved = t.Pending }
 func blocked(t *Target)   { t.Blocked = true }
@@ -103,6 +103,9 @@ func TestNext(t *testing.T) {
 			move: "a", want: Decision{Reason: Progressing, Message: "waits for ns/a, ns/b, ns/c, ns/d, ns/e, and 1 more"}},
 		"an empty stage is done at once": {stages: []Stage{canary, canary, rest}, targets: []Target{held(2, "a"), held(2, "b")},
 			move: "a b", want: Decision{Stage: 2, Reason: Progressing, Message: "waits for ns/a, ns/b", Counts: []Count{{}, {}, {Clusters: 2, Held: 2}}}},
+		"it is said without which Clusters, and why": {
+			targets: []Target{updated(0, "a", long), held(1, "d", offline), moving(0, "b", func(t *Target) { t.Aside = "not installed yet" }), held(1, "e", aside), updated(1, "c", long, aside)},
+			move:    "d", want: Decision{Reason: Completed, Without: "1 not installed yet: ns/b; 1 offline: ns/d; 2 paused: ns/c, ns/e"}},
 		"no Clusters": {want: Decision{Reason: Completed}},
 
 		"an offline Cluster never blocks, whatever state it has": {targets: []Target{moving(0, "a", offline), updated(0, "b", long), updated(0, "c", 0, offline), held(1, "d")},
@@ -176,7 +179,7 @@ func TestNext(t *testing.T) {
 			targets: []Target{held(0, "a", offline, unknown, approved), held(0, "b")},
 			want:    Decision{Reason: WaitingForApproval, Message: "approve the change for ns/b", Approval: "prod ns/b v2"}},
 		"a change that fails, and silences the agent, is halted": {targets: []Target{{Cluster: inNS("a"), Failed: true, Offline: true}, held(1, "b")},
-			want: Decision{Reason: Halted, Message: "the change fails on ns/a", Offline: "ns/a"}},
+			want: Decision{Reason: Halted, Message: "the change fails on ns/a", Without: "1 offline: ns/a"}},
 		"a change that cannot be rendered is halted": {targets: []Target{{Cluster: inNS("a"), Blocked: true, Available: true, Ready: now}, held(1, "b")},
 			want: Decision{Reason: Halted, Message: "the change fails on ns/a"}},
 		"a release that cannot be rendered keeps what it has, and takes no room": {stages: []Stage{{MaxUnavailable: 1, MaxFailing: 1}},
@@ -199,8 +202,8 @@ func TestNext(t *testing.T) {
 			}
 			test.want.Move, test.want.Approve = clustersOf(test.move), clustersOf(test.approve)
 			got := Next(test.stages, test.targets, test.approval, hash, now)
-			if test.want.Offline == "" {
-				got.Offline = ""
+			if test.want.Without == "" {
+				got.Without = ""
 			}
 			if test.want.Counts == nil {
 				got.Counts = nil
