@@ -176,7 +176,7 @@ func (c *certificateEnd) Collect(to chan<- prometheus.Metric) {
 
 var (
 	helmOperations = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "muster_helm_operations_total",
+		Name: "muster_installer_operations_total",
 		Help: "Installations and upgrades that the installer has tried, by release (fleet-crd, fleet) and result: done, failed.",
 	}, []string{"release", "result"})
 

@@ -148,7 +148,7 @@ func TestHelmAndFleet(t *testing.T) {
 	FleetVersion("0.16.0")
 	FleetVersion("0.17.0")
 	for name, want := range map[string]map[string]float64{
-		"muster_helm_operations_total": {"release=fleet result=done ": 0, "release=fleet result=failed ": 2},
+		"muster_installer_operations_total": {"release=fleet result=done ": 0, "release=fleet result=failed ": 2},
 		"muster_fleet_info":            {"version=0.17.0 ": 1},
 	} {
 		if diff := cmp.Diff(want, gathered(t, name)); diff != "" {

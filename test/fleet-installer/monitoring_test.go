@@ -41,7 +41,7 @@ func TestMonitoring(t *testing.T) {
 			`muster_fleet_condition{condition="FleetInstalled",reason="InstallFailed",status="False"} 0`,
 			`muster_fleet_condition{condition="FleetConfigured",reason="ConfiguredOutsideRelease",status="True"} 1`,
 			`muster_fleet_info{version="0.16.0"} 1`,
-			`muster_helm_operations_total{release="fleet",result="failed"} `,
+			`muster_installer_operations_total{release="fleet",result="failed"} `,
 		} {
 			g.Expect(body).To(ContainSubstring(line))
 		}
