@@ -122,7 +122,7 @@ func (a *Applier) Patch(ctx context.Context, seen client.Object, change map[stri
 	if err := a.Client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager)); err != nil {
 		return nil, fmt.Errorf("patching %s %s: %w", kindOf(seen), client.ObjectKeyFromObject(seen), err)
 	}
-	ctrl.LoggerFrom(ctx).Info("Patched", "kind", kindOf(seen), "object", client.ObjectKeyFromObject(seen).String())
+	ctrl.LoggerFrom(ctx).Info("Patched", logKeyOf(seen), client.ObjectKeyFromObject(seen).String())
 	return written, a.Store.Wrote(written)
 }
 
@@ -173,7 +173,7 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 	if err != nil {
 		return nil, "", fmt.Errorf("applying %s %s: %w", kindOf(want), client.ObjectKeyFromObject(want), err)
 	}
-	ctrl.LoggerFrom(ctx).Info("Applied", "kind", kindOf(want), "object", client.ObjectKeyFromObject(want).String(), "result", result)
+	ctrl.LoggerFrom(ctx).Info("Applied", logKeyOf(want), client.ObjectKeyFromObject(want).String(), "result", result)
 	if have != nil && hasLegacyManager(have) {
 		return written, result, a.dropLegacy(ctx, want)
 	}
@@ -316,7 +316,7 @@ func (a *Applier) Delete(ctx context.Context, object client.Object) error {
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting %s %s: %w", kindOf(object), client.ObjectKeyFromObject(object), err)
 	}
-	ctrl.LoggerFrom(ctx).Info("Deleted", "kind", kindOf(object), "object", client.ObjectKeyFromObject(object).String())
+	ctrl.LoggerFrom(ctx).Info("Deleted", logKeyOf(object), client.ObjectKeyFromObject(object).String())
 	if len(object.GetFinalizers()) > 0 {
 		return nil // It lives until its finalizers are gone, and the cache will show that.
 	}
@@ -325,6 +325,16 @@ func (a *Applier) Delete(ctx context.Context, object client.Object) error {
 
 // kindOf returns the Go type's name, which is the kind: objects from a cache carry no TypeMeta.
 func kindOf(object client.Object) string { return reflect.TypeOf(object).Elem().Name() }
+
+// logKeyOf returns the key by which a log names an object: its kind, as Cluster API's logs do it. Fleet's Cluster is
+// fleetCluster: the logger of a reconcile has the CAPI Cluster as Cluster.
+func logKeyOf(object client.Object) string {
+	if _, isFleet := object.(*fleetv1.Cluster); isFleet {
+		return "fleetCluster"
+	}
+	kind := kindOf(object)
+	return strings.ToLower(kind[:1]) + kind[1:]
+}
 
 // hasLegacyManager recognizes field managers of CAAPF other than the one that Muster shares: one for each
 // Cluster on groups and mappings that several Clusters use, each with its own owner reference. They
@@ -359,7 +369,7 @@ func (a *Applier) dropLegacy(ctx context.Context, want client.Object) error {
 	if err := a.Client.Patch(ctx, live, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager)); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("taking CAAPF's field managers off %s %s: %w", kindOf(want), client.ObjectKeyFromObject(want), err))
 	}
-	ctrl.LoggerFrom(ctx).Info("Took CAAPF's field managers off", "kind", kindOf(want), "object", client.ObjectKeyFromObject(want).String())
+	ctrl.LoggerFrom(ctx).Info("Took CAAPF's field managers off", logKeyOf(want), client.ObjectKeyFromObject(want).String())
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/program"
@@ -214,5 +217,25 @@ func TestDelete(t *testing.T) {
 				t.Errorf("the Store has it: %v, %v", found, err)
 			}
 		})
+	}
+}
+
+// A log names Fleet's Cluster and the CAPI Cluster by different keys.
+func TestLogKeys(t *testing.T) {
+	for object, want := range map[client.Object]string{
+		&fleetv1.Cluster{}: "fleetCluster", &clusterv1.Cluster{}: "cluster", &fleetv1.ClusterGroup{}: "clusterGroup",
+	} {
+		if got := logKeyOf(object); got != want {
+			t.Errorf("%T is %s, want %s", object, got, want)
+		}
+	}
+	var line string
+	log := funcr.New(func(_, args string) { line = args }, funcr.Options{})
+	a := newApplier(t, &server{}, nil)
+	if _, _, err := a.Apply(ctrl.LoggerInto(t.Context(), log), wantedCluster(), nil, true); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(line, `"fleetCluster"="`+client.ObjectKeyFromObject(wantedCluster()).String()+`"`) || strings.Contains(line, `"kind"`) {
+		t.Errorf("the line is %s", line)
 	}
 }

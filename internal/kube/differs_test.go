@@ -203,7 +203,7 @@ func TestDiffers(t *testing.T) {
 
 func TestTrimCached(t *testing.T) {
 	fields := []metav1.ManagedFieldsEntry{{Manager: "a", Operation: "Apply", APIVersion: "v1", FieldsV1: &metav1.FieldsV1{Raw: []byte("{}")}, Subresource: "status"}}
-	applied := map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "kept": "yes"}
+	applied := map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "runtime.cluster.x-k8s.io/pending-hooks": "AfterClusterUpgrade", "kept": "yes"}
 	initialized := clusterv1.ClusterInitializationStatus{ControlPlaneInitialized: ptr.To(true)}
 	retained := []metav1.Condition{{Type: "FleetImported"}, {Type: clusterv1.ClusterControlPlaneInitializedCondition}}
 	conditions := append([]metav1.Condition{{Type: "Ready"}}, retained...)

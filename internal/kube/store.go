@@ -264,7 +264,7 @@ func NewMissedWrites(store *Store) *MissedWrites {
 func (u *MissedWrites) Start(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		for _, object := range u.store.Missed() {
-			ctrl.LoggerFrom(ctx).Info("Reconciling an object whose last change no event may have shown", "object", client.ObjectKeyFromObject(object).String())
+			ctrl.LoggerFrom(ctx).Info("Reconciling an object whose last change no event may have shown", logKeyOf(object), client.ObjectKeyFromObject(object).String())
 			select {
 			case <-ctx.Done():
 				return

@@ -40,7 +40,7 @@ func Trim(object any) (any, error) {
 		return object, nil
 	}
 	accessor.SetManagedFields(Managers(accessor.GetManagedFields()))
-	dropCopies(accessor)
+	dropOut(accessor)
 	switch typed := object.(type) {
 	case *fleetv1.Cluster:
 		if values := typed.Spec.TemplateValues; values != nil {
@@ -93,11 +93,11 @@ func AtMost[T any](most int, all []T) []T {
 	return slices.Clone(all[:most])
 }
 
-// dropCopies removes annotations that hold a copy of the whole object.
-func dropCopies(object client.Object) {
+// dropOut removes the annotations that desired.IsOut names.
+func dropOut(object client.Object) {
 	annotations := object.GetAnnotations()
 	before := len(annotations)
-	maps.DeleteFunc(annotations, func(key, _ string) bool { return desired.IsCopy(key) })
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return desired.IsOut(key) })
 	if len(annotations) < before {
 		object.SetAnnotations(annotations)
 	}

@@ -149,7 +149,7 @@ func TestHelmAndFleet(t *testing.T) {
 	FleetVersion("0.17.0")
 	for name, want := range map[string]map[string]float64{
 		"muster_installer_operations_total": {"release=fleet result=done ": 0, "release=fleet result=failed ": 2},
-		"muster_fleet_info":            {"version=0.17.0 ": 1},
+		"muster_fleet_info":                 {"version=0.17.0 ": 1},
 	} {
 		if diff := cmp.Diff(want, gathered(t, name)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

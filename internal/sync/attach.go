@@ -142,7 +142,7 @@ func (r *clusterReconciler) sendAttached(ctx context.Context, key types.Namespac
 	if err != nil {
 		return nil, err
 	}
-	ctrl.LoggerFrom(ctx).Info("Applying to Rancher's Fleet Cluster", "object", key.String())
+	ctrl.LoggerFrom(ctx).Info("Applying to Rancher's Fleet Cluster", "fleetCluster", key.String())
 	written := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	if err := r.Patch(ctx, written, client.RawPatch(types.ApplyPatchType, body), client.FieldOwner(stamp.AttachManager)); err != nil {
 		return nil, fmt.Errorf("applying to Rancher's Fleet Cluster %s: %w", key, err)

@@ -224,7 +224,7 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 	if len(bundles) == 0 || now.Sub(state.began) >= retirePatience && !state.refused {
 		if len(bundles) > 0 {
 			ctrl.LoggerFrom(ctx).Info("Fleet still deploys bundles of the class namespace; is another BundleNamespaceMapping in force?",
-				"object", key.String(), "bundles", bundles)
+				"bundleNamespaceMapping", key.String(), "bundles", bundles)
 		}
 		r.forget(key)
 		return ctrl.Result{}, r.Delete(ctx, mapping)
@@ -247,7 +247,7 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 	}
 	after := r.attempted(key, state)
 	if refused != nil {
-		ctrl.LoggerFrom(ctx).Error(refused, "A Bundle may not be annotated, so the mapping stays; allow the syncer to patch Bundles, or change the Bundle", "object", key.String())
+		ctrl.LoggerFrom(ctx).Error(refused, "A Bundle may not be annotated, so the mapping stays; allow the syncer to patch Bundles, or change the Bundle", "bundle", key.String())
 	}
 	return ctrl.Result{RequeueAfter: after}, nil
 }

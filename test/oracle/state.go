@@ -178,6 +178,7 @@ func copied(sources ...map[string]string) map[string]string {
 		return slices.ContainsFunc([]string{
 			"fleet.cattle.io/", "management.cattle.io/", "objectset.rio.cattle.io/",
 			"kubectl.kubernetes.io/last-applied-configuration", "meta.helm.sh/", domain + "/",
+			"runtime.cluster.x-k8s.io/", "topology.internal.cluster.x-k8s.io/",
 		}, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) || wholeCopies.MatchString(key) || pruning.MatchString(key)
 	})
 	return result

@@ -32,21 +32,28 @@ func IsCopy(key string) bool {
 		prefix == "kapp.k14s.io" && strings.HasPrefix(name, "original") // kapp, and its differences
 }
 
-// dropCopies removes annotations that hold a copy, in place, at any depth: an object may hold the
+// IsOut reports whether an annotation stays out of the cache, the template values and the Fleet objects: it holds a
+// copy of the object, or Cluster API notes there where it is in an upgrade (pending-hooks, upgrade-step). An upgrade
+// changes these notes ten times, and the Fleet Cluster would be written each time.
+func IsOut(key string) bool {
+	return IsCopy(key) || strings.HasPrefix(key, "runtime.cluster.x-k8s.io/") || strings.HasPrefix(key, "topology.internal.cluster.x-k8s.io/")
+}
+
+// dropOut removes annotations that IsOut names, in place, at any depth: an object may hold the
 // metadata of other objects, such as its machines.
-func dropCopies(node any) {
+func dropOut(node any) {
 	switch typed := node.(type) {
 	case map[string]any:
 		for key, child := range typed {
-			if IsCopy(key) {
+			if IsOut(key) {
 				delete(typed, key)
 			} else {
-				dropCopies(child)
+				dropOut(child)
 			}
 		}
 	case []any:
 		for _, child := range typed {
-			dropCopies(child)
+			dropOut(child)
 		}
 	}
 }
@@ -176,7 +183,7 @@ const (
 	ClassAnnotation = stamp.ClassFullNameAnnotation
 )
 
-// reserved are the labels and annotations that Muster never copies to a Fleet object; prunedBy and IsCopy have
+// reserved are the labels and annotations that Muster never copies to a Fleet object; prunedBy and IsOut have
 // further ones. They steer Fleet and Rancher (fleet.cattle.io/cluster-management makes Fleet ignore a
 // cluster), or describe the object that they were copied from.
 var reserved = settings.Keys{
@@ -192,7 +199,7 @@ var reserved = settings.Keys{
 
 // isCopied reports whether a label or annotation with this key is copied to Fleet objects.
 func isCopied(in settings.Settings, key string) bool {
-	return !reserved.Has(key) && !prunedBy.Has(key) && !in.Cluster.NotCopied.Has(key) && !IsCopy(key)
+	return !reserved.Has(key) && !prunedBy.Has(key) && !in.Cluster.NotCopied.Has(key) && !IsOut(key)
 }
 
 // copied returns the entries of the maps that are copied to a Fleet object; if maps share a key,

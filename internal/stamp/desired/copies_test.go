@@ -20,6 +20,9 @@ const copyAnnotations = `
   kapp.k14s.io/original-diff: hunter2
   kapp.k14s.io/original-diff-full: hunter2
   objectset.rio.cattle.io/applied: hunter2
+  runtime.cluster.x-k8s.io/pending-hooks: hunter2
+  topology.internal.cluster.x-k8s.io/upgrade-step: hunter2
+  topology.cluster.x-k8s.io/upgrade-concurrency: kept-concurrency
   meta.helm.sh/release-name: kept-release
   objectset.rio.cattle.io/id: kept-id
   last-applied: kept-name
@@ -65,7 +68,7 @@ spec:
 		if strings.Contains(string(data), marker) {
 			t.Errorf("%q is in %s: %s", marker, key, data)
 		}
-		for _, retained := range []string{"kept-release", "kept-id", "kept-name", "kept-original"} {
+		for _, retained := range []string{"kept-release", "kept-id", "kept-name", "kept-original", "kept-concurrency"} {
 			if got := strings.Count(string(data), retained); got != 3 {
 				t.Errorf("%s is %d times in %s, want 3: %s", retained, got, key, data)
 			}

@@ -84,14 +84,14 @@ func withOtherReference(infrastructure map[string]any, pointers []string) []stri
 }
 
 // Source removes, in place, the fields of an object that never reach the template values: status,
-// fields that change without a user's change, and copies of the object.
+// fields that change without a user's change, and the annotations that IsOut names.
 func Source(object map[string]any) map[string]any {
 	delete(object, "status")
 	metadata, _ := object["metadata"].(map[string]any)
 	for _, key := range []string{"managedFields", "resourceVersion", "generation"} {
 		delete(metadata, key)
 	}
-	dropCopies(object)
+	dropOut(object)
 	return object
 }
 
