@@ -59,12 +59,12 @@ type CustomServer struct {
 
 // FeatureGates turns experimental features of Fleet on or off.
 type FeatureGates struct {
-	// experimentalOciStorage keeps bundle contents in an OCI registry.
+	// experimentalOciStorage keeps bundle contents in an OCI registry. The default is true.
 	// +optional
 	// +kubebuilder:default=true
 	ExperimentalOCIStorage *bool `json:"experimentalOciStorage,omitempty"`
 
-	// experimentalHelmOps enables HelmOp resources.
+	// experimentalHelmOps enables HelmOp resources. The default is true.
 	// +optional
 	// +kubebuilder:default=true
 	ExperimentalHelmOps *bool `json:"experimentalHelmOps,omitempty"`
@@ -114,7 +114,7 @@ type FleetInstall struct {
 	RepositorySecretRef *RepositorySecretReference `json:"repositorySecretRef,omitempty"`
 
 	// mode specifies whether Muster installs and upgrades Fleet (Apply), or only reports in the
-	// condition FleetInstalled what it would change (Plan).
+	// condition FleetInstalled what it would change (Plan). The default is Apply.
 	// +optional
 	// +kubebuilder:validation:Enum=Apply;Plan
 	// +kubebuilder:default=Apply

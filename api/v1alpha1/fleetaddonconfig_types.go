@@ -76,38 +76,39 @@ type FleetAddonConfigSpec struct {
 // ClusterConfig specifies which CAPI Clusters are imported, and how.
 type ClusterConfig struct {
 	// enabled turns the import of CAPI Clusters on or off. If it is false, no new Cluster is
-	// imported, and imported Clusters stay as they are.
+	// imported, and imported Clusters stay as they are. The default is true.
 	// +optional
 	// +kubebuilder:default=true
 	Enabled *bool `json:"enabled,omitempty"`
 
 	// applyClassGroup creates a ClusterGroup "<class>.<class namespace>" and a
 	// BundleNamespaceMapping if a Cluster uses a ClusterClass of another namespace, so that the
-	// bundles in the namespace of the class reach the Cluster.
+	// bundles in the namespace of the class reach the Cluster. The default is true.
 	// +optional
 	// +kubebuilder:default=true
 	ApplyClassGroup *bool `json:"applyClassGroup,omitempty"`
 
 	// patchResource keeps the Fleet objects of Clusters in the desired state. If it is false, they
-	// are created, and recreated when they are deleted, but never changed.
+	// are created, and recreated when they are deleted, but never changed. The default is true.
 	// +optional
 	// +kubebuilder:default=true
 	PatchResource *bool `json:"patchResource,omitempty"`
 
 	// setOwnerReferences makes the CAPI Cluster own its Fleet Cluster, so that the Fleet Cluster is
 	// deleted with its Cluster. If it is false, the Fleet Cluster stays when its CAPI Cluster is
-	// deleted.
+	// deleted. The default is true.
 	// +optional
 	// +kubebuilder:default=true
 	SetOwnerReferences *bool `json:"setOwnerReferences,omitempty"`
 
-	// hostNetwork runs the Fleet agent in the host's network, so that it can
-	// deploy the cluster's CNI.
+	// hostNetwork runs the Fleet agent in the host's network, so that it can deploy the cluster's
+	// CNI. The default is true.
 	// +optional
 	// +kubebuilder:default=true
 	HostNetwork *bool `json:"hostNetwork,omitempty"`
 
-	// agentNamespace is the namespace of the Fleet agent on the imported cluster.
+	// agentNamespace is the namespace of the Fleet agent on the imported cluster. The default is
+	// fleet-addon-agent.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$')",message="must be a namespace name: lower-case letters, digits and '-', starting and ending with a letter or digit, for example fleet-addon-agent"
@@ -168,7 +169,7 @@ type ClusterConfig struct {
 
 	// onDeselect specifies what happens to an imported Cluster that the selectors no longer match.
 	// Keep leaves its Fleet Cluster as it is. Delete deletes the Fleet Cluster, and with it
-	// everything that Fleet has deployed to the cluster.
+	// everything that Fleet has deployed to the cluster. The default is Keep.
 	// +optional
 	// +kubebuilder:default=Keep
 	OnDeselect DeselectPolicy `json:"onDeselect,omitempty"`
@@ -178,6 +179,7 @@ type ClusterConfig struct {
 	// "registrar" writes the manifest that you apply to such a cluster into the Secret
 	// "<cluster>-fleet-agent". If it is false, Fleet installs the agents. The annotation
 	// fleet.addons.cluster.x-k8s.io/registration (agent or manager) on a Cluster takes precedence.
+	// The default is false.
 	// +optional
 	// +kubebuilder:default=false
 	AgentInitiated *bool `json:"agentInitiated,omitempty"`
@@ -276,19 +278,19 @@ type CopyConfig struct {
 // ClusterClassConfig specifies how ClusterClasses appear in Fleet.
 type ClusterClassConfig struct {
 	// enabled turns the ClusterGroups of ClusterClasses on or off. If it is false, no new group is
-	// created, and existing groups stay as they are.
+	// created, and existing groups stay as they are. The default is true.
 	// +optional
 	// +kubebuilder:default=true
 	Enabled *bool `json:"enabled,omitempty"`
 
 	// patchResource keeps the ClusterGroups in the desired state. If it is false, they are created,
-	// and recreated when they are deleted, but never changed.
+	// and recreated when they are deleted, but never changed. The default is true.
 	// +optional
 	// +kubebuilder:default=true
 	PatchResource *bool `json:"patchResource,omitempty"`
 
 	// setOwnerReferences makes the ClusterClass own its ClusterGroup, so that the ClusterGroup is
-	// deleted with its ClusterClass.
+	// deleted with its ClusterClass. The default is true.
 	// +optional
 	// +kubebuilder:default=true
 	SetOwnerReferences *bool `json:"setOwnerReferences,omitempty"`
@@ -301,7 +303,7 @@ type RancherConfig struct {
 	// to Rancher's Fleet Cluster. Import creates another Fleet Cluster, so that two agents run in
 	// the cluster. "Off" does the same without reading Rancher's objects (write it in quotes: YAML
 	// reads a bare Off as false). The annotation fleet.addons.cluster.x-k8s.io/rancher on a Cluster
-	// takes precedence.
+	// takes precedence. The default is Auto.
 	// +optional
 	// +kubebuilder:default=Auto
 	Mode RancherMode `json:"mode,omitempty"`
@@ -352,14 +354,14 @@ type PolicyConfig struct {
 	// namespace in a Cluster without the right to get that class (or to use it, see
 	// crossNamespaceClassVerb). Such a Cluster receives the bundles of the class's namespace.
 	// Enforce refuses the Cluster, Warn allows it with a warning, "Off" does not check the right
-	// (write it in quotes: YAML reads a bare Off as false).
+	// (write it in quotes: YAML reads a bare Off as false). The default is Enforce.
 	// +optional
 	// +kubebuilder:default=Enforce
 	CrossNamespaceClass CrossNamespaceClassPolicy `json:"crossNamespaceClass,omitempty"`
 
 	// crossNamespaceClassVerb is the verb on clusterclasses.cluster.x-k8s.io that the author of
 	// such a Cluster needs: get, or, if all users may read the classes but only some may use them,
-	// use.
+	// use. The default is get.
 	// +optional
 	// +kubebuilder:default=get
 	CrossNamespaceClassVerb CrossNamespaceClassVerb `json:"crossNamespaceClassVerb,omitempty"`

@@ -28,10 +28,10 @@ type HelmChartProxy struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec names the chart, its values, and the Clusters to install it on.
+	// spec names the chart, its values, and the Clusters to install it on.
 	// +optional
 	Spec HelmChartProxySpec `json:"spec,omitempty"`
-	// Status is the observed state.
+	// status is the observed state.
 	// +optional
 	Status HelmChartProxyStatus `json:"status,omitempty"`
 }
@@ -47,14 +47,14 @@ type HelmChartProxyList struct {
 
 // HelmChartProxySpec names the chart, its values, and the Clusters to install it on.
 type HelmChartProxySpec struct {
-	// ClusterSelector selects the Clusters on which the chart is installed, by their labels; {}
+	// clusterSelector selects the Clusters on which the chart is installed, by their labels; {}
 	// selects all. When a Cluster is no longer selected, the release is uninstalled there.
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || size(self.matchLabels) <= 64",message="must have at most 64 labels; select by fewer",fieldPath=".matchLabels"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || size(self.matchExpressions) <= 64",message="must have at most 64 expressions; select by fewer",fieldPath=".matchExpressions"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.map(e, has(e.values) ? size(e.values) : 0).sum() <= 1024",message="must have at most 1024 values in all; select by a label that the objects share",fieldPath=".matchExpressions"
 	ClusterSelector metav1.LabelSelector `json:"clusterSelector"`
 
-	// NamespaceSelector selects the namespaces of the Clusters, by the labels of the namespaces. If
+	// namespaceSelector selects the namespaces of the Clusters, by the labels of the namespaces. If
 	// it is not set, only Clusters of the HelmChartProxy's own namespace are selected; if it is
 	// set, that namespace must match, too. The user who sets it must be allowed to create
 	// HelmChartProxies in all namespaces.
@@ -64,67 +64,67 @@ type HelmChartProxySpec struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.map(e, has(e.values) ? size(e.values) : 0).sum() <= 1024",message="must have at most 1024 values in all; select by a label that the objects share",fieldPath=".matchExpressions"
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 
-	// ChartName is the name of the chart in the repository.
+	// chartName is the name of the chart in the repository.
 	// +kubebuilder:validation:MaxLength=256
 	ChartName string `json:"chartName"`
 
-	// RepoURL is the URL of the repository, for example https://charts.example.com or
+	// repoURL is the URL of the repository, for example https://charts.example.com or
 	// oci://registry.example.com/charts. The chart is below this URL.
 	// +kubebuilder:validation:MaxLength=2048
 	RepoURL string `json:"repoURL"`
 
-	// ReleaseName is the name of the release on each Cluster. If it is not set, the name is derived
+	// releaseName is the name of the release on each Cluster. If it is not set, the name is derived
 	// from the name of the HelmChartProxy.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	ReleaseName string `json:"releaseName,omitempty"`
 
-	// ReleaseNamespace is the namespace of the release on each Cluster; default if not set.
+	// namespace is the namespace of the release on each Cluster; default if not set.
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	ReleaseNamespace string `json:"namespace,omitempty"`
 
-	// Version is the version of the chart, or a range of versions such as 1.2.x. If it is not set,
+	// version is the version of the chart, or a range of versions such as 1.2.x. If it is not set,
 	// the latest version is installed. With a range, or without a version, Muster looks for a newer
 	// version every few minutes.
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	Version string `json:"version,omitempty"`
 
-	// ValuesTemplate holds the values of the chart as YAML. It is a Go template with the functions
+	// valuesTemplate holds the values of the chart as YAML. It is a Go template with the functions
 	// of sprig (without env, expandenv and getHostByName) over .Cluster, .ControlPlane,
 	// .InfraCluster and .Variables, and is rendered for each Cluster.
 	// +kubebuilder:validation:MaxLength=131072
 	// +optional
 	ValuesTemplate string `json:"valuesTemplate,omitempty"`
 
-	// ValuesFrom names ConfigMaps and Secrets with values, in the HelmChartProxy's namespace. They
+	// valuesFrom names ConfigMaps and Secrets with values, in the HelmChartProxy's namespace. They
 	// are merged in this order; values from the template take precedence. The user who names one
 	// must be allowed to get it.
 	// +kubebuilder:validation:MaxItems=16
 	// +optional
 	ValuesFrom []ValuesReference `json:"valuesFrom,omitempty"`
 
-	// ReconcileStrategy specifies what happens after the first installation. With Continuous, which
+	// reconcileStrategy specifies what happens after the first installation. With Continuous, which
 	// is the default, the release follows the HelmChartProxy and the selection. With InstallOnce,
 	// the release is never changed or uninstalled again. This field cannot be changed.
 	// +kubebuilder:validation:Enum="";InstallOnce;Continuous;
 	// +optional
 	ReconcileStrategy string `json:"reconcileStrategy,omitempty"`
 
-	// Options are passed to Helm when it installs, upgrades and uninstalls.
+	// options are passed to Helm when it installs, upgrades and uninstalls.
 	// +optional
 	Options HelmOptions `json:"options,omitempty"`
 
-	// Credentials name the credentials of the repository.
+	// credentials name the credentials of the repository.
 	// +optional
 	Credentials *Credentials `json:"credentials,omitempty"`
 
-	// TLSConfig specifies how the certificate of the repository is checked.
+	// tlsConfig specifies how the certificate of the repository is checked.
 	// +optional
 	TLSConfig *TLSConfig `json:"tlsConfig,omitempty"`
 
-	// Download specifies who downloads the chart. With Manager, Muster downloads it once, and Fleet
+	// download specifies who downloads the chart. With Manager, Muster downloads it once, and Fleet
 	// passes it on to the Clusters, which then need neither the repository nor its credentials.
 	// With Agent, Fleet's agent on each Cluster downloads the chart, with the credentials. The
 	// default is Manager, or, if the chart is too large for that and needs no credentials, Agent.
@@ -132,21 +132,21 @@ type HelmChartProxySpec struct {
 	// +optional
 	Download DownloadMode `json:"download,omitempty"`
 
-	// ServiceAccount is the name of a ServiceAccount in the namespace of Fleet's agent on each
-	// Cluster; the agent installs, upgrades and uninstalls the release with its rights. If it is not
-	// set, the agent uses the ServiceAccount fleet-default of that namespace, or, if there is none,
-	// its own rights, which are all. A Policy of Fleet in the namespace of the Clusters may require
-	// one, and limit which.
+	// serviceAccount is the name of a ServiceAccount in the namespace of Fleet's agent on each
+	// Cluster; the agent installs, upgrades and uninstalls the release with its rights. If it is
+	// not set, the agent uses the ServiceAccount fleet-default of that namespace, or, if there is
+	// none, its own rights, which are all. A Policy of Fleet in the namespace of the Clusters may
+	// require one, and limit which.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
 	// +optional
 	ServiceAccount string `json:"serviceAccount,omitempty"`
 
-	// CorrectDrift reverts manual changes on a Cluster. The default is false.
+	// correctDrift reverts manual changes on a Cluster. The default is false.
 	// +optional
 	CorrectDrift *bool `json:"correctDrift,omitempty"`
 
-	// Rollout specifies in which order Clusters get a change, and when. If it is not set, all
+	// rollout specifies in which order Clusters get a change, and when. If it is not set, all
 	// Clusters get a change at once.
 	// +optional
 	Rollout *RolloutStrategy `json:"rollout,omitempty"`
@@ -169,18 +169,18 @@ const (
 
 // ValuesReference names values in a ConfigMap or Secret.
 type ValuesReference struct {
-	// Kind is ConfigMap or Secret.
+	// kind is ConfigMap or Secret.
 	// +kubebuilder:validation:Enum=ConfigMap;Secret
 	Kind string `json:"kind"`
-	// Name is the name of the ConfigMap or Secret.
+	// name is the name of the ConfigMap or Secret.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// Key is the key of the values; values.yaml if not set.
+	// key is the key of the values; values.yaml if not set.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Key string `json:"key,omitempty"`
-	// Optional means that the ConfigMap or Secret, or its key, may be missing.
+	// optional means that the ConfigMap or Secret, or its key, may be missing.
 	// +optional
 	Optional bool `json:"optional,omitempty"`
 }
@@ -188,20 +188,20 @@ type ValuesReference struct {
 // RolloutStrategy specifies how a change of the chart, its version, the options or the values is rolled
 // out. It does not concern the first installation on a Cluster.
 type RolloutStrategy struct {
-	// MaxUnavailable is how many Clusters of a stage, as a number or a percentage, may be without a
+	// maxUnavailable is how many Clusters of a stage, as a number or a percentage, may be without a
 	// working release while a change is rolled out. A percentage is rounded up. If it is not set,
 	// all Clusters may.
 	// +kubebuilder:validation:XIntOrString
 	// +optional
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
-	// Stages get a change one after another: a stage gets it once every Cluster of the earlier
+	// stages get a change one after another: a stage gets it once every Cluster of the earlier
 	// stages has been ready with it for the soak time. Clusters that no stage selects get it last.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=name
 	// +optional
 	Stages []RolloutStage `json:"stages,omitempty"`
-	// OfflineAfter is how long Fleet's agent on a Cluster may be silent before a rollout continues
+	// offlineAfter is how long Fleet's agent on a Cluster may be silent before a rollout continues
 	// without that Cluster. It must be longer than the interval at which agents check in, which is
 	// 15 minutes unless Fleet is configured otherwise. The default is 30 minutes.
 	// +kubebuilder:validation:Type=string
@@ -214,40 +214,40 @@ type RolloutStrategy struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.clusterSelector) != has(self.percent)",message="must have either clusterSelector or percent"
 type RolloutStage struct {
-	// Name is the name of the stage.
+	// name is the name of the stage.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// ClusterSelector selects the Clusters of the stage by their labels, from those that are in no
+	// clusterSelector selects the Clusters of the stage by their labels, from those that are in no
 	// earlier stage.
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || size(self.matchLabels) <= 64",message="must have at most 64 labels; select by fewer",fieldPath=".matchLabels"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || size(self.matchExpressions) <= 64",message="must have at most 64 expressions; select by fewer",fieldPath=".matchExpressions"
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
-	// Percent is the size of the stage, as a percentage of all selected Clusters, rounded up. The
+	// percent is the size of the stage, as a percentage of all selected Clusters, rounded up. The
 	// Clusters are chosen by a hash of their names, from those that are in no earlier stage. Set
 	// either this field or clusterSelector.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +optional
 	Percent *int32 `json:"percent,omitempty"`
-	// MaxUnavailable replaces spec.rollout.maxUnavailable for this stage.
+	// maxUnavailable replaces spec.rollout.maxUnavailable for this stage.
 	// +kubebuilder:validation:XIntOrString
 	// +optional
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
-	// Soak is how long every Cluster of the stage must have been ready with the change before the
+	// soak is how long every Cluster of the stage must have been ready with the change before the
 	// next stage gets it.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 	// +optional
 	Soak *metav1.Duration `json:"soak,omitempty"`
-	// Approval specifies whether the stage begins automatically, which is the default, or waits
+	// approval specifies whether the stage begins automatically, which is the default, or waits
 	// until a user with the verb promote on the HelmChartProxy approves exactly this change.
 	// +kubebuilder:validation:Enum=Automatic;Manual
 	// +optional
 	Approval RolloutApproval `json:"approval,omitempty"`
-	// MaxFailing is the number of Clusters of the stage on which the change may fail. If it fails
+	// maxFailing is the number of Clusters of the stage on which the change may fail. If it fails
 	// on more, the rollout is halted. The default is 0.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
@@ -265,9 +265,9 @@ const (
 
 // Credentials name the credentials of a repository.
 type Credentials struct {
-	// Secret holds the credentials.
+	// secret holds the credentials.
 	Secret corev1.SecretReference `json:"secret"`
-	// Key is the key with a Docker configuration; config.json if empty. A Secret without it may
+	// key is the key with a Docker configuration; config.json if empty. A Secret without it may
 	// have the keys username and password instead.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
@@ -276,72 +276,72 @@ type Credentials struct {
 
 // TLSConfig specifies how the certificate of a repository is checked.
 type TLSConfig struct {
-	// CASecretRef names a Secret with the certificate authority in its key ca.crt.
+	// caSecret names a Secret with the certificate authority in its key ca.crt.
 	// +optional
 	CASecretRef *corev1.SecretReference `json:"caSecret,omitempty"`
-	// InsecureSkipTLSVerify disables certificate verification.
+	// insecureSkipTLSVerify disables certificate verification.
 	// +optional
 	InsecureSkipTLSVerify bool `json:"insecureSkipTLSVerify,omitempty"`
 }
 
 // HelmChartProxyStatus is the observed state.
 type HelmChartProxyStatus struct {
-	// Conditions are the conditions of the HelmChartProxy.
+	// conditions are the conditions of the HelmChartProxy.
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// MatchingClusters are the selected Clusters.
+	// matchingClusters are the selected Clusters.
 	// +optional
 	MatchingClusters []corev1.ObjectReference `json:"matchingClusters"`
-	// ObservedGeneration is the generation that the status describes.
+	// observedGeneration is the generation that the status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Rollout is the state of the rollout. It is not set without spec.rollout.
+	// rollout is the state of the rollout. It is not set without spec.rollout.
 	// +optional
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
-	// Display is what `kubectl get` shows.
+	// display is what `kubectl get` shows.
 	// +optional
 	Display HelmChartProxyDisplay `json:"display,omitzero"`
 }
 
 // HelmChartProxyDisplay summarizes a HelmChartProxy for people. It may be a second old.
 type HelmChartProxyDisplay struct {
-	// Version is the exact version of the chart.
+	// version is the exact version of the chart.
 	// +optional
 	Version string `json:"version,omitempty"`
-	// Clusters is the number of Clusters where the release is ready, and of those selected: 2/3.
+	// clusters is the number of Clusters where the release is ready, and of those selected: 2/3.
 	// +optional
 	Clusters string `json:"clusters,omitempty"`
 }
 
 // RolloutStatus is the state of a rollout.
 type RolloutStatus struct {
-	// Stage is the stage that the rollout waits for. It is empty if the rollout waits for the
+	// stage is the stage that the rollout waits for. It is empty if the rollout waits for the
 	// Clusters that no stage selects, and when the rollout is complete.
 	// +optional
 	Stage string `json:"stage,omitempty"`
-	// Stages are the stages. If there are Clusters that no stage selects, they are the last entry.
+	// stages are the stages. If there are Clusters that no stage selects, they are the last entry.
 	// +optional
 	Stages []RolloutStageStatus `json:"stages,omitempty"`
-	// Approval is the hash of the changes that wait for approval; empty if none do.
+	// approval is the hash of the changes that wait for approval; empty if none do.
 	// +optional
 	Approval string `json:"approval,omitempty"`
-	// Retry is the hash of what halts the rollout and does not pass by itself: releases that ceased to
-	// be ready, and agents that went silent. It is empty if there is nothing of that kind.
+	// retry is the hash of what halts the rollout and does not pass by itself: releases that ceased
+	// to be ready, and agents that went silent. It is empty if there is nothing of that kind.
 	// +optional
 	Retry string `json:"retry,omitempty"`
-	// LastCompleted is the state of the HelmChartProxy when its rollout was last completed.
+	// lastCompleted is the state of the HelmChartProxy when its rollout was last completed.
 	// +optional
 	LastCompleted *CompletedRollout `json:"lastCompleted,omitempty"`
 }
 
 // CompletedRollout describes a completed rollout.
 type CompletedRollout struct {
-	// Time is when the rollout was completed.
+	// time is when the rollout was completed.
 	Time metav1.Time `json:"time"`
-	// Version is the exact version of the chart.
+	// version is the exact version of the chart.
 	// +optional
 	Version string `json:"version,omitempty"`
-	// Spec is the spec of the HelmChartProxy without its selectors and without rollout. It is empty
+	// spec is the spec of the HelmChartProxy without its selectors and without rollout. It is empty
 	// if it is larger than 256 KiB.
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
@@ -351,20 +351,20 @@ type CompletedRollout struct {
 
 // RolloutStageStatus is the state of a stage.
 type RolloutStageStatus struct {
-	// Name is the name of the stage; empty for the Clusters that no stage selects.
+	// name is the name of the stage; empty for the Clusters that no stage selects.
 	// +optional
 	Name string `json:"name,omitempty"`
-	// Clusters is the number of Clusters in the stage.
+	// clusters is the number of Clusters in the stage.
 	Clusters int `json:"clusters"`
-	// Updated is the number of Clusters that have been ready with the desired state.
+	// updated is the number of Clusters that have been ready with the desired state.
 	Updated int `json:"updated"`
-	// Held is the number of Clusters that wait for their turn.
+	// held is the number of Clusters that wait for their turn.
 	// +optional
 	Held int `json:"held,omitempty"`
-	// Failing is the number of Clusters on which the change fails.
+	// failing is the number of Clusters on which the change fails.
 	// +optional
 	Failing int `json:"failing,omitempty"`
-	// Offline is the number of Clusters without which the rollout continues, because their agents
+	// offline is the number of Clusters without which the rollout continues, because their agents
 	// are silent.
 	// +optional
 	Offline int `json:"offline,omitempty"`

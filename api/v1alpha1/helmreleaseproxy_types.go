@@ -25,10 +25,10 @@ type HelmReleaseProxy struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec specifies the release and its Cluster.
+	// spec specifies the release and its Cluster.
 	// +optional
 	Spec HelmReleaseProxySpec `json:"spec,omitempty"`
-	// Status is the observed state.
+	// status is the observed state.
 	// +optional
 	Status HelmReleaseProxyStatus `json:"status,omitempty"`
 }
@@ -44,52 +44,52 @@ type HelmReleaseProxyList struct {
 
 // HelmReleaseProxySpec specifies the release and its Cluster.
 type HelmReleaseProxySpec struct {
-	// ClusterRef refers to the Cluster.
+	// clusterRef refers to the Cluster.
 	// +kubebuilder:validation:XValidation:rule="[self.?namespace.orValue(''), self.?name.orValue('')] == [oldSelf.?namespace.orValue(''), oldSelf.?name.orValue('')]",message="field is immutable"
 	ClusterRef corev1.ObjectReference `json:"clusterRef"`
-	// ChartName is the name of the chart in the repository.
+	// chartName is the name of the chart in the repository.
 	ChartName string `json:"chartName"`
-	// RepoURL is the URL of the repository.
+	// repoURL is the URL of the repository.
 	RepoURL string `json:"repoURL"`
-	// ReleaseName is the name of the release.
+	// releaseName is the name of the release.
 	// +optional
 	ReleaseName string `json:"releaseName,omitempty"`
-	// ReleaseNamespace is the namespace of the release.
+	// namespace is the namespace of the release.
 	// +optional
 	ReleaseNamespace string `json:"namespace"`
-	// Version is the version of the chart.
+	// version is the version of the chart.
 	// +optional
 	Version string `json:"version,omitempty"`
-	// Values is always empty, because values may hold secrets.
+	// values is always empty, because values may hold secrets.
 	// +optional
 	Values string `json:"values,omitempty"`
-	// ReconcileStrategy is the reconcileStrategy of the HelmChartProxy.
+	// reconcileStrategy is the reconcileStrategy of the HelmChartProxy.
 	// +kubebuilder:validation:Enum="";InstallOnce;Continuous;
 	// +optional
 	ReconcileStrategy string `json:"reconcileStrategy,omitempty"`
-	// Options are the options of the HelmChartProxy.
+	// options are the options of the HelmChartProxy.
 	// +optional
 	Options HelmOptions `json:"options,omitempty"`
-	// Credentials are the credentials of the HelmChartProxy.
+	// credentials are the credentials of the HelmChartProxy.
 	// +optional
 	Credentials *Credentials `json:"credentials,omitempty"`
-	// TLSConfig is the tlsConfig of the HelmChartProxy.
+	// tlsConfig is the tlsConfig of the HelmChartProxy.
 	// +optional
 	TLSConfig *TLSConfig `json:"tlsConfig,omitempty"`
 }
 
 // HelmReleaseProxyStatus is the observed state.
 type HelmReleaseProxyStatus struct {
-	// Conditions are the conditions of the release.
+	// conditions are the conditions of the release.
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// Status is Helm's name for the status of the release, for example deployed.
+	// status is Helm's name for the status of the release, for example deployed.
 	// +optional
 	Status string `json:"status,omitempty"`
-	// Revision is the revision of the release.
+	// revision is the revision of the release.
 	// +optional
 	Revision int `json:"revision,omitempty"`
-	// ObservedGeneration is the generation that the status describes.
+	// observedGeneration is the generation that the status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 }
