@@ -30,6 +30,8 @@ export GOFLAGS := -gcflags=all=-dwarf=false -ldflags=-w $(GOFLAGS)
 
 # A tag is anybody's text until it is checked: it reaches programs by the environment only.
 export VERSION REGISTRY PLATFORMS
+# The demo reads it.
+export STORY
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -362,13 +364,13 @@ first-time:
 	}
 
 .PHONY: demo
-demo: first-time ## Start the local stack and play the main story on it
-	@$(GO) run ./test/cmd/demo check-clean || $(STACK) down
-	$(STACK) up $(UP_FLAGS)
+demo: first-time ## Start the local stack and play the main story on it (STORY=charts, STORY=nat: play that one on the stack that is up)
+	@[ -n "$$STORY" ] || $(GO) run ./test/cmd/demo check-clean || $(STACK) down
+	$(STACK) up --with=$(if $(filter nat,$(STORY)),registrar,helm) $(UP_FLAGS)
 	@$(GO) run ./test/cmd/demo
 
 .PHONY: up
-up: first-time ## Start the local stack, return when it is ready (UP_FLAGS=--downstream: with a cluster to deploy to)
+up: first-time ## Start the local stack, return when it is ready (UP_FLAGS=--downstream: with a cluster to deploy to; --with=helm,registrar,installer)
 	$(STACK) up $(UP_FLAGS)
 
 .PHONY: down

@@ -138,6 +138,8 @@ func (o orders) Do(order [2]string, reply *[]byte) (err error) {
 		return err
 	case "start-host-provider":
 		return o.stack.StartHostProvider(o.ctx)
+	case "start-component":
+		return o.stack.StartComponent(o.ctx, order[1])
 	case "start-agent":
 		return o.stack.StartAgent(o.ctx, order[1])
 	case "reload":

@@ -101,6 +101,9 @@ func (s *Stack) StartHelm(ctx context.Context) error {
 // StartComponent applies an optional part of Muster, a kustomization under manifests/, runs its Deployments, and
 // routes its webhooks to their processes.
 func (s *Stack) StartComponent(ctx context.Context, name string) error {
+	if s.remote != nil {
+		return s.remote.do("start-component", name, nil)
+	}
 	objects, err := s.applyKustomization(ctx, filepath.Join(s.tools.Root, "manifests", name))
 	if err != nil {
 		return err

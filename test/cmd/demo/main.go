@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"os"
@@ -24,6 +23,14 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	s := &story{ctx: ctx, begin: time.Now()}
+	if len(os.Args) > 1 && os.Args[1] == serveChartsCommand {
+		s.must(serveCharts(ctx))
+		return
+	}
+	play, known := map[string]func(*story){"": (*story).main, "charts": (*story).charts, "nat": (*story).nat}[os.Getenv("STORY")]
+	if !known {
+		s.must(fmt.Errorf("there is no STORY=%s; there are charts and nat, and the main one without STORY", os.Getenv("STORY")))
+	}
 	dir, err := stack.DevDir()
 	s.must(err)
 	s.Stack, err = stack.Attach(dir)
@@ -37,18 +44,25 @@ func main() {
 	if err != nil {
 		s.must(fmt.Errorf("no stack to play on; run make up first: %w", err))
 	}
+	play(s)
+}
+
+// main is the story without a name.
+func (s *story) main() {
 	s.configure()
 	s.addHosted()
 	s.addClass()
 	s.addBundles()
 	s.addClusters()
 	s.deployDownstream() // While Cluster API provisions, which takes half a minute.
+	s.addChart()
 	s.waitForClusters()
 	s.checkTargets()
 	s.becomeReady()
+	s.turnRed()
 	s.showTree()
 	s.upgrade()
-	s.showNext(s.leavePage(dir))
+	s.showNext(s.leavePage())
 }
 
 // story is the demo's plot; each act prints what it did and checked.
@@ -116,11 +130,9 @@ func (s *story) untilTrue(condition string, timeout time.Duration, object ...str
 // showTree prints what exists now, as a person sees it.
 func (s *story) showTree() {
 	s.act("What exists now: kubectl muster tree --bundles")
-	tree, err := exec.CommandContext(s.ctx, s.Program("kubectl-muster"), "tree", "--bundles", "--kubeconfig="+s.Kubeconfig).Output()
+	tree, err := s.muster("tree", "--bundles")
 	s.must(err)
-	for line := range strings.Lines(string(tree)) {
-		fmt.Print("   " + line)
-	}
+	show(tree)
 	var unreal []string
 	for _, c := range clusters {
 		unreal = append(unreal, c.String())
@@ -132,38 +144,49 @@ func (s *story) showTree() {
 `, team, edge, strings.Join(unreal, ", "))
 }
 
-// watchdog runs the page until the stack is no more, or begins to stop: an API server that is to end waits
+// watchdog runs a server until the stack is no more, or begins to stop: an API server that is to end waits
 // for whoever watches. Its arguments are the stack's process and socket, then the command.
-const watchdog = `stack=$1 socket=$2; shift 2; "$@" & page=$!
-while kill -0 "$stack" 2>/dev/null && [ -S "$socket" ] && kill -0 "$page" 2>/dev/null; do sleep 1; done
-kill "$page" 2>/dev/null`
+const watchdog = `stack=$1 socket=$2; shift 2; "$@" & server=$!
+while kill -0 "$stack" 2>/dev/null && [ -S "$socket" ] && kill -0 "$server" 2>/dev/null; do sleep 1; done
+kill "$server" 2>/dev/null`
 
 // leavePage starts the same as a page, which stays when the demo has ended. It returns its address.
-func (s *story) leavePage(dir string) (address string) {
-	state, err := stack.ReadState(dir)
+func (s *story) leavePage() string {
+	return s.leave("page", s.Program("kubectl-muster"), "view", "--kubeconfig="+s.Kubeconfig)
+}
+
+// leave starts a server that stays when the demo has ended, and returns its address, which it prints first.
+func (s *story) leave(name string, command ...string) (address string) {
+	state, err := stack.ReadState(s.Dir())
 	s.must(err)
-	path := filepath.Join(dir, "logs", "page.log")
-	log, err := os.Create(path)
+	log, err := os.Create(s.logOf(name))
 	s.must(err)
-	page := exec.Command("sh", "-c", watchdog, "page", strconv.Itoa(state.Supervisor), state.Socket, //nolint:noctx // It stays.
-		s.Program("kubectl-muster"), "view", "--kubeconfig="+s.Kubeconfig)
-	page.Stdout, page.Stderr = log, log
-	page.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	s.must(page.Start())
-	s.must(poll.Until(s.ctx, "the page", patience, func(context.Context) error {
-		written, err := os.Open(path)
-		if err != nil {
-			return err
+	server := exec.Command("sh", append([]string{"-c", watchdog, name, strconv.Itoa(state.Supervisor), state.Socket}, command...)...) //nolint:noctx // It stays.
+	server.Stdout, server.Stderr = log, log
+	server.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	s.must(server.Start())
+	s.must(poll.Until(s.ctx, name, patience, func(context.Context) error {
+		written, err := os.ReadFile(s.logOf(name))
+		if address, _, _ = strings.Cut(string(written), "\n"); err == nil && !strings.HasPrefix(address, "http") {
+			err = fmt.Errorf("it has not said its address yet: %q", address)
 		}
-		defer func() { _ = written.Close() }()
-		lines := bufio.NewScanner(written)
-		lines.Scan()
-		if address = lines.Text(); !strings.HasPrefix(address, "http://") {
-			return fmt.Errorf("it has not said its address yet: %q", address)
-		}
-		return nil
+		return err
 	}))
 	return address
+}
+
+func (s *story) logOf(name string) string { return filepath.Join(s.Dir(), "logs", name+".log") }
+
+// muster runs kubectl muster, and returns what it prints.
+func (s *story) muster(args ...string) (string, error) {
+	out, err := exec.CommandContext(s.ctx, s.Program("kubectl-muster"), append(args, "--kubeconfig="+s.Kubeconfig)...).Output()
+	return string(out), err
+}
+
+func show(text string) {
+	for line := range strings.Lines(text) {
+		fmt.Print("   " + line)
+	}
 }
 
 func (s *story) showNext(page string) {
@@ -176,6 +199,10 @@ Everything above was checked. The story took %s; the stack is still up. Try:
    kubectl muster tree
    kubectl muster trace edge-hello                 # on which clusters it is
    kubectl muster trace edge-hello %[2]s/alpha     # why it is not there
+   kubectl muster trace alerts %[2]s/edge          # why it is red
+   kubectl get hcp,hrp -A                              # the HelmChartProxy, and its release
+   make demo STORY=charts     # a new version fails on the canary, and is aborted
+   make demo STORY=nat        # a cluster that the management cluster need not reach
    kubectl -n %[2]s delete clusters.cluster.x-k8s.io --all     # and see group and mapping go
    make status     # what runs, and where it logs
    make down       # stop it all

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -45,6 +46,28 @@ func main() {
 type settings struct {
 	dir, profile              string
 	withoutMuster, downstream bool
+	// with are the optional components to start, separated by commas.
+	with string
+}
+
+// components are Muster's optional components that have a program.
+var components = []string{"helm", "registrar", "installer"}
+
+// wanted returns the components that the flag with names.
+func (set settings) wanted() ([]string, error) {
+	var names []string
+	for name := range strings.SplitSeq(set.with, ",") {
+		switch {
+		case name == "":
+		case set.withoutMuster:
+			return nil, errors.New("--with needs Muster; leave --without-muster out")
+		case !slices.Contains(components, name):
+			return nil, fmt.Errorf("--with: there is no component %q; there are %s", name, strings.Join(components, ", "))
+		default:
+			names = append(names, name)
+		}
+	}
+	return names, nil
 }
 
 func run(ctx context.Context, args []string) error {
@@ -58,6 +81,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&set.profile, "profile", "full", "api: API server, cert-manager and CRDs; full: Cluster API and Fleet as well")
 	flags.BoolVar(&set.withoutMuster, "without-muster", false, "do not apply and run Muster itself")
 	flags.BoolVar(&set.downstream, "downstream", false, "also start a second API server to deploy to")
+	flags.StringVar(&set.with, "with", "", "also start these optional components of Muster: "+strings.Join(components, ","))
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage); flags.PrintDefaults() }
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
 		flags.Usage()
@@ -111,6 +135,10 @@ func (set settings) build(ctx context.Context) error {
 
 func (set settings) up(ctx context.Context) error {
 	begin := time.Now()
+	wanted, err := set.wanted()
+	if err != nil {
+		return err
+	}
 	state, err := stack.ReadState(set.dir)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -132,6 +160,11 @@ func (set settings) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, name := range wanted {
+		if err := set.startComponent(ctx, name); err != nil {
+			return err
+		}
+	}
 	if set.downstream {
 		if err := set.order(func(s *stack.Stack) error {
 			_, err := s.StartDownstream(ctx)
@@ -148,6 +181,23 @@ func (set settings) up(ctx context.Context) error {
 
 func (set settings) spawn(ctx context.Context) error {
 	return stack.SpawnSupervisor(ctx, set.dir, os.Stdout, "--profile="+set.profile, fmt.Sprintf("--without-muster=%t", set.withoutMuster))
+}
+
+// startComponent starts an optional component, unless it runs.
+func (set settings) startComponent(ctx context.Context, name string) error {
+	state, err := stack.ReadState(set.dir)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(state.Processes, func(p process.Status) bool { return p.Name == "muster-"+name && p.Running }) {
+		return nil
+	}
+	return set.order(func(s *stack.Stack) error {
+		if name == "helm" { // It may read the Secrets that HelmChartProxies name.
+			return s.StartHelm(ctx)
+		}
+		return s.StartComponent(ctx, name)
+	})
 }
 
 // order has the supervisor do something, and shows how it goes.
