@@ -36,7 +36,7 @@ func main() {
 	s.Stack, err = stack.Attach(dir)
 	if len(os.Args) > 1 && os.Args[1] == "check-clean" {
 		// Its clusters live in the memory of the old processes, so the demo starts over on a new stack.
-		if err == nil && s.exists("namespace", platform) {
+		if err == nil && s.exists("namespace", team) {
 			s.must(fmt.Errorf("the demo was played on this stack before"))
 		}
 		return
@@ -60,8 +60,8 @@ func (s *story) main() {
 	s.checkTargets()
 	s.becomeReady()
 	s.turnRed()
-	s.showTree()
 	s.upgrade()
+	s.showTree()
 	s.showNext(s.leavePage())
 }
 
@@ -138,9 +138,10 @@ func (s *story) showTree() {
 		unreal = append(unreal, c.String())
 	}
 	fmt.Printf(`
-   WaitCheckIn is no error: Fleet's agent has not reported yet. It can take agentCheckinInterval, 15 minutes,
-   until an agent reports. Those of %s/%s and team/prod have applied their Bundles already. %s
-   exist in memory only: no agent can run there, so they stay like this.
+   ▲ is the Bundle that fails, and the cluster with it. WaitCheckIn is no error: Fleet's agent has not reported yet.
+   It can take agentCheckinInterval, 15 minutes, until an agent reports. Those of %s/%s and team/prod have
+   applied their Bundles already. %s exist in memory only:
+   no agent can run there, so they stay like this.
 `, team, edge, strings.Join(unreal, ", "))
 }
 
