@@ -138,8 +138,8 @@ func (s *story) showTree() {
 		unreal = append(unreal, c.String())
 	}
 	fmt.Printf(`
-   ▲ is the Bundle that fails, and the cluster with it. WaitCheckIn is no error: Fleet's agent has not reported yet.
-   It can take agentCheckinInterval, 15 minutes, until an agent reports. Those of %s/%s and team/prod have
+   ▲ is the Bundle that fails; Fleet's state of its cluster follows with the agent's next report.
+   WaitCheckIn is no error: Fleet's agent has not reported yet. It can take agentCheckinInterval, 15 minutes, until an agent reports. Those of %s/%s and team/prod have
    applied their Bundles already. %s exist in memory only:
    no agent can run there, so they stay like this.
 `, team, edge, strings.Join(unreal, ", "))
