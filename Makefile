@@ -49,10 +49,11 @@ build: ## Build the programs into bin/
 	$(GO) build -trimpath -o bin/ ./cmd/...
 
 .PHONY: generate
-generate: ## Generate deep copies and the CRDs from api/, then the chart
+generate: ## Generate deep copies and the CRDs from api/, then what the chart copies and its README
 	$(TOOL) controller-gen object paths=./api/... crd:generateEmbeddedObjectMeta=false output:crd:dir=manifests/crd
 	mv manifests/crd/addons.cluster.x-k8s.io_helm*.yaml manifests/helm/
 	$(GO) run ./hack/channels chart
+	$(GO) tool -modfile=tools/helm-docs/go.mod helm-docs -c charts -s file -l warn
 
 .PHONY: dist
 dist: ## Generate into dist/ what a release installs: install.yaml and what clusterctl and the operator need
@@ -99,7 +100,7 @@ verify-modules: ## Check that `go mod tidy` changes nothing, in every module
 	done
 
 .PHONY: verify-channels
-verify-channels: ## Check that every way to install gives the objects of manifests/default, and test the chart
+verify-channels: ## Check that every way to install, and the chart with each component, gives the objects of manifests/, and test the chart
 	$(GO) run ./hack/channels verify
 	$(GO) tool -modfile=tools/helm/go.mod helm lint --strict charts/muster
 	$(GO) tool -modfile=tools/helm-unittest/go.mod helm-unittest charts/muster

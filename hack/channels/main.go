@@ -1,7 +1,7 @@
 // Command channels generates, from manifests/, the files for each way to install Muster: `channels chart`
-// the Helm chart, which is committed; `channels dist [FOLDER]` the files of a release, into dist/ unless a
-// folder is given. `channels verify` checks that each way, with its defaults, installs the objects of
-// manifests/default.
+// the files that the Helm chart copies, which are committed; `channels dist [FOLDER]` the files of a release, into
+// dist/ unless a folder is given. `channels verify` checks that each way, with its defaults, installs the objects of
+// manifests/default, and the chart with a component also those of its folder.
 package main
 
 import (
@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // addonComponentsFile is the file that clusterctl and the Cluster API Operator install.
@@ -31,11 +29,7 @@ func run(root string, args []string) error {
 	case slices.Equal(args, []string{"verify"}):
 		return verify(root)
 	case slices.Equal(args, []string{"chart"}):
-		files, err := generatedChart(root)
-		if err != nil {
-			return err
-		}
-		return write(root, files)
+		return copyFiles(root)
 	case len(args) > 0 && len(args) <= 2 && args[0] == "dist":
 		files, err := released(root)
 		if err != nil {
@@ -59,28 +53,13 @@ func write(dir string, files map[string]string) error {
 	return nil
 }
 
-// shippedObjects returns the objects of manifests/default, and the images that they name.
-func shippedObjects(root string) ([]*unstructured.Unstructured, image, error) {
+// released returns the files of a release, by their name.
+func released(root string) (map[string]string, error) {
 	objects, err := kustomize(root, defaults)
-	if err != nil {
-		return nil, image{}, err
-	}
-	from, err := imageOf(objects)
-	return objects, from, err
-}
-
-// generatedChart returns the generated files of the chart, by their path from the root.
-func generatedChart(root string) (map[string]string, error) {
-	objects, from, err := shippedObjects(root)
 	if err != nil {
 		return nil, err
 	}
-	return chart(root, objects, from)
-}
-
-// released returns the files of a release, by their name.
-func released(root string) (map[string]string, error) {
-	objects, from, err := shippedObjects(root)
+	version, err := versionOf(objects)
 	if err != nil {
 		return nil, err
 	}
@@ -97,10 +76,10 @@ func released(root string) (map[string]string, error) {
 		return nil, err
 	}
 	files[addonComponentsFile] = components
-	if files["metadata.yaml"], err = metadata(from.tag); err != nil {
+	if files["metadata.yaml"], err = metadata(version); err != nil {
 		return nil, err
 	}
-	files["capi-operator.yaml"], err = operatorManifest(components, files["metadata.yaml"], from.tag)
+	files["capi-operator.yaml"], err = operatorManifest(components, files["metadata.yaml"], version)
 	return files, err
 }
 
@@ -115,31 +94,38 @@ func singleFiles() map[string]string {
 	return files
 }
 
-// component is an optional part. A new one needs only a row here to be in every channel: with byDefault, each
-// channel installs it by default, and manifests/default must list it; otherwise a release has a file
-// for it. In the chart, `NAME.enabled` switches either kind on or off.
+// component is an optional part. A new one has a row here, which puts it into every channel: with byDefault,
+// manifests/default must list it; otherwise a release has a file for it. In the chart, `NAME.enabled` switches either kind
+// on or off.
 type component struct {
 	name      string
 	dir       string
 	byDefault bool
-	// doc describes it in the chart's values.
-	doc string
 }
 
 var components = []component{
-	{"networkPolicy", "manifests/network", true, "NetworkPolicies that limit who may connect to Muster's pods."},
-	{"policies", "manifests/policy", true, "Admission policies that limit what the syncer's account can do, and keep others from forging Muster's labels and annotations."},
-	{"registrar", "manifests/registrar", false, "The registrar, for clusters that the management cluster cannot reach: their agents register themselves."},
-	{"installer", "manifests/installer", false, "The installer, which installs and configures Fleet itself. Its rights are close to cluster-admin."},
-	{"helm", "manifests/helm", false, "The program that deploys HelmChartProxies, with their CRDs. It must not run at the same time as cluster-api-addon-provider-helm."},
-	{"helmReadSecrets", "manifests/helm-read-secrets", false, "Lets the program that deploys HelmChartProxies read Secrets in all namespaces. Otherwise it reads them only where an administrator binds the ClusterRole muster-helm-read-secrets."},
-	{"classLabels", "manifests/class-labels", false, "An admission policy with which the API server itself labels Clusters with their class, with or without the webhook. Needs Kubernetes 1.36."},
-	{"mappingAuthors", "manifests/mapping-authors", false, "An admission policy that lets only accounts with a right in all namespaces give other namespaces access to a namespace's bundles. Recommended if tenants may write BundleNamespaceMappings."},
-	{"monitoring", "manifests/monitoring", false, "Alerts, ServiceMonitors and a Grafana dashboard, for clusters with the Prometheus Operator."},
+	{"networkPolicy", "manifests/network", true},
+	{"policies", "manifests/policy", true},
+	{"registrar", "manifests/registrar", false},
+	{"installer", "manifests/installer", false},
+	{"helm", "manifests/helm", false},
+	{"helmReadSecrets", "manifests/helm-read-secrets", false},
+	{"classLabels", "manifests/class-labels", false},
+	{"mappingAuthors", "manifests/mapping-authors", false},
+	{"monitoring", "manifests/monitoring", false},
 }
 
-// parts are the required parts of Muster, each with its own template.
-var parts = []string{"manifests/crd", "manifests/rbac", "certs", "manifests/webhook", "manifests/syncer"}
+// folders returns the folders of all components.
+func folders() []string {
+	var result []string
+	for _, c := range components {
+		result = append(result, c.dir)
+	}
+	return result
+}
+
+// parts are the required parts of Muster.
+var parts = []string{"manifests/crd", "manifests/rbac", "manifests/webhook"}
 
 // defaults is the kustomization that every channel installs by default.
 const defaults = "manifests/default"
@@ -155,35 +141,6 @@ const (
 	namespace = "muster-system"
 	// provider is Muster's name among Cluster API's providers, as on their labels.
 	provider = "addon-muster"
-	// logLevelArg is an argument of both Deployments.
+	// logLevelArg is an argument of every Deployment.
 	logLevelArg = "--log-level="
 )
-
-// chartFile returns Chart.yaml for a version. kubeVersion is the first in which ValidatingAdmissionPolicies and
-// the match conditions of webhooks are stable.
-func chartFile(version string) string {
-	return fmt.Sprintf(`# Generated by hack/channels. Do not edit.
-apiVersion: v2
-name: muster
-description: Imports Cluster API clusters into Rancher Fleet.
-type: application
-version: %s
-appVersion: %s
-kubeVersion: ">= 1.30.0-0"
-home: https://github.com/muster-fleet/muster
-sources: [https://github.com/muster-fleet/muster]
-keywords: [cluster-api, fleet, gitops]
-annotations: {artifacthub.io/license: Apache-2.0}
-`, strings.TrimPrefix(version, "v"), version)
-}
-
-func readme(values string) string {
-	return `<!-- Generated by hack/channels. Do not edit. -->
-# Muster's Helm chart
-
-Muster imports Cluster API clusters into Rancher Fleet. The chart needs cert-manager in the cluster; Cluster API and Fleet may follow later. [Installing Muster](../../docs/install.md#helm) says how to install, upgrade and uninstall it.
-
-With its defaults the chart installs the objects of ` + "`manifests/default`" + `, except for the Namespace, which Helm creates. A cluster can have only one Muster: the chart refuses a second release. It also refuses values that are not in [values.schema.json](values.schema.json).
-
-` + values
-}

@@ -110,29 +110,23 @@ func programs(objects []*unstructured.Unstructured) []program {
 	return result
 }
 
-// image says where a program's image is: registry/repository/muster-PROGRAM:tag.
-type image struct{ registry, repository, tag string }
-
-// imageOf parses the images of all programs, which must differ only in their names.
-func imageOf(objects []*unstructured.Unstructured) (image, error) {
-	var result image
+// versionOf returns the tag of the programs' images, which must differ only in their names.
+func versionOf(objects []*unstructured.Unstructured) (string, error) {
+	var first, version string
 	for _, p := range programs(objects) {
 		container, err := p.container()
 		if err != nil {
-			return image{}, err
+			return "", err
 		}
 		whole, _ := container["image"].(string)
-		path, tag, tagged := strings.Cut(whole, ":")
-		prefix, named := strings.CutSuffix(path, "/"+p.deployment.GetName())
-		registry, repository, nested := strings.Cut(prefix, "/")
-		found := image{registry, repository, tag}
-		if !tagged || !named || !nested || result != (image{}) && found != result {
-			return image{}, fmt.Errorf("image %q is not REGISTRY/REPOSITORY/%s:VERSION like the others", whole, p.deployment.GetName())
+		registry, tag, named := strings.Cut(whole, "/"+p.deployment.GetName()+":")
+		if !named || !strings.Contains(registry, "/") || first != "" && first != registry+":"+tag {
+			return "", fmt.Errorf("image %q is not REGISTRY/REPOSITORY/%s:VERSION like the others", whole, p.deployment.GetName())
 		}
-		result = found
+		first, version = registry+":"+tag, tag
 	}
-	if result == (image{}) {
-		return image{}, errors.New("there is no Deployment")
+	if version == "" {
+		return "", errors.New("there is no Deployment")
 	}
-	return result, nil
+	return version, nil
 }
