@@ -11,20 +11,25 @@ import (
 const (
 	// chartDir is the folder of the chart. Its templates and values are written by hand.
 	chartDir = "charts/muster"
-	// copies is the folder of the chart for what nobody sets. Its templates/files.yaml says what becomes of it.
+	// copies is a folder of the chart with the files of manifests/ in which users set nothing. The chart's
+	// templates/files.yaml renders them.
 	copies = chartDir + "/files"
 )
 
-// templated are the kinds that the chart's templates have by hand, because people set something in them.
+// templated lists the kinds with handwritten templates, because users set something in them.
 var templated = []string{"Deployment", "Service", "ServiceAccount", "PodDisruptionBudget", "Certificate", "Issuer", "ServiceMonitor"}
 
-// copyFiles copies from manifests/ into the chart what its templates do not have. Nothing else stays in that folder.
+// copyFiles replaces the copies in the chart by the current files of manifests/.
 func copyFiles(root string) error {
 	if err := os.RemoveAll(filepath.Join(root, copies)); err != nil {
 		return err
 	}
 	files := map[string]string{}
-	for _, dir := range slices.Concat(parts, folders()) {
+	dirs := slices.Clone(parts)
+	for _, c := range components {
+		dirs = append(dirs, c.dir)
+	}
+	for _, dir := range dirs {
 		found, err := filepath.Glob(filepath.Join(root, dir, "*.*"))
 		if err != nil {
 			return err
@@ -46,7 +51,7 @@ func copyFiles(root string) error {
 	return write(filepath.Join(root, copies), files)
 }
 
-// isCopied returns whether the chart has a file as it is. A file has only kinds with templates, or none.
+// isCopied returns whether the chart has a copy of a file. It fails if only some of the file's kinds have templates.
 func isCopied(name string, content []byte) (bool, error) {
 	switch {
 	case name == "kustomization.yaml":

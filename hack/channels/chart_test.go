@@ -109,7 +109,7 @@ func (k key) setting(values map[string]any) map[string]any {
 	return values
 }
 
-// at returns what is at a path, in which container is the first one.
+// at returns the value at a path. The path may begin with container for the first container.
 func at(object any, path string) any {
 	for _, name := range strings.Split(strings.Replace(path, "container.", "spec.template.spec.containers.0.", 1), ".") {
 		switch typed := object.(type) {
@@ -145,7 +145,8 @@ func has(found, want any) bool {
 	return fmt.Sprint(found) == fmt.Sprint(want)
 }
 
-// Each key is set once on three components. What it is for must then be there, was not before, and no selector changes.
+// The test sets each key on three components. The objects must then have the value, which they lack without the key, and
+// their selectors must not change.
 func TestKeys(t *testing.T) {
 	chart, known := ours(t), map[string]map[string]map[string]any{}
 	for _, k := range keys(t) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -37,23 +36,26 @@ const (
 // addonComponents returns addon-components.yaml of these objects, which it modifies.
 func addonComponents(objects []*unstructured.Unstructured) (string, error) {
 	for _, object := range objects {
-		if err := withoutVariables(object); err != nil {
+		var err error
+		texts.Each(object.Object, func(text string) string {
+			if strings.Contains(text, "${") {
+				err = fmt.Errorf("%s: clusterctl would take the text after ${ for a variable, in %q", nameOf(object), text)
+			}
+			return strings.ReplaceAll(text, "$$", "$$$$")
+		})
+		if err != nil {
 			return "", err
 		}
-		texts.Each(object.Object, func(text string) string { return strings.ReplaceAll(text, "$$", "$$$$") })
-		labels := object.GetLabels()
-		if labels == nil {
-			labels = map[string]string{}
+		if err := unstructured.SetNestedField(object.Object, provider, "metadata", "labels", providerLabel); err != nil {
+			return "", err
 		}
-		labels[providerLabel] = provider
-		object.SetLabels(labels)
 	}
-	for _, p := range programs(objects) {
-		if err := withVariables(p); err != nil {
+	for _, deployment := range deployments(objects) {
+		if err := withVariables(deployment); err != nil {
 			return "", err
 		}
 		// As Cluster API's own pods: its visualizer finds logs by this label.
-		if err := unstructured.SetNestedField(p.deployment.Object, provider, podLabel...); err != nil {
+		if err := unstructured.SetNestedField(deployment.Object, provider, podLabel...); err != nil {
 			return "", err
 		}
 	}
@@ -63,20 +65,9 @@ func addonComponents(objects []*unstructured.Unstructured) (string, error) {
 // podLabel is the path of the provider's label on a Deployment's pods.
 var podLabel = []string{"spec", "template", "metadata", "labels", providerLabel}
 
-// withoutVariables fails if clusterctl would mistake a text for a variable.
-func withoutVariables(object *unstructured.Unstructured) (err error) {
-	texts.Each(object.Object, func(text string) string {
-		if strings.Contains(text, "${") {
-			err = fmt.Errorf("%s: clusterctl would take the text after ${ for a variable, in %q", nameOf(object), text)
-		}
-		return text
-	})
-	return err
-}
-
 // withVariables makes variables the values of a program's arguments.
-func withVariables(p program) error {
-	container, err := p.container()
+func withVariables(deployment *unstructured.Unstructured) error {
+	container, err := containerOf(deployment)
 	if err != nil {
 		return err
 	}
@@ -88,26 +79,19 @@ func withVariables(p program) error {
 	for name, variable := range variables {
 		i := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, name) })
 		if i < 0 {
-			return fmt.Errorf("%s has no argument %s", nameOf(p.deployment), name)
+			return fmt.Errorf("%s has no argument %s", nameOf(deployment), name)
 		}
 		args[i] = name + variable
 	}
-	if err := unstructured.SetNestedStringSlice(container, args, "args"); err != nil {
-		return err
-	}
-	return p.setContainer(container)
+	return unstructured.SetNestedStringSlice(container, args, "args")
 }
 
 // metadata returns metadata.yaml; it fails if that does not include the version.
 func metadata(version string) (string, error) {
-	parsed := regexp.MustCompile(`^v(\d+)\.(\d+)\.\d+`).FindStringSubmatch(version)
-	if parsed == nil {
-		return "", fmt.Errorf("the images have the tag %q, which is no version", version)
-	}
 	if !slices.ContainsFunc(series, func(s releaseSeries) bool {
-		return strconv.Itoa(s.Major) == parsed[1] && strconv.Itoa(s.Minor) == parsed[2]
+		return strings.HasPrefix(version, fmt.Sprintf("v%d.%d.", s.Major, s.Minor))
 	}) {
-		return "", fmt.Errorf("%s is of no minor release in the list (series)", version)
+		return "", fmt.Errorf("the images have the tag %q, which is of no minor release in the list (series)", version)
 	}
 	content, err := yaml.Marshal(map[string]any{
 		"apiVersion": "clusterctl.cluster.x-k8s.io/v1alpha3", "kind": "Metadata", "releaseSeries": series,

@@ -1,7 +1,6 @@
-// Command channels generates, from manifests/, the files for each way to install Muster: `channels chart`
-// the files that the Helm chart copies, which are committed; `channels dist [FOLDER]` the files of a release, into
-// dist/ unless a folder is given. `channels verify` checks that each way, with its defaults, installs the objects of
-// manifests/default, and the chart with a component also those of its folder.
+// Command channels generates the files for each way to install Muster. `channels chart` copies files of manifests/ into
+// the Helm chart. `channels dist [FOLDER]` writes the files of a release, by default into dist/. `channels verify` checks
+// that each way installs the objects of manifests/default, and the chart with a component those of its folder as well.
 package main
 
 import (
@@ -94,9 +93,8 @@ func singleFiles() map[string]string {
 	return files
 }
 
-// component is an optional part. A new one has a row here, which puts it into every channel: with byDefault,
-// manifests/default must list it; otherwise a release has a file for it. In the chart, `NAME.enabled` switches either kind
-// on or off.
+// component is an optional part. With byDefault, manifests/default lists it; otherwise a release has a file for it. In
+// the chart, `NAME.enabled` switches it on or off.
 type component struct {
 	name      string
 	dir       string
@@ -113,15 +111,6 @@ var components = []component{
 	{"classLabels", "manifests/class-labels", false},
 	{"mappingAuthors", "manifests/mapping-authors", false},
 	{"monitoring", "manifests/monitoring", false},
-}
-
-// folders returns the folders of all components.
-func folders() []string {
-	var result []string
-	for _, c := range components {
-		result = append(result, c.dir)
-	}
-	return result
 }
 
 // parts are the required parts of Muster.

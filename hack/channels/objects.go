@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -79,49 +80,33 @@ func nameOf(object *unstructured.Unstructured) string {
 	return object.GroupVersionKind().GroupKind().String() + " " + name
 }
 
-// program is a Deployment of Muster.
-type program struct {
-	// name is the last word of the Deployment's name: webhook, syncer.
-	name       string
-	deployment *unstructured.Unstructured
-}
-
-// container returns the only container, to change it in place.
-func (p program) container() (map[string]any, error) {
-	list, _, err := unstructured.NestedSlice(p.deployment.Object, "spec", "template", "spec", "containers")
+// containerOf returns the only container of a Deployment, to change it in place.
+func containerOf(deployment *unstructured.Unstructured) (map[string]any, error) {
+	field, _, err := unstructured.NestedFieldNoCopy(deployment.Object, "spec", "template", "spec", "containers")
+	list, _ := field.([]any)
 	if err != nil || len(list) != 1 {
-		return nil, fmt.Errorf("%s: it has %d containers: %w", nameOf(p.deployment), len(list), err)
+		return nil, fmt.Errorf("%s: it has %d containers: %w", nameOf(deployment), len(list), err)
 	}
 	return list[0].(map[string]any), nil
 }
 
-func (p program) setContainer(container map[string]any) error {
-	return unstructured.SetNestedSlice(p.deployment.Object, []any{container}, "spec", "template", "spec", "containers")
-}
-
-func programs(objects []*unstructured.Unstructured) []program {
-	var result []program
-	for _, object := range objects {
-		if object.GetKind() == "Deployment" {
-			name := object.GetName()
-			result = append(result, program{name[strings.LastIndex(name, "-")+1:], object})
-		}
-	}
-	return result
+// deployments returns the Deployments among objects.
+func deployments(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
+	return slices.DeleteFunc(slices.Clone(objects), func(object *unstructured.Unstructured) bool { return object.GetKind() != "Deployment" })
 }
 
 // versionOf returns the tag of the programs' images, which must differ only in their names.
 func versionOf(objects []*unstructured.Unstructured) (string, error) {
 	var first, version string
-	for _, p := range programs(objects) {
-		container, err := p.container()
+	for _, deployment := range deployments(objects) {
+		container, err := containerOf(deployment)
 		if err != nil {
 			return "", err
 		}
 		whole, _ := container["image"].(string)
-		registry, tag, named := strings.Cut(whole, "/"+p.deployment.GetName()+":")
+		registry, tag, named := strings.Cut(whole, "/"+deployment.GetName()+":")
 		if !named || !strings.Contains(registry, "/") || first != "" && first != registry+":"+tag {
-			return "", fmt.Errorf("image %q is not REGISTRY/REPOSITORY/%s:VERSION like the others", whole, p.deployment.GetName())
+			return "", fmt.Errorf("image %q is not REGISTRY/REPOSITORY/%s:VERSION like the others", whole, deployment.GetName())
 		}
 		first, version = registry+":"+tag, tag
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -96,42 +95,32 @@ func verifyClusterctl(root string) error {
 	if namespaces != 1 {
 		return fmt.Errorf("the components have %d Namespaces; clusterctl wants one", namespaces)
 	}
-	for _, p := range programs(got) {
-		container, err := p.container()
+	for _, deployment := range deployments(got) {
+		container, err := containerOf(deployment)
 		if err != nil {
 			return err
 		}
 		if container["name"] != "manager" {
-			return fmt.Errorf("%s: its container is not named manager", nameOf(p.deployment))
+			return fmt.Errorf("%s: its container is not named manager", nameOf(deployment))
 		}
-		if of, _, err := unstructured.NestedString(p.deployment.Object, podLabel...); err != nil || of != provider {
-			return fmt.Errorf("%s: its pods are without the label of the provider: %q, %w", nameOf(p.deployment), of, err)
+		if of, _, err := unstructured.NestedString(deployment.Object, podLabel...); err != nil || of != provider {
+			return fmt.Errorf("%s: its pods are without the label of the provider: %q, %w", nameOf(deployment), of, err)
 		}
-		unstructured.RemoveNestedField(p.deployment.Object, podLabel...)
+		unstructured.RemoveNestedField(deployment.Object, podLabel...)
 	}
 	return compare(addonComponentsFile, want, got)
 }
 
 // compare returns the differences between two sets of objects. Without labels or annotations is like with none.
 func compare(what string, want, got []*unstructured.Unstructured) error {
-	wanted, found := byName(want), byName(got)
-	var problems []error
-	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		if found[name] == nil {
-			problems = append(problems, fmt.Errorf("%s lacks %s", what, name))
-		} else if diff := cmp.Diff(wanted[name], found[name]); diff != "" {
-			problems = append(problems, fmt.Errorf("%s: %s differs from manifests/ (-) in:\n%s", what, name, diff))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(found)) {
-		if wanted[name] == nil {
-			problems = append(problems, fmt.Errorf("%s has %s, which is not in manifests/", what, name))
-		}
+	found := byName(got)
+	if diff := cmp.Diff(byName(want), found); diff != "" {
+		return fmt.Errorf("%s differs from manifests/ (-manifests +%s):\n%s", what, what, diff)
 	}
 	if len(got) != len(found) {
-		problems = append(problems, fmt.Errorf("%s has an object twice", what))
+		return fmt.Errorf("%s has an object twice", what)
 	}
-	return errors.Join(problems...)
+	return nil
 }
 
 func byName(objects []*unstructured.Unstructured) map[string]map[string]any {
