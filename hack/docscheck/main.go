@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// The reference must name everything that a user can set or see.
-	reference = "docs/reference.md"
+	// The pages of the reference must name everything that a user can set or see.
+	reference = "docs/reference/"
 	// operations must name each webhook, with the consequence of its absence.
 	operations = "docs/operations.md"
 	// permissions must name each role and each admission policy.

@@ -46,7 +46,7 @@ func TestCheckOutputs(t *testing.T) {
 }
 
 func TestMissing(t *testing.T) {
-	pages := []page{{reference, []string{"`spec.a` and `metric{state}`, but not spec.b"}}}
+	pages := []page{{reference + "a.md", []string{"`spec.a`"}}, {reference + "b.md", []string{"`metric{state}`, but not spec.b"}}, {"README.md", []string{"`spec.b`"}}}
 	got := missing(pages, reference, []string{"spec.a", "metric", "spec.b"}, "", "field")
 	if len(got) != 1 || !strings.Contains(got[0], "spec.b") {
 		t.Errorf("got %q", got)

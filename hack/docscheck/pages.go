@@ -16,7 +16,7 @@ type page struct {
 
 func readPages(root string) ([]page, error) {
 	var paths []string
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/decisions/*.md", "docs/guides/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "docs/internals/decisions/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			return nil, err
@@ -72,12 +72,12 @@ func named(pages []page, pattern *regexp.Regexp, known []string, what string) []
 	return problems
 }
 
-// missing reports each known name that a page does not have in code font.
+// missing reports each known name that a page, or all pages of a folder, do not have in code font.
 func missing(pages []page, path string, known []string, prefix, what string) []string {
 	var text string
 	for _, page := range pages {
-		if page.path == path {
-			text = strings.Join(page.lines, "\n")
+		if strings.HasPrefix(page.path, path) {
+			text += strings.Join(page.lines, "\n")
 		}
 	}
 	var problems []string

@@ -127,7 +127,7 @@ func TestKindsAreDocumented(t *testing.T) {
 		}
 		return string(text)
 	}
-	permissions, reference := read("permissions.md"), read("reference.md")
+	permissions, reference := read("permissions.md"), read("reference/configuration.md")
 	inGroup := map[string][]string{}
 	pointers := map[string]bool{}
 	for _, kind := range Kinds() {
@@ -140,7 +140,7 @@ func TestKindsAreDocumented(t *testing.T) {
 			pointers[pointer] = true
 		}
 		if row := "<br>`" + strings.Join(secret, "`<br>`") + "` |"; len(secret) > 0 && !strings.Contains(strings.ReplaceAll(reference, " | `", "<br>`"), row) {
-			t.Errorf("docs/reference.md has no row %s for %s", row, kind.Kind)
+			t.Errorf("docs/reference/configuration.md has no row %s for %s", row, kind.Kind)
 		}
 	}
 	for group, kinds := range inGroup {
@@ -151,7 +151,7 @@ func TestKindsAreDocumented(t *testing.T) {
 	}
 	for _, match := range regexp.MustCompile("(?:<br>| )`(/(?:spec|ControlPlane)/[^`]+)`(?:<br>| \\|)").FindAllStringSubmatch(reference, -1) {
 		if !pointers[match[1]] {
-			t.Errorf("docs/reference.md names %s, which the table lacks", match[1])
+			t.Errorf("docs/reference/configuration.md names %s, which the table lacks", match[1])
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Package settings computes the effective settings from a FleetAddonConfig, which may be complete, partial or
-// missing. It owns every default: a missing section or field means its default, never "off" (docs/reference.md).
+// missing. It owns every default: a missing section or field means its default, never "off" (docs/reference/configuration.md).
 // Except for Reader, it is pure and needs no cluster.
 package settings
 

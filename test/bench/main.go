@@ -1,6 +1,6 @@
 // Command bench measures what importing Clusters costs and how that grows with their number, and what
 // admission costs, on a real API server, with both programs as shipped and no other controllers.
-// See docs/benchmarks.md.
+// See docs/internals/benchmarks.md.
 package main
 
 import (

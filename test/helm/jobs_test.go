@@ -80,7 +80,7 @@ func TestLongHook(t *testing.T) {
 	one.label(g, "hooked=yes")
 	t.Cleanup(func() { one.label(NewWithT(t), "hooked-") })
 	g.Expect(env.Apply(ctx, strings.Replace(simple("hooked", "1.0.0", "  valuesTemplate: 'who: me'"), "chartName: simple", "chartName: hooked", 1))).To(Succeed())
-	// Fleet may deploy a release with values twice in a row, and begin the hook again: see docs/helmchartproxy.md. But it
+	// Fleet may deploy a release with values twice in a row, and begin the hook again: see docs/internals/conformance.md. But it
 	// does not end a hook after 30 s, as it would without a timeout.
 	g.Eventually(func(g Gomega) {
 		out, err := one.kubectl("-n", "hooked", "get", "job", "hooked-hook", "-o", "jsonpath={.metadata.creationTimestamp}")

@@ -46,7 +46,7 @@ func (h *heard) take() []string {
 	return all
 }
 
-// The shipped CRDs and webhooks do what docs/helmchartproxy.md says of each field. The API server stores an accepted
+// The shipped CRDs and webhooks do what docs/internals/conformance.md says of each field. The API server stores an accepted
 // object as it was written, with the defaults of cluster-api-addon-provider-helm.
 func TestHelmChartProxyFields(t *testing.T) {
 	g := NewWithT(t)

@@ -1,4 +1,4 @@
-// Package table reads docs/helmchartproxy.md, which describes the fate of every field and word of
+// Package table reads docs/internals/conformance.md, which describes the fate of every field and word of
 // cluster-api-addon-provider-helm's API. Only tests use it: they do what the tables say.
 package table
 
@@ -12,7 +12,7 @@ import (
 )
 
 // Page is where the tables are, seen from a package that is two folders deep.
-const Page = "../../docs/helmchartproxy.md"
+const Page = "../../docs/internals/conformance.md"
 
 // The headings of the tables.
 const (
