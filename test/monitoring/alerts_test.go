@@ -93,7 +93,7 @@ var headings = regexp.MustCompile(`(?m)^### (Muster\w+)$`)
 
 // Each alert says what is wrong, how severe it is, and where the documentation says what to do.
 func TestAlertsAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/operations.md")
+	page, err := os.ReadFile("../../docs/runbook.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,9 +106,8 @@ func TestAlertsAreDocumented(t *testing.T) {
 		if severity := rule.Labels["severity"]; severity != "critical" && severity != "warning" {
 			t.Errorf("%s: severity %q", rule.Alert, severity)
 		}
-		// Alertmanager's templates and the Grafana of kube-prometheus-stack link this annotation, which must be absolute.
-		if want := "https://github.com/muster-fleet/muster/blob/main/docs/operations.md#" + strings.ToLower(rule.Alert); rule.Annotations["runbook_url"] != want {
-			t.Errorf("%s: the runbook is %q, want %q", rule.Alert, rule.Annotations["runbook_url"], want)
+		if want := "docs/runbook.md#" + strings.ToLower(rule.Alert); rule.Annotations["runbook"] != want {
+			t.Errorf("%s: the runbook is %q, want %q", rule.Alert, rule.Annotations["runbook"], want)
 		}
 		if rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" {
 			t.Errorf("%s has no summary or no description", rule.Alert)
@@ -117,6 +116,6 @@ func TestAlertsAreDocumented(t *testing.T) {
 	slices.Sort(alerts)
 	slices.Sort(documented)
 	if diff := gocmp.Diff(alerts, documented); diff != "" {
-		t.Errorf("alerts, and headings of docs/operations.md (-alerts +headings):\n%s", diff)
+		t.Errorf("alerts, and headings of docs/runbook.md (-alerts +headings):\n%s", diff)
 	}
 }
