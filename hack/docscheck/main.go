@@ -72,11 +72,16 @@ func check(root string) ([]string, error) {
 	problems = append(problems, named(pages, metricName, metrics, "metric")...)
 	problems = append(problems, missing(pages, reference, metrics, "", "metric")...)
 
-	fields, err := settingPaths(filepath.Join(root, "manifests/crd/addons.cluster.x-k8s.io_fleetaddonconfigs.yaml"))
-	if err != nil {
-		return nil, err
+	for file, page := range map[string]string{
+		"manifests/crd/addons.cluster.x-k8s.io_fleetaddonconfigs.yaml": "configuration.md",
+		"manifests/helm/addons.cluster.x-k8s.io_helmchartproxies.yaml": "helmchartproxy.md",
+	} {
+		fields, err := settingPaths(filepath.Join(root, file))
+		if err != nil {
+			return nil, err
+		}
+		problems = append(problems, missing(pages, reference+page, fields, "", "field")...)
 	}
-	problems = append(problems, missing(pages, reference, fields, "", "field")...)
 
 	problems = append(problems, missing(pages, reference, settings.DefaultExclude(), "", "default exclusion")...)
 
