@@ -106,8 +106,9 @@ func TestAlertsAreDocumented(t *testing.T) {
 		if severity := rule.Labels["severity"]; severity != "critical" && severity != "warning" {
 			t.Errorf("%s: severity %q", rule.Alert, severity)
 		}
-		if want := "docs/runbook.md#" + strings.ToLower(rule.Alert); rule.Annotations["runbook"] != want {
-			t.Errorf("%s: the runbook is %q, want %q", rule.Alert, rule.Annotations["runbook"], want)
+		// Alertmanager's templates and the Grafana of kube-prometheus-stack link this annotation, which must be absolute.
+		if want := "https://github.com/muster-fleet/muster/blob/main/docs/runbook.md#" + strings.ToLower(rule.Alert); rule.Annotations["runbook_url"] != want {
+			t.Errorf("%s: the runbook is %q, want %q", rule.Alert, rule.Annotations["runbook_url"], want)
 		}
 		if rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" {
 			t.Errorf("%s has no summary or no description", rule.Alert)
