@@ -47,6 +47,7 @@ func check(root string) ([]string, error) {
 		return nil, err
 	}
 	problems := append(checkLinks(root, pages), checkOutputs(pages)...)
+	problems = append(problems, tooLong(pages)...)
 
 	targets, err := makeTargets(filepath.Join(root, "Makefile"))
 	if err != nil {

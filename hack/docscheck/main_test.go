@@ -45,6 +45,18 @@ func TestCheckOutputs(t *testing.T) {
 	}
 }
 
+func TestTooLong(t *testing.T) {
+	most := limits[1].words
+	pages := []page{{permissions, []string{strings.Repeat("word ", most-3) + "| `a` | [b](c.md)", "```", "code", "```"}}}
+	if got := tooLong(pages); len(got) != 0 {
+		t.Errorf("got %q", got)
+	}
+	pages = append(pages, page{"docs/threat-model.md", []string{"two words"}})
+	if got := tooLong(pages); len(got) != 1 || !strings.Contains(got[0], "4501 words") {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestMissing(t *testing.T) {
 	pages := []page{{reference + "a.md", []string{"`spec.a`"}}, {reference + "b.md", []string{"`metric{state}`, but not spec.b"}}, {"README.md", []string{"`spec.b`"}}}
 	got := missing(pages, reference, []string{"spec.a", "metric", "spec.b"}, "", "field")

@@ -57,10 +57,10 @@ func TestGuide(t *testing.T) {
 	t.Cleanup(func() { NewWithT(t).Expect(env.Apply(ctx, repositorySecret())).To(Succeed()) })
 
 	run(g, "secret")
-	blocks, err := fixture.Guide("charts.md", 1)
+	blocks, err := fixture.Guide("charts.md", 2)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(blocks[0]).To(ContainSubstring("repoURL: https://charts.example.com "))
-	g.Expect(env.Apply(ctx, strings.Replace(blocks[0], "https://charts.example.com", charts.URL, 1))).To(Succeed())
+	g.Expect(blocks[1]).To(ContainSubstring("repoURL: https://charts.example.com "))
+	g.Expect(env.Apply(ctx, strings.Replace(blocks[1], "https://charts.example.com", charts.URL, 1))).To(Succeed())
 	out := run(g, "select")
 	g.Expect(out).To(MatchRegexp(`helmchartproxy\S+/ingress +True +Ready`))
 	for _, its := range []cluster{one, two} {
