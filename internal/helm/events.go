@@ -27,6 +27,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/release"
 	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/kube/references"
 )
 
@@ -61,6 +62,11 @@ func later(pause time.Duration, of handler.MapFunc) handler.EventHandler {
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue requests) { enqueue(ctx, queue, e.Object) },
 	}
 }
+
+// first enqueues an object before all others: otherwise, a worker would wait for it.
+var first = handler.Funcs{GenericFunc: func(_ context.Context, e event.GenericEvent, queue requests) {
+	kube.Enqueue(queue, new(1), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)})
+}}
 
 // one returns a request for a name, unless no object can have it: users may write anything into annotations.
 func one(namespace, name string) []reconcile.Request {

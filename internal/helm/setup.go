@@ -36,6 +36,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/bundle"
+	"github.com/muster-fleet/muster/internal/helm/fair"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/policies"
@@ -138,7 +139,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	recorder := mgr.GetEventRecorder("muster-helm")
 	writes := store.New(mgr.GetClient(), mgr.GetAPIReader(), namespace, clock.RealClock{})
 	writes.Recorder = recorder
-	read, wakeReleases, wakeBundles := make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1)
+	read, wakeReleases, wakeBundles, turns := make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1)
 	reader := &inputs.Reader{
 		Wake: func(key plan.Key, isNews bool) {
 			read <- eventOf(key)
@@ -158,6 +159,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 
 	releases := &release.Reconciler{
 		Store: writes, Inputs: reader, Policies: policyReader, Managed: managed, Settings: settings.NewReader(mgr.GetClient()).WithRecord(mgr.GetAPIReader(), nil, namespace), Sources: referred, Renderer: pool,
+		Turns:    fair.NewTurns(options.Concurrency, func(key plan.Key) { send(ctx, turns, key) }),
 		Recorder: recorder, Now: time.Now,
 	}
 	if err := setupProxies(mgr, options, e, read, &proxy.Reconciler{
@@ -165,7 +167,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}); err != nil {
 		return err
 	}
-	if err := setupReleases(mgr, options, e, referred, wakeReleases, releases); err != nil {
+	if err := setupReleases(mgr, options, e, referred, wakeReleases, turns, releases); err != nil {
 		return err
 	}
 	return setupBundles(mgr, options, e, wakeBundles, &bundle.Reconciler{
@@ -177,6 +179,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 // eventOf returns an event for a HelmChartProxy.
 func eventOf(key plan.Key) event.GenericEvent {
 	return event.GenericEvent{Object: &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}}
+}
+
+// send sends an event for the object with this key, unless the program ends meanwhile.
+func send(ctx context.Context, to chan<- event.GenericEvent, key plan.Key) {
+	select {
+	case to <- eventOf(key):
+	case <-ctx.Done():
+	}
 }
 
 func (o *Options) controller() controller.Options {
@@ -205,11 +215,12 @@ func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan even
 
 // setupReleases adds the controller of HelmReleaseProxies. An event enqueues only the releases that it
 // concerns.
-func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *references.Reader, wake chan event.GenericEvent, r *release.Reconciler) error {
+func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *references.Reader, wake, turns chan event.GenericEvent, r *release.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmreleaseproxy").WithOptions(options.controller()).
 		For(&addonsv1.HelmReleaseProxy{}).
 		Watches(&addonsv1.HelmChartProxy{}, mapped(e.of(itself)), builder.WithPredicates(changed)).
 		WatchesRawSource(source.Channel(wake, mapped(e.of(itself)))).
+		WatchesRawSource(source.Channel(turns, first)).
 		Watches(&clusterv1.Cluster{}, mapped(e.by(proxy.ByCluster, itself))).
 		Watches(&addonsv1.HelmReleaseProxy{}, mapped(e.rivals), builder.WithPredicates(rivalNews)).
 		Watches(&fleetv1.BundleDeployment{}, mapped(e.ofDeployment)).

@@ -3,132 +3,149 @@ package fair
 
 import (
 	"context"
+	"slices"
 	"sync"
-	"time"
 
-	"golang.org/x/sync/semaphore"
+	"k8s.io/apimachinery/pkg/types"
 )
 
-// Shares are units that namespaces take and give back. A waiting namespace first takes a unit of its own share,
-// and then joins the common queue. So waiting namespaces take turns, and none can take all units.
+// Shares are units that namespaces take and give back. Those who wait in a namespace get units in the order in which they
+// came. Of the namespaces that wait, the one with the fewest units comes first, and of several with as many the one that has
+// waited for longest since it came or gave units back. So namespaces take turns.
 type Shares struct {
-	all  *semaphore.Weighted
 	each int64
 	mu   sync.Mutex
-	// own holds the shares of the namespaces that have units or wait for some.
-	own map[string]*share
-	// tickets maps each namespace whose callers were refused by Soon to its *ticket.
-	tickets sync.Map
+	free int64
+	// lines are the namespaces that have units or wait for some, in the order in which they came or last gave units back.
+	lines []*line
 }
 
-type share struct {
-	*semaphore.Weighted
-	// wanted counts the units that the namespace has or waits for.
-	wanted int64
+type line struct {
+	namespace string
+	has       int64
+	waiting   []*request
+}
+
+type request struct {
+	units int64
+	done  chan struct{}
 }
 
 // New returns Shares of so many units in all, of which a namespace may have at most each.
-func New(all, each int64) *Shares {
-	return &Shares{all: semaphore.NewWeighted(all), each: each, own: map[string]*share{}}
-}
+func New(all, each int64) *Shares { return &Shares{free: all, each: each} }
 
-// want changes how many units a namespace wants, and returns its share.
-func (s *Shares) want(namespace string, units int64) *share {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	own := s.own[namespace]
-	if own == nil {
-		own = &share{Weighted: semaphore.NewWeighted(s.each)}
-		s.own[namespace] = own
-	}
-	if own.wanted += units; own.wanted == 0 {
-		delete(s.own, namespace)
-	}
-	return own
-}
-
-// Wait takes a unit as soon as one is free.
+// Wait takes a unit as soon as it is its turn.
 func (s *Shares) Wait(ctx context.Context, namespace string) error { return s.Take(ctx, namespace, 1) }
 
-// Take takes units as soon as they are free. A namespace that has nothing else may take more at once than each.
-func (s *Shares) Take(ctx context.Context, namespace string, units int64) error {
-	own := s.want(namespace, units)
-	err := own.Acquire(ctx, min(units, s.each))
-	if err == nil {
-		if err = s.all.Acquire(ctx, units); err == nil {
-			return nil
-		}
-		own.Release(min(units, s.each))
-	}
-	s.want(namespace, -units)
-	return err
-}
-
-const (
-	// moment is how long Soon waits at most: longer than most jobs take.
-	moment = 20 * time.Millisecond
-	// RetryInterval is how often a caller that Soon refused has to call it again.
-	RetryInterval = time.Second
-)
-
-// ticket keeps the place of a namespace in the queue, and then the unit, until a caller comes for it.
-type ticket struct {
-	at    time.Time
-	ready chan struct{}
-}
-
-// Soon takes a unit if one is free in a moment. Otherwise, the caller has to come back after RetryInterval: the
-// namespace keeps its place in the queue. All callers of a namespace together wait one moment for each unit, so a
-// namespace with slow jobs blocks none.
-func (s *Shares) Soon(namespace string) bool {
-	for !s.Try(namespace, 1) {
-		known, isKnown := s.tickets.LoadOrStore(namespace, &ticket{time.Now(), make(chan struct{})})
-		its := known.(*ticket)
-		if !isKnown {
-			go s.redeem(namespace, its)
-		}
-		select {
-		case <-its.ready:
-		case <-time.After(time.Until(its.at.Add(moment))):
-		}
-		select {
-		case <-its.ready:
-			if s.tickets.CompareAndDelete(namespace, its) { // Otherwise, another caller has the unit.
-				return true
-			}
-		default:
-			return false
-		}
-	}
-	return true
-}
-
-// redeem waits for the unit of a ticket. If no caller comes for the unit, redeem gives it back.
-func (s *Shares) redeem(namespace string, its *ticket) {
-	_ = s.Wait(context.Background(), namespace)
-	close(its.ready)
-	time.AfterFunc(2*RetryInterval, func() {
-		if s.tickets.CompareAndDelete(namespace, its) {
-			s.Release(namespace, 1)
-		}
-	})
-}
-
-// Try takes units if there are enough now.
+// Try takes units if there are enough now, and it is the namespace's turn.
 func (s *Shares) Try(namespace string, units int64) bool {
-	own := s.want(namespace, units)
-	if own.TryAcquire(units) {
-		if s.all.TryAcquire(units) {
-			return true
-		}
-		own.Release(units)
+	ended, end := context.WithCancel(context.Background())
+	end()
+	return s.Take(ended, namespace, units) == nil
+}
+
+// Take takes units as soon as it is their turn. A namespace that has nothing else may take more at once than each, up to
+// all. The error is the one of the context.
+func (s *Shares) Take(ctx context.Context, namespace string, units int64) error {
+	wanted := &request{units, make(chan struct{})}
+	s.change(namespace, func(its *line) { its.waiting = append(its.waiting, wanted) })
+	select {
+	case <-wanted.done:
+	case <-ctx.Done():
+		s.change(namespace, func(its *line) {
+			its.waiting = slices.DeleteFunc(its.waiting, func(other *request) bool { return other == wanted })
+		})
 	}
-	s.want(namespace, -units)
-	return false
+	select {
+	case <-wanted.done:
+		return nil
+	default:
+		return ctx.Err()
+	}
 }
 
 // Release gives units back.
 func (s *Shares) Release(namespace string, units int64) {
-	s.all.Release(units)
-	s.want(namespace, -units).Release(min(units, s.each))
+	s.change(namespace, func(its *line) {
+		its.has -= units
+		s.free += units
+		s.lines = append(slices.DeleteFunc(s.lines, func(other *line) bool { return other == its }), its)
+	})
+}
+
+// change changes the line of a namespace, and then gives units to those whose turn it is.
+func (s *Shares) change(namespace string, change func(*line)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := slices.IndexFunc(s.lines, func(its *line) bool { return its.namespace == namespace })
+	if at < 0 {
+		at, s.lines = len(s.lines), append(s.lines, &line{namespace: namespace})
+	}
+	change(s.lines[at])
+	for next := s.next(); next != nil && next.waiting[0].units <= s.free; next = s.next() {
+		its := next.waiting[0]
+		next.waiting, next.has, s.free = next.waiting[1:], next.has+its.units, s.free-its.units
+		close(its.done)
+	}
+	s.lines = slices.DeleteFunc(s.lines, func(its *line) bool { return its.has == 0 && len(its.waiting) == 0 })
+}
+
+// next returns the namespace that gets the next units; nil if none waits that may have more. All others wait for it, even if
+// they want less than is free.
+func (s *Shares) next() (next *line) {
+	for _, its := range s.lines {
+		if len(its.waiting) > 0 && (its.has == 0 || its.has+its.waiting[0].units <= s.each) && (next == nil || its.has < next.has) {
+			next = its
+		}
+	}
+	return next
+}
+
+// Turns let some reconciles wait for something that takes long, such as a worker. The others end, and their objects are
+// enqueued when it is their turn. A turn ends with the reconcile that has it, so no object that has gone keeps one.
+type Turns struct {
+	*Shares
+	wake func(types.NamespacedName)
+	// waiting maps the key of each object that waits to whether it is its turn.
+	waiting sync.Map
+}
+
+// NewTurns returns Turns for at most three quarters of so many reconciles, and for at most half of them in one namespace.
+// wake enqueues an object.
+func NewTurns(reconciles int, wake func(types.NamespacedName)) *Turns {
+	return &Turns{Shares: New(int64(max(1, reconciles*3/4)), int64(max(1, reconciles/2))), wake: wake}
+}
+
+// Turn is the turn of one reconcile, if it has one.
+type Turn struct {
+	of  *Turns
+	key types.NamespacedName
+	has bool
+}
+
+// Of returns the turn with which a reconcile begins. The reconcile has to end it.
+func (t *Turns) Of(key types.NamespacedName) *Turn {
+	return &Turn{t, key, t.waiting.CompareAndDelete(key, true)}
+}
+
+// Take reports whether the reconcile has its turn. Otherwise, the object is enqueued when it is.
+func (t *Turn) Take() bool {
+	if t.has = t.has || t.of.Try(t.key.Namespace, 1); t.has {
+		return true
+	}
+	if _, waits := t.of.waiting.LoadOrStore(t.key, false); !waits {
+		go func() {
+			_ = t.of.Wait(context.Background(), t.key.Namespace) // It never fails.
+			t.of.waiting.Store(t.key, true)
+			t.of.wake(t.key)
+		}()
+	}
+	return false
+}
+
+// End ends the turn.
+func (t *Turn) End() {
+	if t.has {
+		t.of.Release(t.key.Namespace, 1)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,7 +40,7 @@ func TestTurns(t *testing.T) {
 		places.Release("a", 1)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if order != "bcacaaa" || !places.all.TryAcquire(1) {
+		if order != "bcacaaa" || places.free != 1 {
 			t.Errorf("%s", order)
 		}
 	})
@@ -84,7 +85,7 @@ func TestOneLargePiece(t *testing.T) {
 		places.Release("large", 7)
 		places.Release("other", 3)
 	}
-	if !places.all.TryAcquire(10) || len(places.own) > 0 {
+	if places.free != 10 || len(places.lines) > 0 {
 		t.Error("some units are still taken")
 	}
 }
@@ -102,75 +103,84 @@ func TestNamespacesAreForgotten(t *testing.T) {
 		if !places.Try(namespace, 1) || places.Try(namespace, 1) || places.Wait(late, namespace) == nil || places.Try("other", 2) {
 			t.Fatal("a namespace has more than its share")
 		}
-		if len(places.own) != 1 {
-			t.Errorf("%d namespaces are known, but one has units", len(places.own))
+		if len(places.lines) != 1 {
+			t.Errorf("%d namespaces are known, but one has units", len(places.lines))
 		}
 		places.Release(namespace, 2)
 	}
 	places.Release("nothing", 0)
-	if len(places.own) > 0 {
-		t.Errorf("%d namespaces without units are known", len(places.own))
+	if len(places.lines) > 0 {
+		t.Errorf("%d namespaces without units are known", len(places.lines))
 	}
 }
 
-// A caller waits a moment for a short job. It is refused during a long one, and together with all callers of its
-// namespace it has waited only a moment.
-func TestSoon(t *testing.T) {
+// A namespace may have all units while no other waits; then those with fewer come first, however late they came.
+func TestFewestFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		places := New(2, 1)
-		soon := func(namespace string, want bool, within time.Duration) {
-			t.Helper()
-			began := time.Now()
-			if got := places.Soon(namespace); got != want || time.Since(began) > within {
-				t.Errorf("%s: %t after %s, want %t within %s", namespace, got, time.Since(began), want, within)
-			}
+		places, order, mu := New(2, 2), "", sync.Mutex{}
+		run := func(name string, seconds time.Duration) {
+			go func() {
+				if places.Wait(t.Context(), name[:1]) == nil {
+					mu.Lock()
+					order += name + " "
+					mu.Unlock()
+					time.Sleep(seconds * time.Second)
+					places.Release(name[:1], 1)
+				}
+			}()
+			synctest.Wait()
 		}
-		soon("slow", true, 0)
-		soon("slow", false, moment)
-		for range 100 {
-			soon("slow", false, 0)
-		}
-		soon("other", true, 0)
-		time.AfterFunc(moment/2, func() { places.Release("other", 1) })
-		soon("other", true, moment/2)
-		soon("third", false, moment)
-		places.Release("slow", 1)
-		synctest.Wait()
-		soon("slow", false, 0) // Third was refused before it.
-		soon("third", true, 0)
-		places.Release("third", 1)
-		synctest.Wait()
-		soon("slow", true, 0)
-		soon("slow", false, moment)
-		places.Release("slow", 1)
-		places.Release("other", 1)
-		time.Sleep(3 * RetryInterval) // Nobody comes back for the last ticket of slow.
-		synctest.Wait()
-		if !places.Try("fourth", 1) || !places.Try("fifth", 1) || len(places.own) != 2 {
-			t.Error("some units are still taken")
+		run("a0", 100)
+		run("a1", 1)
+		run("b0", 10)
+		time.Sleep(5 * time.Second) // Now b has the other unit.
+		run("a2", 2)
+		run("a3", 2)
+		run("c0", 1)
+		time.Sleep(time.Hour)
+		mu.Lock()
+		if order != "a0 a1 b0 c0 a2 a3 " {
+			t.Error(order)
 		}
 	})
 }
 
-// Callers of one namespace get its units one after the other, without a pause.
-func TestSoonForMany(t *testing.T) {
+// Who wants more than is free is not overtaken by those who want less, but nobody waits for those who have their share.
+func TestLargeIsNotOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		places, done := New(2, 1), 0
-		for range 10 {
+		room, got, mu := New(10, 8), "", sync.Mutex{}
+		take := func(namespace string, units int64) {
 			go func() {
-				for !places.Soon("team") {
-					time.Sleep(RetryInterval)
+				if room.Take(t.Context(), namespace, units) == nil {
+					mu.Lock()
+					got += namespace
+					mu.Unlock()
 				}
-				time.Sleep(time.Millisecond)
-				done++
-				places.Release("team", 1)
 			}()
+			synctest.Wait()
 		}
-		time.Sleep(10 * time.Millisecond)
+		take("a", 6)
+		take("a", 4)
+		if !room.Try("c", 1) {
+			t.Error("a namespace waits for one that has its share")
+		}
+		room.Release("c", 1)
+		take("b", 5)
+		if room.Try("c", 1) {
+			t.Error("a small request overtakes a large one")
+		}
+		room.Release("a", 1)
 		synctest.Wait()
-		if done != 10 {
-			t.Errorf("%d are done", done)
+		mu.Lock()
+		if got != "ab" {
+			t.Errorf("%s have units", got)
 		}
-		time.Sleep(3 * RetryInterval)
+		mu.Unlock()
+		room.Release("a", 5)
+		synctest.Wait()
+		mu.Lock()
+		if got != "aba" || room.free != 1 {
+			t.Errorf("%s have units, and %d are free", got, room.free)
+		}
 	})
 }

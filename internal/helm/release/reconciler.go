@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/fair"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/policies"
@@ -42,6 +43,8 @@ type Reconciler struct {
 	Settings *settings.Reader
 	Sources  Sources
 	Renderer Renderer
+	// Turns are those of the reconciles that may wait for the Renderer.
+	Turns    *fair.Turns
 	Recorder events.EventRecorder
 	Now      func() time.Time
 
@@ -63,6 +66,7 @@ type scope struct {
 	// deployment is Fleet's BundleDeployment for the Cluster.
 	deployment *fleetv1.BundleDeployment
 	record     plan.Record
+	turn       *fair.Turn
 	trouble    plan.Trouble
 	// shared is the trouble that another HelmChartProxy has the release, too. Both go on as before.
 	shared plan.Trouble
@@ -85,6 +89,8 @@ func (s *scope) isInstalledOnce() bool { return plan.IsInstallOnce(s.proxy) && s
 
 // Reconcile reconciles one HelmReleaseProxy.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	turn := r.Turns.Of(req.NamespacedName)
+	defer turn.End()
 	release := &addonsv1.HelmReleaseProxy{}
 	if err := r.Get(ctx, req.NamespacedName, release); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -101,7 +107,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, nil
 	}
-	s := &scope{release: release, record: plan.RecordOf(release)}
+	s := &scope{release: release, turn: turn, record: plan.RecordOf(release)}
 	its, err := r.ChartProxy(ctx, client.ObjectKey{Namespace: release.Namespace, Name: owner.Name})
 	if err != nil {
 		return ctrl.Result{}, err

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/helm/fair"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
@@ -32,11 +31,14 @@ type Sources interface {
 
 var _ Sources = (*references.Reader)(nil)
 
-// Renderer renders the values template of a HelmChartProxy in this namespace. It returns worker.ErrBusy instead of
-// waiting: otherwise, slow templates would block other reconciles, such as uninstallations.
+// Renderer renders the values template of a HelmChartProxy in this namespace, over data that it gets when it has room for them.
 type Renderer interface {
-	Render(ctx context.Context, namespace, template string, data map[string]any) ([]byte, error)
+	Render(ctx context.Context, namespace, template string, data func() (map[string]any, error)) ([]byte, error)
 }
+
+// errNotYet says that other releases come first. All reconciles cannot wait for a worker: slow templates would block others,
+// such as uninstallations.
+var errNotYet = errors.New("the values will be rendered when a worker is free")
 
 // written describes the last written values of a release: their sources, and the object that holds them.
 type written struct {
@@ -232,9 +234,8 @@ func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error)
 	}
 	rendered, err := r.renderTemplate(ctx, s)
 	switch {
-	case errors.Is(err, worker.ErrBusy):
+	case errors.Is(err, errNotYet):
 		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, err.Error())
-		s.retryAfter(fair.RetryInterval)
 		s.isUnfinished = true
 	case errors.Is(err, references.ErrListing):
 		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, "the objects that the Cluster refers to are being listed")
@@ -247,17 +248,19 @@ func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error)
 }
 
 func (r *Reconciler) renderTemplate(ctx context.Context, s *scope) ([]byte, error) {
-	var data map[string]any
-	if !s.inputs.Template.IsStatic {
+	if !s.turn.Take() {
+		return nil, errNotYet
+	}
+	return r.Renderer.Render(ctx, s.proxy.Namespace, s.proxy.Spec.ValuesTemplate, func() (map[string]any, error) {
+		if s.inputs.Template.IsStatic {
+			return nil, nil //nolint:nilnil // It reads none.
+		}
 		controlPlane, infrastructure, err := r.Sources.Objects(ctx, s.cluster)
 		if err != nil {
 			return nil, err
 		}
-		if data, err = plan.Data(s.cluster, controlPlane, infrastructure, s.settings.Cluster.Exclude); err != nil {
-			return nil, err
-		}
-	}
-	return r.Renderer.Render(ctx, s.proxy.Namespace, s.proxy.Spec.ValuesTemplate, data)
+		return plan.Data(s.cluster, controlPlane, infrastructure, s.settings.Cluster.Exclude)
+	})
 }
 
 // objectOf returns the object with values, which the Bundle owns.

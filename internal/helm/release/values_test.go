@@ -49,7 +49,10 @@ type renderer struct {
 	unsteady bool
 }
 
-func (r *renderer) Render(context.Context, string, string, map[string]any) ([]byte, error) {
+func (r *renderer) Render(_ context.Context, _, _ string, data func() (map[string]any, error)) ([]byte, error) {
+	if _, err := data(); err != nil {
+		return nil, err
+	}
 	r.count++
 	if r.unsteady {
 		return fmt.Appendf(nil, "%s%d", r.gives, r.count), r.fails
@@ -70,6 +73,8 @@ type world struct {
 	*Reconciler
 	client.Client
 	clock *testclock.FakeClock
+	// woken are the releases whose turn to render has come.
+	woken chan types.NamespacedName
 }
 
 func newWorld(t *testing.T, renders Renderer) *world {
@@ -84,10 +89,11 @@ func newWorld(t *testing.T, renders Renderer) *world {
 			return c.Create(ctx, object, options...)
 		},
 	}).WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByCluster, proxy.ClusterIndex).WithIndex(&addonsv1.HelmReleaseProxy{}, proxy.ByRelease, proxy.AskedIndex).WithIndex(&fleetv1.Bundle{}, proxy.ByRelease, proxy.ReleaseIndex).Build()
-	w := &world{Client: c, clock: testclock.NewFakeClock(time.Now())}
+	w := &world{Client: c, clock: testclock.NewFakeClock(time.Now()), woken: make(chan types.NamespacedName, 1)}
 	w.Reconciler = &Reconciler{
 		Store: store.New(w.Client, w.Client, "muster", w.clock), Policies: policiestest.NewReader(w.Client), Settings: settings.NewReader(w.Client), Sources: noSources{}, Renderer: renders,
-		Now: w.clock.Now, Recorder: events.NewFakeRecorder(10),
+		Turns: fair.NewTurns(2, func(key types.NamespacedName) { w.woken <- key }),
+		Now:   w.clock.Now, Recorder: events.NewFakeRecorder(10),
 	}
 	return w
 }
@@ -117,7 +123,7 @@ func scopeOf(t *testing.T, template string) *scope {
 	bundle := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
 	bundle.UID = types.UID("bundle")
 	return &scope{
-		settings: &settings.InForce{Settings: settings.Default()}, proxy: of, release: release, bundle: bundle, record: plan.Record{FleetCluster: "one"}, inputs: &inputs.Inputs{Template: parsed},
+		settings: &settings.InForce{Settings: settings.Default()}, turn: fair.NewTurns(1, nil).Of(plan.Key{}), proxy: of, release: release, bundle: bundle, record: plan.Record{FleetCluster: "one"}, inputs: &inputs.Inputs{Template: parsed},
 		cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one", UID: "one"}},
 	}
 }
@@ -126,7 +132,8 @@ func scopeOf(t *testing.T, template string) *scope {
 func (w *world) write(t *testing.T, record plan.Record, template string, change func(*scope)) *scope {
 	t.Helper()
 	s := scopeOf(t, template)
-	s.record = record
+	s.record, s.turn = record, w.Turns.Of(client.ObjectKeyFromObject(s.release))
+	defer s.turn.End()
 	change(s)
 	var err error
 	if s.settings, err = w.Settings.Current(t.Context()); err != nil {
@@ -318,12 +325,28 @@ func TestUnsteadyTemplates(t *testing.T) {
 	}
 }
 
-// While the workers are busy, a release keeps its values, and tries again later.
+// While others wait for the workers, a release keeps its values. It is woken when it is its turn, and a turn that it does not use
+// is the next one's.
 func TestBusy(t *testing.T) {
-	w := newWorld(t, &renderer{fails: worker.ErrBusy})
-	s := w.write(t, plan.Record{FleetCluster: "one"}, "a: {{ .Cluster.metadata.name }}", func(*scope) {})
-	if s.again != fair.RetryInterval || !s.isUnfinished || s.trouble.Reason != addonsv1.HelmReleaseProxySpecsUpdatingReason || s.record.Digest != "" {
-		t.Errorf("again in %s, with %v", s.again, s.trouble)
+	w := newWorld(t, &renderer{gives: "a: b"})
+	other := w.Turns.Of(types.NamespacedName{Namespace: "team", Name: "other"})
+	if !other.Take() {
+		t.Fatal("there is no turn")
+	}
+	for range 2 {
+		s := w.write(t, plan.Record{FleetCluster: "one"}, ofCluster, func(*scope) {})
+		if s.again != 0 || !s.isUnfinished || s.trouble.Reason != addonsv1.HelmReleaseProxySpecsUpdatingReason || s.record.Digest != "" {
+			t.Errorf("again in %s, with %v", s.again, s.trouble)
+		}
+	}
+	other.End()
+	key := <-w.woken
+	paused := w.write(t, plan.Record{FleetCluster: "one"}, ofCluster, func(s *scope) { s.inputs.Incomplete = true })
+	if key != client.ObjectKeyFromObject(paused.release) || paused.record.Digest != "" {
+		t.Errorf("%s is woken; the record is %s", key, paused.record)
+	}
+	if s := w.write(t, plan.Record{FleetCluster: "one"}, ofCluster, func(*scope) {}); s.isUnfinished || s.record.Digest == "" {
+		t.Errorf("it is not rendered: %v", s.trouble)
 	}
 }
 

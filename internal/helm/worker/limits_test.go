@@ -20,7 +20,7 @@ func TestLimits(t *testing.T) {
 	pool := newPool(t, 1)
 	rendered := func(template string) func(context.Context) error {
 		return func(ctx context.Context) error {
-			_, err := pool.Render(ctx, "team", template, nil)
+			_, err := pool.Render(ctx, "team", template, over(nil))
 			return err
 		}
 	}
@@ -79,7 +79,7 @@ func TestLimits(t *testing.T) {
 			}
 			pool.limits[render] = time.Minute
 			t.Logf("%.100v after %s", err, time.Since(began).Round(time.Millisecond))
-			if got, err := pool.Render(t.Context(), "team", "a: {{ .b }}", map[string]any{"b": 1}); err != nil || string(got) != "a: 1" {
+			if got, err := pool.Render(t.Context(), "team", "a: {{ .b }}", over(map[string]any{"b": 1})); err != nil || string(got) != "a: 1" {
 				t.Errorf("the next job: %q, %v", got, err)
 			}
 		})

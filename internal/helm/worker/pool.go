@@ -21,22 +21,24 @@ import (
 // reconciled at once, so that some are left that render nothing.
 const DefaultSize = 2
 
-// ErrBusy says that a job found no free child. The caller has to come back after fair.RetryInterval.
-var ErrBusy = errors.New("the values will be rendered when a worker is free")
-
 // Pool runs jobs in children, which it starts when they are needed. It remembers no result. A nil
 // Pool runs jobs in this process, without limits.
 type Pool struct {
-	places   *fair.Shares
-	idleTime time.Duration
-	limits   map[kind]time.Duration
-	mu       sync.Mutex
-	idle     []*child
+	// places are for all jobs. Those that may take long need a place in long, too, so one child is left for rendering.
+	places, long *fair.Shares
+	idleTime     time.Duration
+	limits       map[kind]time.Duration
+	// work does a job: in a child, except in tests.
+	work func(ctx context.Context, its job, parts [][]byte) (result, error)
+	mu   sync.Mutex
+	idle []*child
 }
 
 // New returns a Pool of this many children. A child ends after a minute without a job.
 func New(size int64) *Pool {
-	return &Pool{places: fair.New(size, max(1, size-1)), idleTime: time.Minute, limits: limits}
+	p := &Pool{places: fair.New(size, size), long: fair.New(max(1, size-1), 1), idleTime: time.Minute, limits: limits}
+	p.work = p.inChild
+	return p
 }
 
 // Problem is an error about the data of a job, such as an error of the template.
@@ -51,13 +53,16 @@ type LimitError string
 // Error returns the message.
 func (e LimitError) Error() string { return string(e) }
 
-// Render renders a values template over data. It does not wait for a child, but returns ErrBusy.
-func (p *Pool) Render(ctx context.Context, namespace, template string, data map[string]any) ([]byte, error) {
-	encoded, err := json.Marshal(data)
-	if err != nil {
-		return nil, errors.New("the data cannot be used")
-	}
-	done, err := p.run(ctx, namespace, job{Kind: render, Template: template}, given([][]byte{encoded}))
+// Render renders a values template over data, which it gets when a child is free. It returns the error of data.
+func (p *Pool) Render(ctx context.Context, namespace, template string, data func() (map[string]any, error)) ([]byte, error) {
+	done, err := p.run(ctx, namespace, job{Kind: render, Template: template}, func() ([][]byte, error) {
+		its, err := data()
+		if err != nil {
+			return nil, err
+		}
+		encoded, err := json.Marshal(its)
+		return [][]byte{encoded}, err
+	})
 	return done.Data, err
 }
 
@@ -110,11 +115,13 @@ func (p *Pool) run(ctx context.Context, namespace string, its job, get func() ([
 		return done, done.Err
 	}
 	its.Limit = p.limits[its.Kind]
-	if its.Kind == render {
-		if !p.places.Soon(namespace) {
-			return result{}, ErrBusy
+	if its.Kind != render {
+		if err := p.long.Wait(ctx, namespace); err != nil {
+			return result{}, err
 		}
-	} else if err := p.places.Wait(ctx, namespace); err != nil {
+		defer p.long.Release(namespace, 1)
+	}
+	if err := p.places.Wait(ctx, namespace); err != nil {
 		return result{}, err
 	}
 	defer p.places.Release(namespace, 1)
@@ -125,6 +132,11 @@ func (p *Pool) run(ctx context.Context, namespace string, its job, get func() ([
 	for _, part := range parts {
 		its.Size += int64(len(part))
 	}
+	return p.work(ctx, its, parts)
+}
+
+// inChild does a job in a child.
+func (p *Pool) inChild(ctx context.Context, its job, parts [][]byte) (result, error) {
 	for {
 		worker, isNew, err := p.take()
 		if err != nil {

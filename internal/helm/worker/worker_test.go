@@ -40,6 +40,11 @@ func newPool(t *testing.T, size int64) *Pool {
 	return pool
 }
 
+// over returns a function that returns these data.
+func over(data map[string]any) func() (map[string]any, error) {
+	return func() (map[string]any, error) { return data, nil }
+}
+
 func zipped(t *testing.T, text string) [][]byte {
 	t.Helper()
 	var packed bytes.Buffer
@@ -110,7 +115,7 @@ func TestChildren(t *testing.T) {
 	pool.idleTime = 300 * time.Millisecond
 	value := func(template string, want string) *child {
 		t.Helper()
-		got, err := pool.Render(t.Context(), "team", template, map[string]any{"b": 1})
+		got, err := pool.Render(t.Context(), "team", template, over(map[string]any{"b": 1}))
 		if err != nil || string(got) != want || len(pool.idle) != 1 {
 			t.Fatalf("%q, %v, %d idle", got, err, len(pool.idle))
 		}
@@ -120,7 +125,7 @@ func TestChildren(t *testing.T) {
 	if second := value("c: {{ .b }}", "c: 1"); second != first {
 		t.Error("another child does the next job")
 	}
-	if _, err := pool.Render(t.Context(), "team", "{{ fail .b }}", nil); !errors.As(err, new(Problem)) {
+	if _, err := pool.Render(t.Context(), "team", "{{ fail .b }}", over(nil)); !errors.As(err, new(Problem)) {
 		t.Errorf("%v is no Problem", err)
 	}
 	if err := first.command.Process.Signal(syscall.SIGKILL); err != nil {
@@ -151,43 +156,10 @@ func TestChildren(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := pool.Render(ctx, "team", "{{ range 2000000000 }}{{ end }}", nil); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := pool.Render(ctx, "team", "{{ range 2000000000 }}{{ end }}", over(nil)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want the caller's deadline", err)
 	}
 	value("a: {{ .b }}", "a: 1")
-}
-
-// While a slow template renders, its namespace is refused instead of waiting, and other namespaces are not affected.
-func TestBusy(t *testing.T) {
-	pool := newPool(t, 2)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	ended := make(chan error)
-	go func() {
-		_, err := pool.Render(ctx, "team", "{{ range 2000000000 }}{{ end }}", nil)
-		ended <- err
-	}()
-	for pool.places.Try("team", 1) { // It has not begun.
-		pool.places.Release("team", 1)
-		time.Sleep(time.Millisecond)
-	}
-	if _, err := pool.Render(t.Context(), "team", "a: 1", nil); !errors.Is(err, ErrBusy) {
-		t.Errorf("%v, want %v", err, ErrBusy)
-	}
-	if got, err := pool.Render(t.Context(), "other", "a: 1", nil); err != nil || string(got) != "a: 1" {
-		t.Errorf("another namespace: %q, %v", got, err)
-	}
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	got, err := pool.Render(t.Context(), "team", "a: 1", nil)
-	for errors.Is(err, ErrBusy) { // Its place in the queue becomes a free worker any moment.
-		time.Sleep(time.Millisecond)
-		got, err = pool.Render(t.Context(), "team", "a: 1", nil)
-	}
-	if err != nil || string(got) != "a: 1" {
-		t.Errorf("afterwards: %q, %v", got, err)
-	}
 }
 
 // found searches an index without a Pool.
