@@ -73,19 +73,26 @@ func NewStore(reader client.Reader, scheme *runtime.Scheme) *Store {
 // Get reads an object, read-only, and reports whether it exists. The result may be older than the API
 // server's, but not older than Muster's own writes.
 func (s *Store) Get(ctx context.Context, key client.ObjectKey, object client.Object) (bool, error) {
-	err := s.reader.Get(ctx, key, object, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
-		return false, err
-	}
-	found := err == nil
-
 	storeKey, err := s.key(object, key)
 	if err != nil {
 		return false, err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	_, wrote := s.writes[storeKey]
+	s.mu.Unlock()
+	err = s.reader.Get(ctx, key, object, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return false, err
+	}
+	found := err == nil
+
+	s.mu.Lock()
 	last, ok := s.writes[storeKey]
+	if wrote && !ok { // Its event came after the read, so the cache has caught up.
+		s.mu.Unlock()
+		return s.Get(ctx, key, object)
+	}
+	defer s.mu.Unlock()
 	if !ok {
 		return found, nil
 	}

@@ -24,9 +24,15 @@ type lagging struct {
 	client.Reader
 	shows *fleetv1.Cluster
 	err   error
+	// then, if set, is what happens once, between a read and its result.
+	then func()
 }
 
 func (l *lagging) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	if then := l.then; then != nil {
+		l.then = nil
+		defer then()
+	}
 	if l.err != nil {
 		return l.err
 	}
@@ -39,6 +45,44 @@ func (l *lagging) Get(_ context.Context, key client.ObjectKey, object client.Obj
 
 func version(uid, resourceVersion string) *fleetv1.Cluster {
 	return &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: types.UID(uid), ResourceVersion: resourceVersion}}
+}
+
+// The event of a write may come between a read of the cache and the look for own writes. The result is not older than the write.
+func TestEventDuringGet(t *testing.T) {
+	for name, test := range map[string]struct {
+		before, after *fleetv1.Cluster
+		remember      func(*Store, client.Object) error
+	}{
+		"created": {nil, version("a", "1"), (*Store).Created},
+		"changed": {version("a", "1"), version("a", "2"), (*Store).Wrote},
+		"deleted": {version("a", "1"), nil, (*Store).Deleted},
+		"anew":    {version("a", "1"), version("b", "2"), (*Store).Created},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cached := &lagging{shows: test.before}
+			scheme, err := program.Scheme()
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := NewStore(cached, scheme)
+			wrote := test.before
+			if test.after != nil {
+				wrote = test.after
+			}
+			if err := test.remember(s, wrote.DeepCopy()); err != nil {
+				t.Fatal(err)
+			}
+			cached.then = func() {
+				cached.shows = test.after
+				s.Saw(wrote, test.after == nil)
+			}
+			got := &fleetv1.Cluster{}
+			found, err := s.Get(t.Context(), client.ObjectKeyFromObject(wrote), got)
+			if err != nil || found != (test.after != nil) || found && (got.UID != wrote.UID || got.ResourceVersion != wrote.ResourceVersion) {
+				t.Errorf("found: %t, version %s of %s (%v)", found, got.ResourceVersion, got.UID, err)
+			}
+		})
+	}
 }
 
 func TestStore(t *testing.T) {
