@@ -16,6 +16,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/defects"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/view"
@@ -145,7 +146,7 @@ func (o *checkOptions) observe(ctx context.Context, reader client.Reader) (*obse
 		result.graph.Notes = slices.Clone(result.graph.Notes)
 		for _, note := range []string{view.SecretsLetIn(objects.Config), defects.Message(fleetVersion(ctx, reader, objects.Config))} {
 			if note != "" {
-				result.graph.Notes = append(result.graph.Notes, view.Text(note))
+				result.graph.Notes = append(result.graph.Notes, message.Text(note))
 			}
 		}
 	}

@@ -18,8 +18,8 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/program"
-	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/internal/view/source"
 )
 
@@ -186,7 +186,7 @@ func reportOf(proxy *addonsv1.HelmChartProxy) (*rolloutReport, error) {
 	case !plan.IsStaged(proxy):
 		return nil, fmt.Errorf("%s has reconcileStrategy InstallOnce, so no Cluster gets a change, and spec.rollout has no effect", r)
 	case other != nil && other.Status == metav1.ConditionTrue:
-		return nil, fmt.Errorf("%s: %s", r, view.Text(other.Message))
+		return nil, fmt.Errorf("%s: %s", r, message.Text(other.Message))
 	case completed == nil || proxy.Status.Rollout == nil:
 		r.Note = "Muster has not reported its rollout yet"
 	default:
@@ -216,20 +216,20 @@ func (r *rolloutReport) says() string {
 	if r.Message != "" {
 		text += ": " + r.Message
 	}
-	return view.Text(text)
+	return message.Text(text)
 }
 
 // verdict returns the error of rollout status, with its exit code; nil for a completed rollout.
 func (r *rolloutReport) verdict() error {
 	switch {
 	case !r.Current:
-		return program.Exit(2, fmt.Errorf("the state is unknown: %s", view.Text(r.Note)))
+		return program.Exit(2, fmt.Errorf("the state is unknown: %s", message.Text(r.Note)))
 	case r.Reason == addonsv1.RolloutCompletedReason:
 		return nil
 	case r.Reason == addonsv1.RolloutHaltedReason:
 		return program.Exit(1, errors.New("the rollout is halted"))
 	default:
-		return program.Exit(3, fmt.Errorf("the rollout is not completed: %s", view.Text(r.Reason)))
+		return program.Exit(3, fmt.Errorf("the rollout is not completed: %s", message.Text(r.Reason)))
 	}
 }
 
@@ -257,7 +257,7 @@ func (r *rolloutReport) write(to io.Writer) error {
 	table := tabwriter.NewWriter(to, 0, 0, 3, ' ', 0)
 	line := func(title, text string) {
 		if text != "" {
-			fmt.Fprintf(table, "%s\t%s\n", title, view.Text(text))
+			fmt.Fprintf(table, "%s\t%s\n", title, message.Text(text))
 		}
 	}
 	state := r.Reason
@@ -285,7 +285,7 @@ func (r *rolloutReport) write(to io.Writer) error {
 		if name == "" {
 			name = "(no stage)"
 		}
-		fmt.Fprintf(table, "%s%s\t%d\t%d\t%d\t%d\t%d\n", sign, view.Text(name), its.Clusters, its.Updated, its.Held, its.Failing, its.Offline)
+		fmt.Fprintf(table, "%s%s\t%d\t%d\t%d\t%d\t%d\n", sign, message.Text(name), its.Clusters, its.Updated, its.Held, its.Failing, its.Offline)
 	}
 	return table.Flush()
 }

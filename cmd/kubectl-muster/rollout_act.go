@@ -16,8 +16,8 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/program"
-	"github.com/muster-fleet/muster/internal/view"
 )
 
 // act is the annotation that promote or retry sets.
@@ -33,7 +33,7 @@ func (o *rolloutOptions) promotion(r *rolloutReport) (*act, error) {
 	case r.Approval == "":
 		return nil, fmt.Errorf("nothing waits for approval: %s", r.says())
 	case o.approval != "" && o.approval != r.Approval:
-		return nil, fmt.Errorf("the change that waits for approval is %s, not %s: look at it with rollout status, and approve its hash", view.Text(r.Approval), view.Text(o.approval))
+		return nil, fmt.Errorf("the change that waits for approval is %s, not %s: look at it with rollout status, and approve its hash", message.Text(r.Approval), message.Text(o.approval))
 	}
 	return &act{addonsv1.RolloutApprovedAnnotation, r.Approval, "Approved: " + r.Approval}, nil
 }
@@ -60,13 +60,13 @@ func (o *rolloutOptions) annotate(ctx context.Context, name string, decide func(
 		return err
 	}
 	if !report.Current {
-		return fmt.Errorf("%s: %s; try again later", report, view.Text(report.Note))
+		return fmt.Errorf("%s: %s; try again later", report, message.Text(report.Note))
 	}
 	act, err := decide(report)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(o.Out, view.Text(report.String()+": "+report.Message))
+	fmt.Fprintln(o.Out, message.Text(report.String()+": "+report.Message))
 	if changes := o.whatChanges(ctx, cluster, proxy, report); changes != "" {
 		fmt.Fprintln(o.Out, "Changes: "+changes)
 	}
@@ -75,7 +75,7 @@ func (o *rolloutOptions) annotate(ctx context.Context, name string, decide func(
 	if err := o.patch(ctx, cluster, report, before, proxy, "get, patch and promote"); err != nil {
 		return err
 	}
-	fmt.Fprintln(o.Out, view.Text(o.done(act.done)))
+	fmt.Fprintln(o.Out, message.Text(o.done(act.done)))
 	return nil
 }
 
@@ -153,7 +153,7 @@ func (o *rolloutOptions) abort(ctx context.Context, name string) error {
 	if err := o.patch(ctx, cluster, report, before, proxy, "get and patch"); err != nil {
 		return err
 	}
-	fmt.Fprintln(o.Out, o.done(fmt.Sprintf("%s has the spec of the rollout that was completed at %s again: %s", report, since.UTC().Format(time.RFC3339), view.Text(strings.Join(changed, "; ")))))
+	fmt.Fprintln(o.Out, o.done(fmt.Sprintf("%s has the spec of the rollout that was completed at %s again: %s", report, since.UTC().Format(time.RFC3339), message.Text(strings.Join(changed, "; ")))))
 	fmt.Fprintln(o.Out, "If the HelmChartProxy comes from Git, revert the change there, too.")
 	return nil
 }

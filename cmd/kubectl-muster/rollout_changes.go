@@ -13,9 +13,9 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/pager"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/view"
 )
 
 // whatChanges says what a rollout changes; "" if it is completed. It reads the HelmReleaseProxies again only when the
@@ -36,7 +36,7 @@ func (o *rolloutOptions) whatChanges(ctx context.Context, cluster client.Reader,
 		if err != nil { // It is no reason to say nothing about the rollout.
 			changes = append(changes, fmt.Sprintf("it is unknown which values: reading HelmReleaseProxies: %v", err))
 		}
-		o.changes, o.changesOf = view.Text(strings.Join(changes, "; ")), state
+		o.changes, o.changesOf = message.Text(strings.Join(changes, "; ")), state
 	}
 	return o.changes
 }

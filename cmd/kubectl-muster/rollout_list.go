@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/pager"
 	"github.com/muster-fleet/muster/internal/program"
-	"github.com/muster-fleet/muster/internal/view"
 )
 
 // list prints the rollouts of a namespace, or of all.
@@ -62,7 +62,7 @@ func writeRollouts(to io.Writer, reports []*rolloutReport, isWide bool) error {
 			cells = cells[:len(cells)-1]
 		}
 		for i := range cells {
-			cells[i] = view.Text(cells[i])
+			cells[i] = message.Text(cells[i])
 		}
 		fmt.Fprintln(table, strings.Join(cells, "\t"))
 	}

@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/pager"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/view"
 )
 
 const (
@@ -77,7 +77,7 @@ func endHolds(ctx context.Context, c client.Client, out io.Writer) (left []*meta
 		return err
 	})
 	if err != nil {
-		fmt.Fprintln(out, "the Clusters cannot be read:", view.Text(err.Error()))
+		fmt.Fprintln(out, "the Clusters cannot be read:", message.Text(err.Error()))
 	}
 	var mu sync.Mutex
 	var all errgroup.Group
@@ -91,7 +91,7 @@ func endHolds(ctx context.Context, c client.Client, out io.Writer) (left []*meta
 				fmt.Fprintln(out, "ended the hold of", client.ObjectKeyFromObject(cluster))
 				return nil
 			}
-			fmt.Fprintf(out, "left the hold of %s: %s\n", client.ObjectKeyFromObject(cluster), view.Text(err.Error()))
+			fmt.Fprintf(out, "left the hold of %s: %s\n", client.ObjectKeyFromObject(cluster), message.Text(err.Error()))
 			left = append(left, cluster)
 			return nil
 		})
@@ -114,7 +114,7 @@ func tellLeft(ctx context.Context, c client.Client, out io.Writer, left []*metav
 		all.Go(func() error { return c.Create(ctx, eventOfLeft(cluster)) })
 	}
 	if err := all.Wait(); err != nil {
-		fmt.Fprintln(out, "events on these Clusters cannot be written:", view.Text(err.Error()))
+		fmt.Fprintln(out, "events on these Clusters cannot be written:", message.Text(err.Error()))
 	}
 }
 

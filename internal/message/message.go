@@ -1,4 +1,4 @@
-// Package message keeps messages within the limits of the API server.
+// Package message makes texts safe to show, and keeps messages within the limits of the API server.
 package message
 
 import (

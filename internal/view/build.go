@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -20,7 +21,7 @@ func Build(objects *Objects) *Graph {
 	current, err := settings.From(objects.Config)
 	if err != nil {
 		current = settings.Retained(objects.Config)
-		b.note("%s: its selectors cannot be parsed, so nothing changes until it is corrected: %s", Config, Text(err.Error()))
+		b.note("%s: its selectors cannot be parsed, so nothing changes until it is corrected: %s", Config, message.Text(err.Error()))
 	}
 	if objects.IsConfigGone {
 		current = settings.Retained(nil)
@@ -41,12 +42,12 @@ func Build(objects *Objects) *Graph {
 // clean makes names safe to show: anyone may have written them into a file.
 func (n *Node) clean() {
 	for _, text := range []*string{&n.ID, &n.Namespace, &n.Name} {
-		*text = Text(*text)
+		*text = message.Text(*text)
 	}
 	for i := range n.Facts {
-		n.Facts[i].Value = Text(n.Facts[i].Value)
+		n.Facts[i].Value = message.Text(n.Facts[i].Value)
 	}
-	n.Message, n.Do = Text(n.Message), Text(n.Do)
+	n.Message, n.Do = message.Text(n.Message), message.Text(n.Do)
 }
 
 type builder struct {
@@ -64,15 +65,15 @@ func (b *builder) note(format string, args ...any) {
 
 func (b *builder) notes() {
 	for _, kind := range slices.Sorted(maps.Keys(b.Unread)) {
-		b.note("%s: %s", kind.Plural(), Text(b.Unread[kind]))
+		b.note("%s: %s", kind.Plural(), message.Text(b.Unread[kind]))
 	}
 	for _, key := range sortedKeys(b.Clusters) {
 		if cluster := b.Clusters[key]; b.Server != "" && cluster.Endpoint == b.Server && cluster.Imported != nil && cluster.Imported.Status == "True" {
-			b.note("Cluster %s is this management cluster itself: who may write Bundles for it is cluster-admin here", Text(key.String()))
+			b.note("Cluster %s is this management cluster itself: who may write Bundles for it is cluster-admin here", message.Text(key.String()))
 		}
 	}
 	for _, key := range sortedKeys(b.Rollouts) {
-		b.note("the rollout of HelmChartProxy %s is %s", Text(key.String()), Text(b.Rollouts[key]))
+		b.note("the rollout of HelmChartProxy %s is %s", message.Text(key.String()), message.Text(b.Rollouts[key]))
 	}
 }
 

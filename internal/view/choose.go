@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/muster-fleet/muster/internal/message"
 )
 
 // Folded is the kind of a node that replaces several siblings in the same healthy state.
@@ -43,9 +45,9 @@ func (g *Graph) Choose(choice Choice) (*Graph, error) {
 			return nil, err
 		}
 	} else if why := g.Unknown(); len(result.Roots) == 0 && why != "" {
-		return nil, fmt.Errorf("it is unknown whether there is a ClusterClass or Cluster %q: %s", Text(choice.Name), why)
+		return nil, fmt.Errorf("it is unknown whether there is a ClusterClass or Cluster %q: %s", message.Text(choice.Name), why)
 	} else if len(result.Roots) == 0 {
-		return nil, fmt.Errorf("no ClusterClass or Cluster %q found", Text(choice.Name))
+		return nil, fmt.Errorf("no ClusterClass or Cluster %q found", message.Text(choice.Name))
 	}
 	result.Counts = map[State]int{}
 	for _, root := range named.Roots {

@@ -3,7 +3,11 @@
 // pure: objects, read live or from a file, become a Graph. Packages that draw a Graph decide nothing.
 package view
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/muster-fleet/muster/internal/message"
+)
 
 // State is the state of a node. A reason says why.
 type State string
@@ -180,7 +184,7 @@ func (g *Graph) Unknown() string {
 	var parts []string
 	for _, kind := range []Kind{Cluster, FleetCluster, ClusterClass} {
 		if why := g.unread[kind]; why != "" {
-			parts = append(parts, kind.Plural()+": "+Text(why))
+			parts = append(parts, kind.Plural()+": "+message.Text(why))
 		}
 	}
 	return strings.Join(parts, "; ")

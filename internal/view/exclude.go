@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
@@ -45,7 +46,7 @@ func settersOfExclude(config *addonsv1.FleetAddonConfig) []string {
 			continue
 		}
 		if _, found, _ := unstructured.NestedFieldNoCopy(fields, "f:spec", "f:cluster", "f:templateValues", "f:exclude"); found {
-			result = append(result, Text(entry.Manager))
+			result = append(result, message.Text(entry.Manager))
 		}
 	}
 	return result

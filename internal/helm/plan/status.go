@@ -16,7 +16,6 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/message"
-	"github.com/muster-fleet/muster/internal/view"
 )
 
 // Helm's words for the status of a release.
@@ -226,7 +225,7 @@ func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmRe
 			to.Status, to.Reason = metav1.ConditionFalse, its.Reason
 		}
 		// Another writer may have written the message.
-		return append(entries, message.Short(view.Text(About(ClusterOf(release), cmp.Or(its.Message, its.Reason))), longestEntry))
+		return append(entries, message.Short(message.Text(About(ClusterOf(release), cmp.Or(its.Message, its.Reason))), longestEntry))
 	}
 	for _, release := range releases {
 		if its := find(release, addonsv1.ClusterAvailableCondition); its.Reason != AvailableReason {

@@ -18,7 +18,6 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/rollout"
 	"github.com/muster-fleet/muster/internal/message"
-	"github.com/muster-fleet/muster/internal/view"
 )
 
 // state is the input for the status of a HelmChartProxy.
@@ -88,7 +87,7 @@ func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy
 // they may contain text from other users.
 func SetConditions(conditions *[]metav1.Condition, generation int64, wanted []metav1.Condition, now time.Time) {
 	for _, condition := range wanted {
-		condition.Message = message.Short(view.Text(condition.Message), message.Condition)
+		condition.Message = message.Short(message.Text(condition.Message), message.Condition)
 		condition.ObservedGeneration = generation
 		condition.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 		meta.SetStatusCondition(conditions, condition)

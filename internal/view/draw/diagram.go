@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/internal/view/trace"
 )
@@ -48,7 +49,7 @@ func label(node *view.Node) []string {
 	var result []string
 	for _, one := range lines {
 		if one != "" {
-			result = append(result, view.Text(one))
+			result = append(result, message.Text(one))
 		}
 	}
 	return result
@@ -65,7 +66,7 @@ func trouble(node *view.Node) string {
 // edgeLabel names the mapping that leads to a node.
 func edgeLabel(node *view.Node) string {
 	if mapping := node.Fact(view.FactMapping); mapping != "" && node.Kind == view.Namespace {
-		return "mapping " + view.Text(mapping)
+		return "mapping " + message.Text(mapping)
 	}
 	return ""
 }

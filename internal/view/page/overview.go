@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/internal/view/draw"
 )
@@ -155,16 +156,16 @@ type detail struct {
 func (s *Server) detailOf(ctx context.Context, objects *view.Objects, graph *view.Graph, id string) *detail {
 	node, _, _ := find(graph, id)
 	if node == nil {
-		return &detail{Base: s.base, ID: id, Key: view.Text(id), Missing: true}
+		return &detail{Base: s.base, ID: id, Key: message.Text(id), Missing: true}
 	}
 	result := &detail{Base: s.base, ID: id, Key: node.Key()}
 	if namespace := node.Fact(view.FactFleetNS); namespace != "" {
 		if err := s.source.Bundles(ctx, namespace, objects); err != nil {
-			result.Notes = append(result.Notes, view.Text(err.Error()))
+			result.Notes = append(result.Notes, message.Text(err.Error()))
 		}
 		graph = view.Build(objects)
 		if why := objects.Unread[view.Deployment]; why != "" {
-			result.Notes = append(result.Notes, "Bundles: "+view.Text(why))
+			result.Notes = append(result.Notes, "Bundles: "+message.Text(why))
 		}
 	}
 	if result.Cluster, result.Namespace, result.Class = find(graph, id); result.Cluster == nil {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/internal/view/targets"
@@ -284,11 +285,11 @@ func (w *warner) add(reason, do, format string, args ...any) {
 		where = "in the HelmOp"
 	}
 	node := &view.Node{
-		ID: view.Text("rollout/" + reason + "/" + key), Kind: view.Bundle, Namespace: view.Text(w.bundle.Namespace), Name: view.Text(w.bundle.Name),
-		State: view.Problem, Reason: reason, Message: view.Text(fmt.Sprintf(format, args...)), Turn: "the Bundle's author", Do: view.Text(where + ", " + do),
+		ID: message.Text("rollout/" + reason + "/" + key), Kind: view.Bundle, Namespace: message.Text(w.bundle.Namespace), Name: message.Text(w.bundle.Name),
+		State: view.Problem, Reason: reason, Message: message.Text(fmt.Sprintf(format, args...)), Turn: "the Bundle's author", Do: message.Text(where + ", " + do),
 	}
 	if source != "" {
-		node.Facts = []view.Fact{{Name: view.FactSource, Value: view.Text(source)}}
+		node.Facts = []view.Fact{{Name: view.FactSource, Value: message.Text(source)}}
 	}
 	w.warnings = append(w.warnings, node)
 }

@@ -16,6 +16,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/pager"
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/internal/view/targets"
@@ -122,7 +123,7 @@ func (i *Inspection) read(ctx context.Context, namespace string) error {
 	if namespace != i.scope.Namespace {
 		of += " of namespace " + namespace
 	}
-	i.notes = append(i.notes, view.Text(fmt.Sprintf("%s: %s; they were not checked", of, why)))
+	i.notes = append(i.notes, message.Text(fmt.Sprintf("%s: %s; they were not checked", of, why)))
 	return nil
 }
 
@@ -237,7 +238,7 @@ func (i *Inspection) index(ctx context.Context) (*targets.Index, string, error) 
 		unread = errors.Join(unread, err)
 	}
 	cannot := func(kind view.Kind, why string) string {
-		return view.Text(fmt.Sprintf("%s: %s; so it is unknown which Clusters the Bundles are for", kind.Plural(), why))
+		return message.Text(fmt.Sprintf("%s: %s; so it is unknown which Clusters the Bundles are for", kind.Plural(), why))
 	}
 	if unread != nil {
 		why := unreadable(unread, "Fleet")

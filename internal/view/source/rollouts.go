@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/pager"
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/internal/view/rollout"
@@ -52,7 +53,7 @@ func (i *Inspection) Rollouts(ctx context.Context) (warnings []*view.Node, notes
 			if more := len(names) - mostUnchecked; more > 1 {
 				names = append(names[:mostUnchecked], fmt.Sprintf("and %d more", more))
 			}
-			notes = append(notes, view.Text(fmt.Sprintf("%s: %s; the partitions of %s were not checked", kind.Plural(), r.unread[kind], strings.Join(names, ", "))))
+			notes = append(notes, message.Text(fmt.Sprintf("%s: %s; the partitions of %s were not checked", kind.Plural(), r.unread[kind], strings.Join(names, ", "))))
 		}
 	}
 	return warnings, notes, nil

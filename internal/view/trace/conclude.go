@@ -6,6 +6,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/view"
 )
 
@@ -76,17 +77,17 @@ func (e *explainer) adviseMissing() string {
 func (e *explainer) clean() {
 	t := e.trace
 	for _, text := range []*string{&t.Bundle, &t.Cluster, &t.Conclusion, &t.Do} {
-		*text = view.Text(*text)
+		*text = message.Text(*text)
 	}
 	for i := range t.Steps {
-		t.Steps[i].Message = view.Text(t.Steps[i].Message)
+		t.Steps[i].Message = message.Text(t.Steps[i].Message)
 		for j := range t.Steps[i].Details {
-			t.Steps[i].Details[j] = view.Text(strings.TrimSpace(t.Steps[i].Details[j]))
+			t.Steps[i].Details[j] = message.Text(strings.TrimSpace(t.Steps[i].Details[j]))
 		}
 	}
 	if t.Deployed != nil {
 		for _, text := range []*string{&t.Deployed.Namespace, &t.Deployed.Name, &t.Deployed.State} {
-			*text = view.Text(*text)
+			*text = message.Text(*text)
 		}
 	}
 }
