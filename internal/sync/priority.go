@@ -5,10 +5,11 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/muster-fleet/muster/internal/kube"
 )
 
 // These priorities are below 0, the priority of an object that has itself changed. controller-runtime
@@ -47,9 +48,7 @@ func enqueueAt(concerned handler.MapFunc, priority int) handler.EventHandler {
 func enqueued(concerned handler.MapFunc, priority func(count int) *int) handler.EventHandler {
 	enqueue := func(ctx context.Context, object client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		requests := concerned(ctx, object)
-		// A controller's queue is a priority queue unless its options say otherwise.
-		queue.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(
-			priorityqueue.AddOpts{Priority: priority(len(requests))}, requests...)
+		kube.Enqueue(queue, priority(len(requests)), requests...)
 	}
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {

@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -77,5 +78,15 @@ func TestPriorities(t *testing.T) {
 			last = priority
 		}
 		queue.ShutDown()
+	}
+}
+
+// A controller may have a queue without priorities: its options say so.
+func TestQueueWithoutPriorities(t *testing.T) {
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	behind(itself).Create(t.Context(), event.CreateEvent{Object: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod"}}}, queue)
+	if queue.Len() != 1 {
+		t.Errorf("%d are enqueued", queue.Len())
 	}
 }
