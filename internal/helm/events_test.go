@@ -1,9 +1,11 @@
 package helm
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -11,6 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -135,5 +138,27 @@ func TestCacheReadsRecords(t *testing.T) {
 	}
 	if _, err := transform(its); err != nil || its.Annotations[plan.RecordAnnotation] != record.String() {
 		t.Errorf("%d bytes are left (%v)", len(its.Annotations[plan.RecordAnnotation]), err)
+	}
+}
+
+// Whoever enqueues an object when the program ends does not wait for a controller that has ended.
+func TestSendEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		go send(ctx, make(chan event.GenericEvent), plan.Key{Namespace: "team", Name: "web"})
+		end() // Otherwise, the bubble would not end.
+	})
+}
+
+// A release whose turn has come is reconciled before all others.
+func TestTurnsComeFirst(t *testing.T) {
+	queue := priorityqueue.New[reconcile.Request]("test")
+	defer queue.ShutDown()
+	for _, name := range []string{"a", "b", "turn"} {
+		queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "team", Name: name}})
+	}
+	first.Generic(t.Context(), event.GenericEvent{Object: &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "turn"}}}, queue)
+	if got, _ := queue.Get(); got.Name != "turn" {
+		t.Errorf("%s comes first", got)
 	}
 }

@@ -142,10 +142,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	read, wakeReleases, wakeBundles, turns := make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1)
 	reader := &inputs.Reader{
 		Wake: func(key plan.Key, isNews bool) {
-			read <- eventOf(key)
+			send(ctx, read, key)
 			if isNews {
-				wakeReleases <- eventOf(key)
-				wakeBundles <- eventOf(key)
+				send(ctx, wakeReleases, key)
+				send(ctx, wakeBundles, key)
 			}
 		},
 		Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Check: pool.Check, Digest: writes.Digest, Namespace: namespace,
@@ -172,19 +172,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	return setupBundles(mgr, options, e, wakeBundles, &bundle.Reconciler{
 		Busy:  keymutex.NewHashed(256),
-		Store: writes, Inputs: reader, Policies: policyReader, Managed: managed, Failures: failures, Wake: func(key plan.Key) { read <- eventOf(key) },
+		Store: writes, Inputs: reader, Policies: policyReader, Managed: managed, Failures: failures, Wake: func(key plan.Key) { send(ctx, read, key) },
 	})
 }
 
-// eventOf returns an event for a HelmChartProxy.
-func eventOf(key plan.Key) event.GenericEvent {
-	return event.GenericEvent{Object: &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}}
-}
-
-// send sends an event for the object with this key, unless the program ends meanwhile.
+// send sends an event for the HelmChartProxy or HelmReleaseProxy with this key, unless the program ends meanwhile.
 func send(ctx context.Context, to chan<- event.GenericEvent, key plan.Key) {
 	select {
-	case to <- eventOf(key):
+	case to <- event.GenericEvent{Object: &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}}:
 	case <-ctx.Done():
 	}
 }
