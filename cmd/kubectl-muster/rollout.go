@@ -18,6 +18,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/view/source"
@@ -347,7 +348,7 @@ func (o *rolloutOptions) status(ctx context.Context, name string) error {
 			if !o.watch || report.isOver() {
 				return report.verdict()
 			}
-		case report == nil || !isPassing(err):
+		case report == nil || !kube.IsPassing(err):
 			return program.Exit(2, err)
 		}
 		select {
@@ -356,13 +357,6 @@ func (o *rolloutOptions) status(ctx context.Context, name string) error {
 		case <-time.After(2 * time.Second):
 		}
 	}
-}
-
-// isPassing reports whether retrying may help: the API server restarts, or is busy.
-func isPassing(err error) bool {
-	var status apierrors.APIStatus
-	return !errors.As(err, &status) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) ||
-		apierrors.IsServerTimeout(err) || apierrors.IsInternalError(err)
 }
 
 // show prints the report if its text differs from the last one, and returns the text.

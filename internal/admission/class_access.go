@@ -2,7 +2,6 @@ package admission
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -10,7 +9,6 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
@@ -20,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
@@ -115,7 +114,7 @@ func mayDo(ctx context.Context, reviewer client.Client, user authenticationv1.Us
 		ResourceAttributes: &what,
 	}}
 	// A SubjectAccessReview changes nothing, so mayDo may repeat it: a lost connection must not lead to a refusal.
-	if err := retry.OnError(askAgain, func(err error) bool { return ctx.Err() == nil && isPassing(err) }, func() error {
+	if err := retry.OnError(askAgain, func(err error) bool { return ctx.Err() == nil && kube.IsPassing(err) }, func() error {
 		return reviewer.Create(ctx, review)
 	}); err != nil {
 		return false, fmt.Errorf("asking whether %s may %s %s %s/%s: %w", user.Username, what.Verb, what.Resource, what.Namespace, what.Name, err)
@@ -125,10 +124,3 @@ func mayDo(ctx context.Context, reviewer client.Client, user authenticationv1.Us
 
 // askAgain specifies the retries. Their pauses add up to less than a second, because the user is waiting.
 var askAgain = wait.Backoff{Steps: 4, Duration: 50 * time.Millisecond, Factor: 3}
-
-// isPassing reports whether retrying may help: the connection broke, or the API server is busy.
-func isPassing(err error) bool {
-	var status apierrors.APIStatus
-	return !errors.As(err, &status) ||
-		apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsServiceUnavailable(err)
-}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -86,10 +88,13 @@ func TestClassAccess(t *testing.T) {
 		"settings gone, get only":            {isGone: true, reviewer: reviewer{allow: true, only: "get"}, request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 2, Verb: "use"}},
 		"settings gone, use only":            {isGone: true, reviewer: reviewer{allow: true, only: "use"}, request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
 		"settings unusable":                  {reader: configured(t, `{policy: {crossNamespaceClass: "Off"}, cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`), request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
-		"nobody answers":                     {reviewer: reviewer{allow: true, err: errors.New("broken")}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 4}},
+		"nobody answers":                     {reviewer: reviewer{allow: true, err: io.ErrUnexpectedEOF}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 4}},
 		"SubjectAccessReviews are forbidden": {reviewer: reviewer{err: apierrors.NewForbidden(schema.GroupResource{}, "", nil)}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 1}},
-		"a connection is cut":                {reviewer: reviewer{allow: true, err: errors.New("reset"), times: 2}, request: create(cross), want: answer{Asked: 3}},
-		"no answer, Warn":                    {reader: warn, reviewer: reviewer{err: errors.New("broken")}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 4}},
+		"a timeout":                          {reviewer: reviewer{allow: true, err: apierrors.NewTimeoutError("", 0), times: 1}, request: create(cross), want: answer{Asked: 2}},
+		"etcd has no leader":                 {reviewer: reviewer{allow: true, err: apierrors.NewInternalError(errors.New("no leader")), times: 1}, request: create(cross), want: answer{Asked: 2}},
+		"the kind is not registered":         {reviewer: reviewer{allow: true, err: errors.New("no kind"), times: 1}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 1}},
+		"a connection is cut":                {reviewer: reviewer{allow: true, err: syscall.ECONNRESET, times: 2}, request: create(cross), want: answer{Asked: 3}},
+		"no answer, Warn":                    {reader: warn, reviewer: reviewer{err: io.ErrUnexpectedEOF}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 4}},
 		"update: the same":                   {request: update(cross, cross)},
 		"update: the same, other version":    {request: update(cross, beta1)},
 		"update: another class":              {request: update(cross, another), want: answer{Code: http.StatusForbidden, Asked: 1}},

@@ -186,14 +186,14 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 	if err != nil && s != nil {
 		result = s.untilHome(result)
 	}
-	lasted, isPassing := r.reporter.isPassing(req.NamespacedName, err)
+	lasted, isBrief := r.reporter.isBrief(req.NamespacedName, err)
 	again := min(max(lasted, conflictInterval), lastRetry)
 	switch isConflict := apierrors.IsConflict(err); {
-	case isConflict && isPassing: // We saw an old state; the new one is on its way.
+	case isConflict && isBrief: // We saw an old state; the new one is on its way.
 		return ctrl.Result{RequeueAfter: again}, nil
 	case isConflict:
 		result, err = contended(err).again(again), nil
-	case isPassing:
+	case isBrief:
 		return ctrl.Result{}, err // It is retried, and reported if it lasts.
 	}
 	isConverged := err == nil && s != nil && s.isConverged(result)

@@ -84,9 +84,9 @@ func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, resul
 	return now, 0, nil
 }
 
-// isPassing reports whether an error is a passing one that has not lasted long, and returns how long
+// isBrief reports whether an error is a passing one that has not lasted long, and returns how long
 // it has lasted.
-func (r *reporter) isPassing(key types.NamespacedName, err error) (lasted time.Duration, isPassing bool) {
+func (r *reporter) isBrief(key types.NamespacedName, err error) (lasted time.Duration, isBrief bool) {
 	fails := err != nil && (kube.IsPassing(err) || apierrors.IsConflict(err))
 	lasted = r.lasted(key, fails, func(its *moments) *time.Time { return &its.failing })
 	return lasted, fails && lasted < errorGracePeriod

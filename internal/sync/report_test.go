@@ -212,20 +212,20 @@ func TestPassingErrors(t *testing.T) {
 	r.now = func() time.Time { return now }
 	key, passing := types.NamespacedName{Namespace: "team", Name: "prod"}, apierrors.NewServiceUnavailable("later")
 	for i, step := range []struct {
-		pass      time.Duration
-		err       error
-		isPassing bool
+		pass    time.Duration
+		err     error
+		isBrief bool
 	}{
-		{err: passing, isPassing: true},
-		{pass: errorGracePeriod - time.Second, err: passing, isPassing: true},
+		{err: passing, isBrief: true},
+		{pass: errorGracePeriod - time.Second, err: passing, isBrief: true},
 		{pass: time.Second, err: passing},
 		{},
-		{err: passing, isPassing: true},
+		{err: passing, isBrief: true},
 		{err: errors.New("refused")},
-		{pass: errorGracePeriod, err: passing, isPassing: true},
+		{pass: errorGracePeriod, err: passing, isBrief: true},
 	} {
 		now = now.Add(step.pass)
-		if _, got := r.isPassing(key, step.err); got != step.isPassing {
+		if _, got := r.isBrief(key, step.err); got != step.isBrief {
 			t.Errorf("step %d: is passing: %v", i, got)
 		}
 	}
