@@ -155,13 +155,14 @@ func (r *Reader) Get(proxy *addonsv1.HelmChartProxy) (in *Inputs, again time.Dur
 	if its.stop == nil {
 		var waiting context.Context
 		waiting, its.stop = context.WithCancel(context.Background())
-		go r.refresh(waiting, proxy.DeepCopy())
+		go r.refresh(waiting, proxy.DeepCopy(), its)
 	}
 	return in, PollInterval, err
 }
 
-// refresh reads the inputs of a HelmChartProxy, and then wakes it. Waiting ends if the HelmChartProxy goes before its turn.
-func (r *Reader) refresh(waiting context.Context, proxy *addonsv1.HelmChartProxy) {
+// refresh reads the inputs of a HelmChartProxy into its entry, and then wakes it. Waiting ends if the HelmChartProxy goes before
+// its turn.
+func (r *Reader) refresh(waiting context.Context, proxy *addonsv1.HelmChartProxy, its *entry) {
 	if r.slots.Wait(waiting, proxy.Namespace) != nil {
 		return
 	}
@@ -173,7 +174,7 @@ func (r *Reader) refresh(waiting context.Context, proxy *addonsv1.HelmChartProxy
 	in.Digest = plan.Digest(fmt.Appendf(nil, "%s %d %s %v %v %v %s", proxy.UID, proxy.Generation, in.Values, in.Trouble, in.Notice, in.Chart, in.CredentialsDigest))
 	r.mu.Lock()
 	isNews := true
-	if its := r.all[client.ObjectKeyFromObject(proxy)]; its != nil && its.proxy == proxy.UID {
+	if r.all[client.ObjectKeyFromObject(proxy)] == its { // Otherwise, it was forgotten, and another refresh may have begun.
 		if in.since = in.read; its.inputs != nil && its.inputs.Digest == in.Digest {
 			in.since, isNews = its.inputs.since, false
 		}

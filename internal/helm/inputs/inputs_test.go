@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,6 +74,43 @@ func TestPanic(t *testing.T) {
 			t.Errorf("the message shows what the panic says: %s", in.Trouble.Message)
 		}
 	}
+}
+
+// slow answers its first reader when it is told to, after all others.
+type slow struct {
+	client.Reader
+	count atomic.Int32
+	first chan struct{}
+}
+
+func (s *slow) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	count := s.count.Add(1)
+	if count == 1 {
+		<-s.first
+	}
+	return fmt.Errorf("answer %d", count)
+}
+
+// A read that began before the HelmChartProxy was forgotten says nothing about it when it ends.
+func TestForgottenDuringARead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		live := &slow{first: make(chan struct{})}
+		r := &Reader{Now: time.Now, Wake: func(plan.Key, bool) {}, Live: live}
+		proxy := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web", UID: "web"}}
+		proxy.Spec.RepoURL, proxy.Spec.ChartName = "https://charts.example.com", "web"
+		proxy.Spec.ValuesFrom = []addonsv1.ValuesReference{{Kind: "ConfigMap", Name: "values"}}
+		_, _, _ = r.Get(proxy)
+		synctest.Wait()
+		r.Forget(client.ObjectKeyFromObject(proxy))
+		_, _, _ = r.Get(proxy)
+		synctest.Wait()
+		close(live.first)
+		synctest.Wait()
+		in, _, err := r.Get(proxy)
+		if err != nil || !strings.Contains(in.Trouble.Message, "answer 2") {
+			t.Errorf("%+v, %v", in, err)
+		}
+	})
 }
 
 // Only changed inputs are news to the releases: the first ones, and those after an edit, but not those that are read again.
