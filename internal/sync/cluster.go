@@ -128,7 +128,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	if controllerutil.ContainsFinalizer(cluster, stamp.LegacyFinalizer) {
 		changed := cluster.DeepCopy()
 		if finalizerErr = removeLegacyFinalizer(ctx, r.Client, changed); finalizerErr == nil {
-			cluster = changed
+			cluster, finalizerErr = changed, r.applier.Store.Wrote(changed)
 		}
 	}
 	in, unread := r.settings.Current(ctx)

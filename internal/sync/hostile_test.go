@@ -172,3 +172,55 @@ func TestRetainedFinalizer(t *testing.T) {
 		t.Error("the Cluster was not looked at")
 	}
 }
+
+// lateCache is a cache that shows a Cluster as it was.
+type lateCache struct {
+	client.Client
+	shows *clusterv1.Cluster
+}
+
+func (s *lateCache) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+	if cluster, ok := into.(*clusterv1.Cluster); ok {
+		s.shows.DeepCopyInto(cluster)
+		return nil
+	}
+	return s.Client.Get(ctx, key, into, options...)
+}
+
+// While the cache lags, the finalizer that CAAPF left is not removed a second time: the write would fail.
+func TestLegacyFinalizerGoesOnce(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, patches := types.NamespacedName{Namespace: "team", Name: "prod"}, 0
+	cluster := &clusterv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "prod", Finalizers: []string{stamp.LegacyFinalizer}},
+		Spec:       clusterv1.ClusterSpec{Paused: new(true)},
+	}
+	live := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&fleetv1.Cluster{}, byOrigin, origins).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: key.Namespace}}, cluster).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+				patches++
+				return c.Patch(ctx, object, patch, options...)
+			},
+		}).Build()
+	if err := live.Get(t.Context(), key, cluster); err != nil {
+		t.Fatal(err)
+	}
+	store := kube.NewStore(&lateCache{live, cluster}, scheme)
+	users := newUsers(live, live, store)
+	r := &clusterReconciler{
+		Client: live, applier: &kube.Applier{Client: live, Live: live, Store: store}, tally: NewTally(), users: users,
+		scopes: &scopeReader{Reader: live, store: store, users: users}, settings: settings.NewReader(live),
+		digests: newDigests(live, store, nil, bundlesReady{}), reporter: newReporter(live, store, nil),
+	}
+	for range 2 {
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+			t.Error(err)
+		}
+	}
+	if patches != 1 {
+		t.Errorf("patched %d times", patches)
+	}
+}
