@@ -372,9 +372,9 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 	}
 	wanted := plan.Wanted{Content: s.bundle.Labels[plan.ContentLabel], Target: target, Secretive: s.record.Secret || s.record.Stale}
 	switch its := s.record.Rollout; {
-	case its != nil && its.Pending == "":
+	case its != nil && its.Pending == "" && its.Ready == nil:
 		wanted.Content = its.Content
-	case its != nil && s.deployment != nil: // Fleet labels the BundleDeployment with the new content already.
+	case its != nil && s.deployment != nil: // Fleet labels the BundleDeployment with the content that another release has got.
 		wanted.Content = s.deployment.Labels[plan.ContentLabel]
 	case !s.inputs.Incomplete && !s.isInstalledOnce():
 		wanted.Content = s.content()

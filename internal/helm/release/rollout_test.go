@@ -193,6 +193,9 @@ func TestChangeBackIsNoRegression(t *testing.T) {
 		if back.record.Rollout.Regression != nil {
 			t.Errorf("%s: counts as a regression", name)
 		}
+		if !observed.Ready { // A rollout would update it at once, as one that does not work.
+			t.Errorf("%s: is not ready: %s", name, observed.Message)
+		}
 	}
 }
 
