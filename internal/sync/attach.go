@@ -87,8 +87,8 @@ func (r *clusterReconciler) withCopies(ctx context.Context, in settings.Settings
 }
 
 // applyAttachment applies an attachment. If other managers own some of its fields with other values,
-// it leaves these fields out and returns their names. It writes nothing if the annotations that say
-// whose the attachment is are among them: without these, nobody would take the other fields off again.
+// it leaves these fields out and returns their names. It writes nothing if these include the
+// annotations that name the owner of the attachment: without them, the other fields would never be removed.
 func (r *clusterReconciler) applyAttachment(ctx context.Context, want *fleetv1.Cluster) (written *fleetv1.Cluster, others []string, err error) {
 	defer func() { metrics.Applied("Cluster", "attached", err) }()
 	written, err = r.applyAttached(ctx, want)

@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Shares are units that namespaces take and give back. Those who wait in a namespace get units in the order in which they
-// came. Of the namespaces that wait, the one with the fewest units comes first, and of several with as many the one that has
-// waited for longest since it came or gave units back. So namespaces take turns.
+// Shares are units that namespaces take and give back. Within a namespace, requests are served in their order. Between
+// namespaces, the one with the fewest units is served first. If several have the same number, the one that has waited longest
+// since it came or gave units back is served first. So namespaces take turns.
 type Shares struct {
 	each int64
 	mu   sync.Mutex

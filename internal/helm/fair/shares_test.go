@@ -145,7 +145,7 @@ func TestFewestFirst(t *testing.T) {
 	})
 }
 
-// Who wants more than is free is not overtaken by those who want less, but nobody waits for those who have their share.
+// A request for more than is free is not overtaken by smaller ones, but none waits for a namespace that has its share.
 func TestLargeIsNotOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		room, got, mu := New(10, 8), "", sync.Mutex{}

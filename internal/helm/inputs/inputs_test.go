@@ -76,7 +76,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// slow answers its first reader when it is told to, after all others.
+// slow answers its first reader last, when the test lets it.
 type slow struct {
 	client.Reader
 	count atomic.Int32
