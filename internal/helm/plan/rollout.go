@@ -81,6 +81,15 @@ func IsAhead(proxy *addonsv1.HelmChartProxy) bool { return Completed(proxy) != n
 // was set.
 func (r Rollout) TookOver() *metav1.Time { return cmp.Or(r.Since, r.Joined) }
 
+// Works reports whether the release may work with its current state: it has been ready with it, or got it outside a rollout
+// and nobody has looked yet. While it waits for its turn, nobody looks.
+func (r Rollout) Works() bool {
+	if r.Ready == nil {
+		return r.Since == nil && r.Regression == nil
+	}
+	return r.Unready == nil
+}
+
 // IsCompleted reports whether a rollout was completed since the release has its current state.
 func (r Rollout) IsCompleted(proxy *addonsv1.HelmChartProxy) bool {
 	since, last := r.TookOver(), Completed(proxy)

@@ -255,6 +255,7 @@ func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, c
 	}
 	if its := record.Rollout; its != nil {
 		target.Pending, target.Failed = its.Pending, its.Failed
+		target.Available = target.Available && its.Works() // Without wait, the condition follows Helm, not the workloads.
 		target.Returns = its.Returns(of.proxy, of.isBack)
 		if at := its.TookOver(); at != nil {
 			target.Since = at.Time

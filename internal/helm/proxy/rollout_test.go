@@ -108,6 +108,29 @@ func (r *rolled) step(t *testing.T) (granted []string, reason string) {
 
 func ago(d time.Duration) *metav1.Time { return ptr.To(metav1.NewTime(noon.Add(-d))) }
 
+// A release that waits for the next change before it has been ready with the last one gets its change before one that
+// works: else one more Cluster would be unavailable than may be.
+func TestOneThatNeverBecameReadyCounts(t *testing.T) {
+	ready := ago(time.Hour)
+	for name, c := range map[string]plan.Rollout{
+		"never ready":     {Pending: "new", Since: ago(time.Minute)},
+		"no longer ready": {Pending: "new", Since: ready, Ready: ready, Unready: ago(time.Minute)},
+		"ceased to be":    {Pending: "new", Regression: &plan.Regression{At: *ago(time.Minute)}},
+		"failed":          {Pending: "new", Since: ago(time.Minute), Failed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready}, "b": {Pending: "new", Ready: ready}, "c": c})
+			if granted, _ := r.step(t); !slices.Equal(granted, []string{"c"}) {
+				t.Errorf("%v may move, want c", granted)
+			}
+		})
+	}
+	r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready}, "b": {Pending: "new", Joined: ready}, "c": {Pending: "new", Joined: ready}})
+	if granted, _ := r.step(t); !slices.Equal(granted, []string{"b"}) {
+		t.Errorf("%v may move of two that joined together with a change, want b", granted)
+	}
+}
+
 // A grant counts before the cache has it: else one more Cluster would move than may be unavailable.
 func TestGrantsCountAtOnce(t *testing.T) {
 	ready := ago(time.Hour)
