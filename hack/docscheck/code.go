@@ -21,12 +21,19 @@ var (
 	makeTarget = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`)
 	helpFlag   = regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z][a-z0-9-]*)`)
 	reason     = regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
+	testFunc   = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)`)
 )
 
 // makeTargets returns the targets of a Makefile that documentation may name.
 func makeTargets(path string) ([]string, error) {
 	content, err := os.ReadFile(path)
 	return groups(makeTarget, string(content)), err
+}
+
+// testNames returns the names of the repository's tests.
+func testNames(root string) ([]string, error) {
+	out, err := exec.Command("git", "-C", root, "grep", "--untracked", "-h", "^func ", "--", "*_test.go").Output()
+	return groups(testFunc, string(out)), err
 }
 
 // subcommands are the subcommands whose flags must be in the reference, too.

@@ -1,5 +1,5 @@
-// Command docscheck compares the documentation with the code: every make target, flag, metric, setting,
-// key, condition and reason that it names exists, the reference names all existing ones, internal links
+// Command docscheck compares the documentation with the code: every make target, test, flag, metric,
+// setting, key, condition and reason that it names exists, the reference names all existing ones, internal links
 // resolve, README shows output that a test compares, and comments and pages read well.
 package main
 
@@ -54,6 +54,12 @@ func check(root string) ([]string, error) {
 		return nil, err
 	}
 	problems = append(problems, named(pages, makeCall, targets, "make target")...)
+
+	tests, err := testNames(root)
+	if err != nil {
+		return nil, err
+	}
+	problems = append(problems, named(pages, testName, tests, "test")...)
 
 	flags, err := programFlags(root)
 	if err != nil {

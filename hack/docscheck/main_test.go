@@ -70,6 +70,8 @@ func TestReadsTheCode(t *testing.T) {
 	root := filepath.Join("..", "..")
 	targets, err := makeTargets(filepath.Join(root, "Makefile"))
 	expect(t, "make target", targets, err, "verify", "test-e2e")
+	tests, err := testNames(root)
+	expect(t, "test", tests, err, "TestReadsTheCode")
 	fields, err := settingPaths(filepath.Join(root, "manifests/crd/addons.cluster.x-k8s.io_fleetaddonconfigs.yaml"))
 	expect(t, "field", fields, err, "spec.cluster.selector", "spec.cluster.naming.prefix", "status.conditions")
 	versions, err := testedVersions(root)

@@ -42,6 +42,7 @@ var (
 	// References to things that must exist.
 	makeCall   = regexp.MustCompile("(?:`|^\\s*)make ([a-z][a-z0-9-]*)")
 	flagSpan   = regexp.MustCompile("`--([a-z][a-z0-9-]*)")
+	testName   = regexp.MustCompile(`\b((?:Test|Fuzz|Benchmark)[A-Z]\w*)`)
 	metricName = regexp.MustCompile(`\b(muster_[a-z_]+)\b`)
 
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
