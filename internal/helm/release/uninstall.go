@@ -79,8 +79,11 @@ func (r *Reconciler) isInstalled(s *scope) bool {
 	}
 	left := s.release.DeletionTimestamp.Add(uninstallPatience).Sub(r.Now())
 	if left <= 0 {
-		r.Recorder.Eventf(s.proxy, nil, corev1.EventTypeWarning, "UninstallNotConfirmed", "Uninstall",
-			"Fleet has not removed BundleDeployment %s of Cluster %s within %s; the release may still be installed",
+		note := "Fleet has not removed BundleDeployment %s of Cluster %s within %s; the release may still be installed"
+		if isTarget { // Fleet was not asked to.
+			note = "Muster has not removed the target from Bundle %s of Cluster %s within %s: the log of muster-helm says why; the release may still be installed"
+		}
+		r.Recorder.Eventf(s.proxy, nil, corev1.EventTypeWarning, "UninstallNotConfirmed", "Uninstall", note,
 			proxy.BundleKey(s.release).Name, s.release.Spec.ClusterRef.Name, uninstallPatience)
 		return false
 	}

@@ -530,7 +530,8 @@ func TestGoneBeforeItsTarget(t *testing.T) {
 		isTarget bool
 		age      time.Duration
 		left     int
-	}{{true, 0, 1}, {false, 0, 0}, {true, uninstallPatience, 1}} {
+		said     string
+	}{{true, 0, 1, ""}, {false, 0, 0, ""}, {true, uninstallPatience, 1, "Muster has not removed the target"}} {
 		w, s := newWorld(t, &renderer{}), scopeOf(t, "")
 		w.Recorder = events.NewFakeRecorder(1)
 		s.bundle.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: "two"}}
@@ -542,6 +543,9 @@ func TestGoneBeforeItsTarget(t *testing.T) {
 		secret, err := w.uninstallFrom(t, s)
 		if err != nil || len(secret.Data) != test.left || (s.again > 0) != (test.isTarget && test.age == 0) {
 			t.Errorf("target: %t, age %s: the Secret has %d keys, and the next look is after %s (%v)", test.isTarget, test.age, len(secret.Data), s.again, err)
+		}
+		if said := w.said(); !strings.Contains(said, test.said) || (said == "") != (test.said == "") {
+			t.Errorf("target: %t, age %s: the event is %q", test.isTarget, test.age, said)
 		}
 	}
 }
