@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -274,6 +275,8 @@ func (s *scope) nextOfEnd() (step, outcome) {
 		return rest, waiting(reasonNotGranted, fmt.Sprintf(
 			"Fleet has not granted ClusterRegistration %q, of the agent that it installs, for %s. %s may refuse it because its clientID was registered under another token: Muster's ClusterRegistration %q has none. The credential issued before stays valid; to keep the agent that has it, set the annotation %s: %s",
 			s.refusedAgent().Name, credentialTimeout, bindingVersions, s.recorded.registrationName, stamp.RegistrationAnnotation, stamp.ByAgent), checkInterval)
+	case s.recorded.token != "" && s.isRegistered && conditions.GetReason(s.cluster, stamp.ManifestCondition) == reasonNotGranted:
+		return rest, waiting(reasonWaiting, "the agent that Fleet installs has not registered; the credential issued before stays valid", checkInterval)
 	case s.recorded.token != "" && s.isRegistered:
 		return rest, outcome{keep: true, after: checkInterval}
 	case s.recorded.token != "":

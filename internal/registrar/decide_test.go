@@ -45,6 +45,8 @@ type met struct {
 	// recorded says what the record holds: "its" credential, one whose registration is "gone" or
 	// "replaced", or only the rotation that was "followed".
 	recorded string
+	// reported is the reason of the condition; empty if there is none.
+	reported string
 	// refused means that the Secret's name is taken.
 	refused bool
 	// credential is the one that Fleet has made: "", "its", "another's" or "elsewhere".
@@ -58,6 +60,9 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func (m met) scope() *scope {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "cluster", Annotations: map[string]string{}}}
+	if m.reported != "" {
+		cluster.Status.Conditions = []metav1.Condition{{Type: stamp.ManifestCondition, Reason: m.reported}}
+	}
 	if m.rotate {
 		cluster.Annotations[stamp.RotateAnnotation] = "1"
 	}
@@ -270,6 +275,8 @@ func TestSteps(t *testing.T) {
 		"of another clientID":                        {met: met{checkedIn: true, others: []string{"foreign, other clientID"}}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
 		"never ours":                                 {met: met{byManager: true}},
 		"changed to the manager, import in progress": {met: met{byManager: true, recorded: "its", others: []string{"ours"}}, keeps: true},
+		"its refused registration is deleted":        {met: met{byManager: true, recorded: "its", others: []string{"ours"}, reported: reasonNotGranted}, reason: "WaitingForFleet"},
+		"the agent of Fleet is refused":              {met: met{byManager: true, recorded: "its", others: []string{"foreign"}, age: credentialTimeout, reported: reasonNotGranted}, reason: "RegistrationNotGranted"},
 		"changed back, not seen yet":                 {met: with(func(m *met) { m.kubeconfig, m.recorded = true, "its" }), keeps: true},
 		"changed to the manager, imported":           {met: met{byManager: true, recorded: "gone", others: []string{"foreign, granted"}}, steps: []step{withdraw}},
 		"changed to the manager, pin lost":           {met: met{byManager: true, recorded: "its", noFleet: true}, keeps: true},
