@@ -72,6 +72,8 @@ type heldCluster struct {
 	memory hold.Memory
 	// took is how long the last look at its add-ons took.
 	took time.Duration
+	// failed is the error of the last look, which is logged once.
+	failed string
 	// told is when a message alone was last written.
 	told time.Time
 }
@@ -204,7 +206,7 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 	if isHeld {
 		state.ControlPlane = r.controlPlaneVersion(ctx, cluster)
 	}
-	decision, failed := hold.Decide(state)
+	decision, _ := hold.Decide(state) // The error is that of progress, which logs it; here, it would come again sooner, however long the look took.
 	if decision.Release {
 		written, err := r.applier.Patch(ctx, cluster, map[string]any{
 			"metadata": map[string]any{"annotations": map[string]any{stamp.HookAnnotation: nil}},
@@ -221,9 +223,6 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 	}
 	if decision.End != nil {
 		r.announce(cluster, decision.End)
-	}
-	if failed != nil && !kube.IsAbsent(failed) { // An error here would come again sooner, however long the look took.
-		ctrl.LoggerFrom(ctx).Error(failed, "Reading the add-ons of a held Cluster failed")
 	}
 	again := kube.Sooner(decision.Again, wait)
 	if isHeld && !decision.Release && !state.Paused && !isUnwatched {
@@ -275,10 +274,18 @@ func givenVersion(controlPlane map[string]any) string {
 
 // progress reads how far the add-ons of a held Cluster are. It reads no
 // HelmReleaseProxies while a Bundle is not ready.
-func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (hold.Progress, error) {
+func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (now hold.Progress, err error) {
 	its := r.enter(client.ObjectKeyFromObject(cluster))
-	began := r.now()
-	defer func() { its.took = r.now().Sub(began) }()
+	began, last := r.now(), its.failed
+	defer func() {
+		its.took, its.failed = r.now().Sub(began), ""
+		if err == nil || kube.IsAbsent(err) {
+			return
+		}
+		if its.failed = err.Error(); its.failed != last {
+			ctrl.LoggerFrom(ctx).Error(err, "Reading the add-ons of a held Cluster failed")
+		}
+	}()
 	deployments, err := r.addOns.deployments(ctx, cluster)
 	if err != nil {
 		return hold.Progress{}, err

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -244,6 +245,33 @@ func TestUnreadableAddOns(t *testing.T) {
 	}
 	if _, err := reader.releases(t.Context(), heldOne(), nil); err == nil {
 		t.Error("HelmReleaseProxies that cannot be read count as none")
+	}
+}
+
+// The syncer logs once why the add-ons of a held Cluster cannot be read, not at each look.
+func TestUnreadableAddOnsAreLoggedOnce(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var broken error
+	api := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return broken },
+	}).Build()
+	r := &holdReconciler{
+		now: time.Now, held: map[types.NamespacedName]*heldCluster{},
+		addOns: addOnReader{live: api, settings: settings.NewReader(api), scopes: &scopeReader{Reader: api}},
+	}
+	lines := 0
+	ctx := ctrl.LoggerInto(t.Context(), funcr.New(func(_, _ string) { lines++ }, funcr.Options{}))
+	for look, next := range []struct {
+		broken error
+		lines  int
+	}{{errors.New("no"), 1}, {errors.New("no"), 1}, {errors.New("not now"), 2}, {nil, 2}, {errors.New("not now"), 3}} {
+		broken = next.broken
+		if _, err := r.progress(ctx, heldOne(), hold.Hold{}); (err == nil) != (broken == nil) || lines != next.lines {
+			t.Errorf("look %d: %d lines, want %d (%v)", look, lines, next.lines, err)
+		}
 	}
 }
 
