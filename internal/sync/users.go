@@ -145,12 +145,17 @@ func (u *users) retainerOrMoved(ctx context.Context, in settings.Settings, names
 	if about.index == byClassNamespace {
 		which = client.MatchingLabels{stamp.ClassNamespaceLabel: about.value}
 	}
+	ctx, stop := context.WithCancel(ctx) // One suffices, and the caller holds the lock of the object.
+	defer stop()
 	if _, err := pager.Each(ctx, u.live, list, func(page *metav1.PartialObjectMetadataList) {
 		for i := range page.Items {
 			live := &fleetv1.Cluster{ObjectMeta: page.Items[i].ObjectMeta}
 			isMoved = isMoved || live.Annotations[stamp.ReleasedAnnotation] == "true" && about.holds(useOfFleet(live))
 		}
-	}, client.InNamespace(namespace), which); err != nil {
+		if isMoved {
+			stop()
+		}
+	}, client.InNamespace(namespace), which); err != nil && !isMoved {
 		return false, fmt.Errorf("listing Fleet Clusters: %w", err)
 	}
 	return isMoved, nil

@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -171,5 +172,40 @@ func TestReleaseThatTheCacheDoesNotShow(t *testing.T) {
 		if err != nil || keeps != c.keeps {
 			t.Errorf("%s: keeps %v, %v; want %v", c.name, keeps, err, c.keeps)
 		}
+	}
+}
+
+// The caller holds a lock while the API server lists, so the first Fleet Cluster that was moved ends the list.
+func TestLiveListEndsEarly(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := 0
+	live := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			pages++
+			fleet := metav1.PartialObjectMetadata{}
+			fleet.Namespace = "team"
+			fleet.Labels = map[string]string{stamp.ManagedByLabel: stamp.ManagedBy, stamp.ClassNameLabel: "std", stamp.ClassNamespaceLabel: "classes"}
+			fleet.Annotations = map[string]string{stamp.ReleasedAnnotation: strconv.FormatBool(pages == 2)}
+			list.(*metav1.PartialObjectMetadataList).Items = []metav1.PartialObjectMetadata{fleet}
+			if list.SetContinue(""); pages < 5 {
+				list.SetContinue("more")
+			}
+			return nil
+		},
+	}).Build()
+	builder := fake.NewClientBuilder().WithScheme(scheme)
+	for _, object := range []client.Object{&clusterv1.Cluster{}, &fleetv1.Cluster{}} {
+		builder = builder.WithIndex(object, byClassNamespace, ofUse(byClassNamespace))
+	}
+	cached := builder.Build()
+	keeps, err := newUsers(cached, live, kube.NewStore(cached, scheme)).retainerOrMoved(t.Context(), settings.Default(), "team", ofClassesIn("classes"))
+	if err != nil || !keeps || pages != 2 {
+		t.Errorf("keeps %t after %d pages, %v", keeps, pages, err)
 	}
 }
