@@ -208,3 +208,16 @@ func TestBoundedOwners(t *testing.T) {
 		}
 	}
 }
+
+// Known: the annotation that hands a Fleet Cluster over names no Cluster. While it is there, any Cluster that expects, or pins,
+// the name of the Fleet Cluster may take it. It is left because who sets the annotation may write Fleet Clusters, and so
+// delete this one or write its owner.
+func TestKnownAdoptNamesNoCluster(t *testing.T) {
+	fleet := &metav1.ObjectMeta{Namespace: "team", Name: "prod", Annotations: map[string]string{AdoptAnnotation: "true"}}
+	nobody := func(string, types.UID) bool { return false }
+	for _, cluster := range []string{"prod", "another"} {
+		if got, why := RelationOf(fleet, &metav1.ObjectMeta{Namespace: "team", Name: cluster, UID: types.UID(cluster)}, nobody); got != HandedOver {
+			t.Errorf("Cluster %s: %v %s", cluster, got, why)
+		}
+	}
+}

@@ -101,3 +101,21 @@ func TestHeartbeatsThatWake(t *testing.T) {
 		})
 	}
 }
+
+// Known: with manageAgent: false in Fleet's own settings, Fleet makes no Bundle with an agent, and Muster counts a user's as
+// that. It is left because the syncer would need the right to read those settings; the label on a Fleet Cluster has the same
+// effect, and Muster knows it.
+func TestKnownWithoutAgentsOfFleet(t *testing.T) {
+	m := bundlesReady{staleAfter: 30 * time.Minute, now: func() time.Time { return born.Add(2 * time.Hour) }}
+	for bundles, want := range []string{
+		"AgentNotSeen: Fleet does not count the Bundle with its agent among those of the cluster yet",
+		"BundlesReady: 0 bundles besides Fleet's agent",
+		"BundlesReady: ",
+	} {
+		live := seenAt(2*time.Hour, "True", "")
+		live.Status.Summary.DesiredReady = bundles
+		if got := m.condition(live); got.Reason+": "+got.Message != want {
+			t.Errorf("%d bundles: %s: %s", bundles, got.Reason, got.Message)
+		}
+	}
+}

@@ -164,3 +164,30 @@ func TestManyClaims(t *testing.T) {
 		}
 	}
 }
+
+// Known: a release whose Fleet Cluster was away loses its record and its target, so that it only asks for the release when its
+// Cluster is back. One that comes first by name may then get it. It is left because a record that outlives its Fleet Cluster
+// could be of another cluster, and a tenant may forge it.
+func TestKnownAwayReleaseLosesItsPlace(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, its, _ := rivalOf("team", "a", plan.Record{})
+	of, release, bundle := rivalOf("team", "b", plan.Record{FleetCluster: "one", Installed: true, Fleet: "1"})
+	for name, isAway := range map[string]bool{"it has the release": false, "its Fleet Cluster was away": true} {
+		builder := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&addonsv1.HelmReleaseProxy{}, ByRelease, AskedIndex).WithIndex(&fleetv1.Bundle{}, ByRelease, ReleaseIndex).
+			WithObjects(first, its, of)
+		if isAway {
+			release = release.DeepCopy()
+			release.Annotations[plan.RecordAnnotation] = plan.Record{Fleet: "1"}.String() // What the release's reconciler keeps.
+			builder.WithObjects(release)
+		} else {
+			builder.WithObjects(release.DeepCopy(), bundle)
+		}
+		claims, _, err := Claims(t.Context(), builder.Build(), its, "one")
+		if _, waits := plan.RivalOf(client.ObjectKeyFromObject(of), "team", claims); waits != isAway || err != nil {
+			t.Errorf("%s: it waits: %t (%v)", name, waits, err)
+		}
+	}
+}

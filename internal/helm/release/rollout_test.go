@@ -553,3 +553,19 @@ func TestLookingForValuesFails(t *testing.T) {
 		t.Errorf("the record was %s, and is %s: %v", record, its, held.trouble)
 	}
 }
+
+// Known: the record of a release that waits with other values is written once after an upgrade from a version whose records
+// do not say so (rollout.values). It is left because it is one small write for each release that waits, and never again.
+func TestKnownRecordOfWaitingIsWrittenOnce(t *testing.T) {
+	w, record := installed(t, &renderer{})
+	held := w.write(t, record, template, both(staged("another"), label)).record
+	earlier := held
+	earlier.Rollout = new(*held.Rollout)
+	earlier.Rollout.Values = false
+	for name, from := range map[string]plan.Record{"after the upgrade": earlier, "from then on": held} {
+		after := w.write(t, from, template, both(staged("another"), label)).record
+		if isSame := equality.Semantic.DeepEqual(from, after); isSame != (name == "from then on") || !equality.Semantic.DeepEqual(held, after) {
+			t.Errorf("%s: %s becomes %s", name, from, after)
+		}
+	}
+}
