@@ -110,7 +110,7 @@ func TestLint(t *testing.T) {
 				yield(fmt.Sprintf("l%03d: ''", i))
 			}
 		}), ", ")+"}, name: standard", 1), want: []string{"warning: -: ClusterClass classes/standard: metadata.labels: nothing is copied to Fleet: it has 513 labels and 0 annotations to copy, of 2052 bytes together, and Muster copies at most 512 labels, 512 annotations and 131072 bytes; what Fleet has stays as it is, and nothing new is imported: remove some"}},
-		"a field of v1beta2": {failed: true, stdin: strings.Replace(cluster("a")[:len(cluster("a"))-3], "v1beta2", "v1beta1", 1) + "spec: {topology: {classRef: {name: standard}, version: v1.34.2}}\n---\n" + class, want: []string{`-: Cluster team/a: spec.topology.classRef: Forbidden: cluster.x-k8s.io/v1beta1 has no such field`, `warning: -: Cluster team/a: spec.topology.classRef: ClusterClass "standard" of namespace "team" is not among the manifests`}},
+		"a field of v1beta2": {failed: true, stdin: strings.Replace(cluster("a")[:len(cluster("a"))-3], "v1beta2", "v1beta1", 1) + "spec: {topology: {classRef: {name: standard}, version: v1.34.2}}\n---\n" + class, want: []string{`-: Cluster team/a: spec.topology.classRef: Forbidden: cluster.x-k8s.io/v1beta1 has no such field`}},
 		"a field of v1beta1": {failed: true, stdin: strings.Replace(prod, "classRef: {name: standard, namespace: classes}", "class: standard, classNamespace: classes", 1) + class, want: []string{`-: Cluster team/prod: spec.topology.class: Forbidden: cluster.x-k8s.io/v1beta2 has no such field`, `-: Cluster team/prod: spec.topology.classNamespace: Forbidden: cluster.x-k8s.io/v1beta2 has no such field`}},
 		"a schema in a schema": {failed: true, stdin: strings.Replace(class, "classes}", "classes}\nspec: {variables: [{name: a, schema: {openAPIV3Schema: {x-kubernetes-list-type: map, x-kubernetes-validations: [{a: b}], properties: {a: {x-kubernetes-list-type: map, b: c}}, items: {b: c}, allOf: [{b: c}]}}}]}", 1), want: []string{
 			`-: ClusterClass classes/standard: spec.variables[0].schema.openAPIV3Schema.x-kubernetes-list-type: Forbidden: cluster.x-k8s.io/v1beta2 has no such field`,
@@ -121,8 +121,9 @@ func TestLint(t *testing.T) {
 			`-: ClusterClass classes/standard: apiVersion: Unsupported value: "cluster.x-k8s.io/v1alpha4": supported values: "cluster.x-k8s.io/v1beta1", "cluster.x-k8s.io/v1beta2"`,
 			`-: FleetAddonConfig fleet-addon-config: apiVersion: Unsupported value: "addons.cluster.x-k8s.io/v1": supported values: "addons.cluster.x-k8s.io/v1alpha1"`,
 		}},
-		"v1beta1": {stdin: strings.NewReplacer("v1beta2", "v1beta1", "classRef: {name: standard, namespace: classes}", "class: standard, classNamespace: classes").Replace(prod) + class},
-		"no YAML": {failed: true, stdin: "a: b: c\n---" + prod, want: []string{"-: document 1: yaml: mapping values are not allowed in this context", noClass}},
+		"v1beta1, class missing": {stdin: strings.NewReplacer("v1beta2", "v1beta1", "classRef: {name: standard, namespace: classes}", "class: standard, classNamespace: classes").Replace(prod), want: []string{strings.Replace(noClass, "classRef", "class", 1)}},
+		"v1beta1":                {stdin: strings.NewReplacer("v1beta2", "v1beta1", "classRef: {name: standard, namespace: classes}", "class: standard, classNamespace: classes").Replace(prod) + class},
+		"no YAML":                {failed: true, stdin: "a: b: c\n---" + prod, want: []string{"-: document 1: yaml: mapping values are not allowed in this context", noClass}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, _, err := fed(t, test.stdin, "lint", "-f", "-")

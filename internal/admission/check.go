@@ -220,7 +220,7 @@ func (c *checker) checkCluster(ctx context.Context, in settings.Settings, cluste
 		c.pins = append(c.pins, pinned)
 	}
 	if subject.Class.Name != "" && !c.classes[subject.Class] {
-		c.find(cluster.Finding, SeverityWarning, "spec.topology.classRef",
+		c.find(cluster.Finding, SeverityWarning, cluster.object.classField(),
 			fmt.Sprintf("ClusterClass %q of namespace %q is not among the manifests", subject.Class.Name, subject.Class.Namespace))
 	}
 	return nil

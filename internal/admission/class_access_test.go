@@ -52,7 +52,7 @@ func TestClassAccess(t *testing.T) {
 		cross   = `{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"standard","namespace":"classes"}}}}`
 		another = `{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"other","namespace":"classes"}}}}`
 		moved   = `{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"standard","namespace":"elsewhere"}}}}`
-		beta1   = `{"metadata":{"name":"prod"},"spec":{"topology":{"class":"standard","classNamespace":"classes"}}}`
+		beta1   = `{"apiVersion":"cluster.x-k8s.io/v1beta1","metadata":{"name":"prod"},"spec":{"topology":{"class":"standard","classNamespace":"classes"}}}`
 	)
 	enforce, warn, off := configured(t, `policy: {crossNamespaceClass: Enforce}`), configured(t, `policy: {crossNamespaceClass: Warn}`), configured(t, `policy: {crossNamespaceClass: "Off"}`)
 	use, warnUse := configured(t, `policy: {crossNamespaceClassVerb: use}`), configured(t, `policy: {crossNamespaceClass: Warn, crossNamespaceClassVerb: use}`)

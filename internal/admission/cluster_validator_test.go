@@ -106,7 +106,7 @@ func TestClusterValidator(t *testing.T) {
 		pinned   = `{"metadata":{"name":"prod","namespace":"team","annotations":{"fleet.addons.cluster.x-k8s.io/cluster-name":"prod","fleet.addons.cluster.x-k8s.io/owned-by":"fleet-addon-config"}}}`
 		restored = `{"metadata":{"name":"prod","namespace":"team","annotations":{"fleet.addons.cluster.x-k8s.io/cluster-name":"old"}}}`
 		classy   = `{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"standard"}}}}`
-		beta1    = `{"metadata":{"name":"prod"},"spec":{"topology":{"class":"standard","classNamespace":"classes"}}}`
+		beta1    = `{"apiVersion":"cluster.x-k8s.io/v1beta1","metadata":{"name":"prod"},"spec":{"topology":{"class":"standard","classNamespace":"classes"}}}`
 
 		asking   = `{"metadata":{"name":"prod","annotations":{"fleet.addons.cluster.x-k8s.io/registration":"agent"}}}`
 		misspelt = `{"metadata":{"name":"prod","annotations":{"fleet.addons.cluster.x-k8s.io/registration":"Agent"}}}`

@@ -18,7 +18,8 @@ import (
 // names of v1beta2 (classRef) and v1beta1 (class, classNamespace). The webhooks neither read nor change any other
 // field, so CAPI may add fields.
 type clusterRequest struct {
-	Metadata struct {
+	APIVersion string `json:"apiVersion"`
+	Metadata   struct {
 		Name         string            `json:"name"`
 		GenerateName string            `json:"generateName"`
 		Namespace    string            `json:"namespace"`
@@ -63,11 +64,20 @@ func parseCluster(raw []byte) (*clusterRequest, error) {
 	return cluster, nil
 }
 
-// class returns the ClusterClass that the topology names, with its namespace; zero for none.
+// classField returns the field in which a Cluster of this version names its class.
+func (c *clusterRequest) classField() string {
+	if c.APIVersion == clusterKind.Group+"/v1beta1" {
+		return "spec.topology.class"
+	}
+	return "spec.topology.classRef"
+}
+
+// class returns the ClusterClass that the topology names, with its namespace; zero for none. It does not read the
+// field of another version, which the API server drops.
 func (c *clusterRequest) class(namespace string) types.NamespacedName {
 	topology := c.Spec.Topology
 	class := types.NamespacedName{Namespace: topology.ClassRef.Namespace, Name: topology.ClassRef.Name}
-	if class.Name == "" {
+	if c.classField() == "spec.topology.class" {
 		class = types.NamespacedName{Namespace: topology.ClassNamespace, Name: topology.Class}
 	}
 	if class.Name == "" {

@@ -163,17 +163,17 @@ func TestVersionsAreStampedAlike(t *testing.T) {
 			want:  wantStamp("standard", "classes", "prod"),
 		},
 		"a class in the same namespace": {
-			beta1: `{"metadata":{"name":"prod","namespace":"team"},"spec":{"topology":{"class":"standard"}}}`,
+			beta1: `{"apiVersion":"cluster.x-k8s.io/v1beta1","metadata":{"name":"prod","namespace":"team"},"spec":{"topology":{"class":"standard"}}}`,
 			beta2: `{"metadata":{"name":"prod","namespace":"team"},"spec":{"topology":{"classRef":{"name":"standard"}}}}`,
 			want:  wantStamp("standard", "team", "prod"),
 		},
 		"its own namespace, named": {
-			beta1: `{"metadata":{"name":"prod","namespace":"team"},"spec":{"topology":{"class":"standard","classNamespace":"team"}}}`,
+			beta1: `{"apiVersion":"cluster.x-k8s.io/v1beta1","metadata":{"name":"prod","namespace":"team"},"spec":{"topology":{"class":"standard","classNamespace":"team"}}}`,
 			beta2: `{"metadata":{"name":"prod","namespace":"team"},"spec":{"topology":{"classRef":{"name":"standard","namespace":"team"}}}}`,
 			want:  wantStamp("standard", "team", "prod"),
 		},
 		"no topology": {
-			beta1: `{"metadata":{"name":"prod","namespace":"team"},"spec":{"infrastructureRef":{"apiVersion":"infrastructure.cluster.x-k8s.io/v1beta1","kind":"DockerCluster","name":"prod"}}}`,
+			beta1: `{"apiVersion":"cluster.x-k8s.io/v1beta1","metadata":{"name":"prod","namespace":"team"},"spec":{"infrastructureRef":{"apiVersion":"infrastructure.cluster.x-k8s.io/v1beta1","kind":"DockerCluster","name":"prod"}}}`,
 			beta2: `{"metadata":{"name":"prod","namespace":"team"},"spec":{"infrastructureRef":{"apiGroup":"infrastructure.cluster.x-k8s.io","kind":"DockerCluster","name":"prod"}}}`,
 			want:  wantStamp("", "", "prod"),
 		},
