@@ -9,8 +9,8 @@ import (
 )
 
 // prunedBy are the keys by which a tool deletes the objects that carry them. A copy is not among what the tool
-// applies, so it would delete the copy, and Fleet would uninstall what was deployed through it. The values are IDs,
-// which no selector names. Keys whose values are names, by which people select, are copied (see spared), and so are
+// applies, so it would delete the copy, and Fleet would uninstall what was deployed through it. The values are IDs or
+// times, which no selector names. Keys whose values are names, by which people select, are copied (see spared), and so are
 // those of tools that delete by a record of their own, such as Flux, Helm and kustomize.
 var prunedBy = settings.Keys{
 	// kubectl apply --prune --applyset deletes by part-of, whoever owns the object. The other keys mark a parent, with
@@ -26,6 +26,15 @@ var prunedBy = settings.Keys{
 	"clusterctl.cluster.x-k8s.io/": true,
 	// Argo CD, if it tracks by annotation: AnnotationKeyAppInstance in common/common.go.
 	"argocd.argoproj.io/tracking-id": true,
+	// kluctl prune spares what has an owner, or what it has not applied, but for objects with this annotation:
+	// isManagedByKluctl in pkg/deployment/utils/delete_utils.go. Its label kluctl.io/discriminator alone deletes nothing.
+	"kluctl.io/force-managed": true,
+	// Kyverno, when the time has come: LabelCleanupTtl in api/kyverno/constants.go. On a ClusterClass, it would delete the
+	// Fleet Clusters of all Clusters that still use the class, again and again.
+	"cleanup.kyverno.io/ttl": true,
+	// kube-janitor, likewise: TTL_ANNOTATION and EXPIRY_ANNOTATION in kube_janitor/janitor.py.
+	"janitor/ttl":     true,
+	"janitor/expires": true,
 }
 
 // IsPrunedBy reports whether a tool deletes objects by this key. Muster and CAAPF have copied such keys.

@@ -24,12 +24,12 @@ var (
 		"applyset.kubernetes.io/part-of", "applyset.kubernetes.io/id", "applyset.kubernetes.io/tooling", "applyset.kubernetes.io/contains-group-kinds",
 		"kapp.k14s.io/app", "kapp.k14s.io/association",
 		"clusterctl.cluster.x-k8s.io", "clusterctl.cluster.x-k8s.io/move-hierarchy", "clusterctl.cluster.x-k8s.io/delete-for-move",
-		"argocd.argoproj.io/tracking-id",
+		"argocd.argoproj.io/tracking-id", "kluctl.io/force-managed", "cleanup.kyverno.io/ttl", "janitor/ttl", "janitor/expires",
 	}
 	names = []string{
 		"app.kubernetes.io/instance", "argocd.argoproj.io/instance", "cluster.x-k8s.io/provider", "env",
 		"kustomize.toolkit.fluxcd.io/name", "app.kubernetes.io/name", "config.kubernetes.io/owning-inventory", "kapp.k14s.io/nonce",
-		"applyset.kubernetes.io", "my.clusterctl.cluster.x-k8s.io", "argocd.argoproj.io/sync-wave",
+		"applyset.kubernetes.io", "my.clusterctl.cluster.x-k8s.io", "kluctl.io/discriminator", "janitor/notified", "argocd.argoproj.io/sync-wave",
 	}
 )
 
