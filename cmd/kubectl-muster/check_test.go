@@ -233,9 +233,12 @@ func TestCheckBundles(t *testing.T) {
 	summary := func(state fleetv1.BundleState, message string) func(*fleetv1.Bundle) {
 		return func(bundle *fleetv1.Bundle) {
 			bundle.Status.Summary = fleetv1.BundleSummary{DesiredReady: 2, Ready: 1, NonReadyResources: []fleetv1.NonReadyResource{{Name: "classes/dev", State: state, Message: message}}}
-			if state == fleetv1.ErrApplied {
+			switch state {
+			case fleetv1.ErrApplied:
 				bundle.Status.Summary.ErrApplied = 1
-			} else {
+			case fleetv1.Modified:
+				bundle.Status.Summary.Modified = 1
+			default:
 				bundle.Status.Summary.WaitApplied = 1
 			}
 			reported(bundle, "", fmt.Sprintf("%s(1) [Cluster classes/dev: %s]", state, message))
@@ -266,6 +269,7 @@ func TestCheckBundles(t *testing.T) {
 		"a failed deployment":         {[]func(*fleetv1.Bundle){summary(fleetv1.ErrApplied, "no matches for kind")}, "", "1 ErrApplied"},
 		"for this Cluster":            {[]func(*fleetv1.Bundle){summary(fleetv1.ErrApplied, "no matches for kind")}, "classes/dev", "1 ErrApplied"},
 		"for another":                 {[]func(*fleetv1.Bundle){summary(fleetv1.ErrApplied, "no matches for kind"), elsewhere}, "classes/dev", ""},
+		"changed by others":           {[]func(*fleetv1.Bundle){summary(fleetv1.Modified, "")}, "", "1 Modified"},
 		"a dependency":                {[]func(*fleetv1.Bundle){summary(fleetv1.ErrApplied, "dependent bundle(s) are not ready: [a]")}, "", ""},
 		"a dependency in newer Fleet": {[]func(*fleetv1.Bundle){summary("WaitingForDependency", "a")}, "", ""},
 	} {

@@ -20,8 +20,9 @@ const (
 // summarizing matches the message in which Fleet counts clusters by the state of a Bundle.
 var summarizing = regexp.MustCompile(`^[A-Z][A-Za-z]*\([0-9]+\) \[`)
 
-// FailedBundle returns the node of a Bundle that Fleet cannot process, or that failed on a cluster; nil for any
-// other. A Bundle that waits for clusters, or is being rolled out, has not failed.
+// FailedBundle returns the node of a Bundle that Fleet cannot process, that failed on a cluster, or that others have
+// changed there; nil for any other. A Bundle that waits for clusters, or is being rolled out, has not failed. Fleet shows
+// what is failed or changed on the Fleet Cluster only when the agent reports again, 15 minutes later.
 func FailedBundle(in *fleetv1.Bundle) *Node {
 	if !in.DeletionTimestamp.IsZero() {
 		return nil
@@ -35,13 +36,28 @@ func FailedBundle(in *fleetv1.Bundle) *Node {
 		}
 		return node.finish()
 	}
-	failed, first := failures(&in.Status.Summary)
-	if failed <= 0 {
+	summary := &in.Status.Summary
+	failed, first := failures(summary)
+	switch {
+	case failed > 0:
+		node.Reason, node.Message = string(fleetv1.ErrApplied), fmt.Sprintf("it failed on %d of %d clusters: %s", failed, summary.DesiredReady, first)
+	case summary.Modified > 0:
+		node.Reason, node.Message = string(fleetv1.Modified), fmt.Sprintf("others have changed it on %d of %d clusters: %s", summary.Modified, summary.DesiredReady, modified(summary))
+	default:
 		return nil
 	}
-	node.Reason = string(fleetv1.ErrApplied)
-	node.Message = shown(strings.TrimSuffix(fmt.Sprintf("it failed on %d of %d clusters: %s", failed, in.Status.Summary.DesiredReady, first), ": "))
+	node.Message = shown(strings.TrimSuffix(node.Message, ": "))
 	return node.finish()
+}
+
+// modified returns the first cluster on which others have changed a Bundle.
+func modified(in *fleetv1.BundleSummary) string {
+	for i := range in.NonReadyResources {
+		if in.NonReadyResources[i].State == fleetv1.Modified {
+			return in.NonReadyResources[i].Name
+		}
+	}
+	return ""
 }
 
 // waitingForDependency is the state in which newer versions of Fleet report a Bundle that waits for those in its
