@@ -24,7 +24,8 @@ const DefaultSize = 2
 // Pool runs jobs in children, which it starts when they are needed. It remembers no result. A nil
 // Pool runs jobs in this process, without limits.
 type Pool struct {
-	// places are for all jobs. Those that may take long need a place in long, too, so one child is left for rendering.
+	// places are for all jobs. Those that may take long need a place in long, too, so one child is left for rendering and
+	// for values.
 	places, long *fair.Shares
 	idleTime     time.Duration
 	limits       map[kind]time.Duration
@@ -115,7 +116,7 @@ func (p *Pool) run(ctx context.Context, namespace string, its job, get func() ([
 		return done, done.Err
 	}
 	its.Limit = p.limits[its.Kind]
-	if its.Kind != render {
+	if its.Kind != render && its.Kind != check {
 		if err := p.long.Wait(ctx, namespace); err != nil {
 			return result{}, err
 		}

@@ -140,3 +140,30 @@ func TestWorstNamespace(t *testing.T) {
 		r.queue.ShutDown()
 	})
 }
+
+// While one namespace walks one index after the other, each for as long as it may, another has the values of spec.valuesFrom
+// checked in the time that it has to read all inputs.
+func TestChecksBesideIndexes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		r := newReconciles(ctx, "0s")
+		defer r.queue.ShutDown()
+		for range 2 {
+			go func() {
+				for ctx.Err() == nil {
+					_, _ = r.Find(ctx, "greedy", Search{}, given(nil))
+				}
+			}()
+		}
+		synctest.Wait()
+		began := time.Now()
+		for range 16 {
+			_ = r.Check(ctx, "other", nil)
+		}
+		if took := time.Since(began); took > 90*time.Second { // Each takes 5 s here.
+			t.Errorf("it took %s", took)
+		}
+		end()
+		synctest.Wait()
+	})
+}
