@@ -70,8 +70,8 @@ type scope struct {
 	trouble    plan.Trouble
 	// shared is the trouble that another HelmChartProxy has the release, too. Both go on as before.
 	shared plan.Trouble
-	// isUnfinished says that the values will be rendered later.
-	isUnfinished bool
+	// isUnfinished says that the values will be rendered later, and isWaiting that it is not the release's turn yet.
+	isUnfinished, isWaiting bool
 	// again is the delay before the next reconcile without an event; zero for none.
 	again time.Duration
 }
@@ -186,11 +186,20 @@ func (r *Reconciler) conclude(ctx context.Context, s *scope, before plan.Record,
 		// The write triggers the next reconcile, which reports the recorded state.
 		return cmp.Or(r.setRecord(ctx, s), failed, stale)
 	}
+	if r.isUnknown(s) { // A restart writes no status of a release that only waits.
+		return cmp.Or(failed, stale)
+	}
 	isReported, err := r.report(ctx, s, observed)
 	if isReported && failed == nil && !s.isUnfinished {
 		r.Inputs.Saw(s.release, s.inputs)
 	}
 	return cmp.Or(err, failed, stale)
+}
+
+// isUnknown reports whether the program, since it started, could not find out yet whether the values are current.
+func (r *Reconciler) isUnknown(s *scope) bool {
+	_, isKnown := r.rendered.Load(client.ObjectKeyFromObject(s.release))
+	return s.isWaiting && !isKnown && s.record.Digest != "" && s.release.Status.ObservedGeneration == s.release.Generation
 }
 
 // findBundle finds the Bundle of the release, if it belongs to the HelmChartProxy, and its BundleDeployment.

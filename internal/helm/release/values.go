@@ -236,7 +236,7 @@ func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error)
 	switch {
 	case errors.Is(err, errNotYet):
 		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, err.Error())
-		s.isUnfinished = true
+		s.isUnfinished, s.isWaiting = true, true
 	case errors.Is(err, references.ErrListing):
 		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, "the objects that the Cluster refers to are being listed")
 		s.isUnfinished = true

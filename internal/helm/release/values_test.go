@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -871,5 +872,65 @@ func TestInstalledOnceMeanwhile(t *testing.T) {
 	s.bundle, s.proxy.Spec.ReconcileStrategy = nil, addonsv1.ReconcileStrategyInstallOnce
 	if s.noteInstalledOnce(); s.record.Installed {
 		t.Error("installed without a Bundle")
+	}
+}
+
+// After a restart, the program does not know yet whether the values of a release are current. While the release waits for its
+// turn, its status stays. Once it is known that they are not, the status says so.
+func TestStatusWhileWaitingAfterARestart(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*scope)
+		isNew  bool
+		want   metav1.ConditionStatus
+	}{
+		"a restart":                 {func(*scope) {}, true, metav1.ConditionTrue},
+		"a restart with a new spec": {func(s *scope) { s.release.Generation++ }, true, metav1.ConditionFalse},
+		"another source":            {func(s *scope) { s.cluster.Labels = map[string]string{"tier": "web"} }, false, metav1.ConditionFalse},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, &renderer{gives: "a: b"})
+			w.Inputs = &inputs.Reader{Now: w.clock.Now}
+			if err := w.Create(t.Context(), scopeOf(t, ofCluster).release); err != nil {
+				t.Fatal(err)
+			}
+			record := plan.Record{FleetCluster: "one"}
+			reconcile := func(change func(*scope)) *metav1.Condition {
+				s := scopeOf(t, ofCluster)
+				s.turn = w.Turns.Of(client.ObjectKeyFromObject(s.release))
+				defer s.turn.End()
+				if err := w.Get(t.Context(), client.ObjectKeyFromObject(s.release), s.release); err != nil {
+					t.Fatal(err)
+				}
+				target, _ := plan.TargetOf(s.proxy, s.release, record)
+				s.deployment, s.record = w.deploymentOf(s, target.DownstreamResources...), record
+				s.deployment.Status.NonModified = true
+				change(s)
+				err := w.conclude(t.Context(), s, record, w.writeValues(t.Context(), s))
+				if err != nil {
+					t.Fatal(err)
+				}
+				record = s.record
+				return meta.FindStatusCondition(s.release.Status.Conditions, addonsv1.ReadyCondition)
+			}
+			for range 3 {
+				reconcile(func(*scope) {})
+			}
+			if its := reconcile(func(*scope) {}); its == nil || its.Status != metav1.ConditionTrue {
+				t.Fatalf("before: %v", its)
+			}
+			if test.isNew {
+				w.rendered.Clear()
+			}
+			other := w.Turns.Of(types.NamespacedName{Namespace: "team", Name: "other"})
+			other.Take()
+			if its := reconcile(test.change); its.Status != test.want {
+				t.Errorf("while it waits: %s, %s", its.Status, its.Message)
+			}
+			other.End()
+			<-w.woken
+			if its := reconcile(test.change); its.Status == metav1.ConditionFalse && test.isNew {
+				t.Errorf("after its turn: %s", its.Message)
+			}
+		})
 	}
 }
