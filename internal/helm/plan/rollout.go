@@ -113,8 +113,9 @@ func JoinVersion(proxy *addonsv1.HelmChartProxy, chart Chart) string {
 	}
 	if completed.ObservedGeneration == proxy.Generation { // Otherwise the change is newer than the status, and has passed no stage.
 		its := proxy.Status.Rollout
-		first := slices.IndexFunc(its.Stages, func(stage addonsv1.RolloutStageStatus) bool { return stage.Clusters > 0 })
-		if completed.Status == metav1.ConditionTrue || first < 0 || its.Stages[first].Name != its.Stage {
+		current := slices.IndexFunc(its.Stages, func(stage addonsv1.RolloutStageStatus) bool { return stage.Name == its.Stage })
+		isProven := func(stage addonsv1.RolloutStageStatus) bool { return stage.Updated > 0 } // All its Clusters may stand aside.
+		if completed.Status == metav1.ConditionTrue || slices.ContainsFunc(its.Stages[:max(current, 0)], isProven) {
 			return ""
 		}
 	}

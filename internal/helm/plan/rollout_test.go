@@ -142,8 +142,11 @@ func TestJoinVersion(t *testing.T) {
 		"no stage has passed": {func(*addonsv1.HelmChartProxy, *Chart) {}, "1.0.0"},
 		"the status is older": {func(proxy *addonsv1.HelmChartProxy, _ *Chart) { proxy.Generation, proxy.Status.Rollout.Stage = 3, "" }, "1.0.0"},
 		"a stage has passed":  {func(proxy *addonsv1.HelmChartProxy, _ *Chart) { proxy.Status.Rollout.Stage = "rest" }, ""},
+		"only a stage without releases has passed": {func(proxy *addonsv1.HelmChartProxy, _ *Chart) {
+			proxy.Status.Rollout.Stages[0].Updated, proxy.Status.Rollout.Stage = 0, "rest"
+		}, "1.0.0"},
 		"only empty stages have passed": {func(proxy *addonsv1.HelmChartProxy, _ *Chart) {
-			proxy.Status.Rollout.Stages[0].Clusters, proxy.Status.Rollout.Stage = 0, "rest"
+			proxy.Status.Rollout.Stages[0], proxy.Status.Rollout.Stage = addonsv1.RolloutStageStatus{Name: "canary"}, "rest"
 		}, "1.0.0"},
 		"the rollout is completed": {func(proxy *addonsv1.HelmChartProxy, _ *Chart) {
 			proxy.Status.Conditions[0].Status = metav1.ConditionTrue
@@ -161,7 +164,7 @@ func TestJoinVersion(t *testing.T) {
 			proxy.Status = addonsv1.HelmChartProxyStatus{
 				Conditions: []metav1.Condition{{Type: addonsv1.RolloutCompletedCondition, Status: metav1.ConditionFalse, ObservedGeneration: 2}},
 				Rollout: &addonsv1.RolloutStatus{
-					Stage: "canary", Stages: []addonsv1.RolloutStageStatus{{Name: "canary", Clusters: 1}, {Name: "rest", Clusters: 2}},
+					Stage: "canary", Stages: []addonsv1.RolloutStageStatus{{Name: "canary", Clusters: 1, Updated: 1}, {Name: "rest", Clusters: 2}},
 					LastCompleted: &addonsv1.CompletedRollout{Version: "1.0.0", Spec: runtime.RawExtension{Raw: []byte(`{"chartName": "web", "repoURL": "https://a.example.com"}`)}},
 				},
 			}
