@@ -1,7 +1,9 @@
 package view
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,10 +15,15 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 	"github.com/muster-fleet/muster/internal/sync"
 	"github.com/muster-fleet/muster/test/fixture"
@@ -26,28 +33,61 @@ import (
 var block = regexp.MustCompile("(?ms)^```(sh|text)\n(.*?)^```$")
 
 // TestGuide executes every command of docs/guides/troubleshooting.md, in the cluster that
-// its outputs show: each line of an output is in what the command before prints.
+// its outputs show.
 func TestGuide(t *testing.T) {
 	guideScene(t)
+	commands, outputs := follow(t, newUser(t), "troubleshooting.md", false)
+	t.Logf("%d commands, %d outputs", commands, outputs)
+	if commands < 12 || outputs < 3 {
+		t.Errorf("only %d commands and %d outputs were found", commands, outputs)
+	}
+}
+
+// TestOutputs executes the commands of every other guide that an output follows, in a cluster with what the programs
+// have written when they are run.
+func TestOutputs(t *testing.T) {
 	root, err := stack.RepoRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	guide, err := os.ReadFile(filepath.Join(root, "docs", "guides", "troubleshooting.md"))
+	guides, err := filepath.Glob(filepath.Join(root, "docs", "guides", "*.md"))
+	if err != nil || len(guides) == 0 {
+		t.Fatalf("no guides were found: %v", err)
+	}
+	scene(t, "team", "cluster-team-prod")
+	user := newUser(t)
+	for _, guide := range guides {
+		page := filepath.Base(guide)
+		if page == "troubleshooting.md" {
+			continue // TestGuide executes all of it.
+		}
+		t.Run(page, func(t *testing.T) {
+			if shown[page] == nil {
+				t.Fatal("nothing makes the cluster that its outputs show")
+			}
+			putFor(t, shown[page](t)...)
+			if _, outputs := follow(t, user, page, true); outputs == 0 {
+				t.Error("it shows no output")
+			}
+		})
+	}
+}
+
+// follow executes the commands of a guide, or only those that an output follows: each line of an output is in what the
+// command before it prints. It returns how many blocks of either kind it has found.
+func follow(t *testing.T, user *fixture.Shell, page string, onlyShown bool) (commands, outputs int) {
+	t.Helper()
+	root, err := stack.RepoRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	shell, err := fixture.NewShell(env, t.TempDir(), t.TempDir())
+	guide, err := os.ReadFile(filepath.Join(root, "docs", "guides", page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, muster := fixture.Program(".", "./cmd/kubectl-muster", shell.Tools)
-	_, clusterctl := fixture.Clusterctl(shell.Tools)
-	if err := errors.Join(muster, clusterctl); err != nil {
-		t.Fatal(err)
-	}
-	commands, outputs, last := 0, 0, ""
-	for _, match := range block.FindAllStringSubmatch(string(guide), -1) {
+	last := ""
+	blocks := block.FindAllStringSubmatch(string(guide), -1)
+	for i, match := range blocks {
 		kind, text := match[1], match[2]
 		if kind == "text" {
 			outputs++
@@ -58,19 +98,47 @@ func TestGuide(t *testing.T) {
 			}
 			continue
 		}
+		if onlyShown && (i+1 == len(blocks) || blocks[i+1][1] != "text") {
+			continue
+		}
 		last = ""
 		for line := range strings.Lines(text) {
-			_, out, err := shell.Run(ctx, env.Kubeconfig, line)
-			if err != nil {
+			_, out, err := user.Run(ctx, env.Kubeconfig, line)
+			if err != nil && !onlyShown { // An output also shows a failure.
 				t.Error(err)
 			}
 			last += out
 			commands++
 		}
 	}
-	t.Logf("%d commands, %d outputs", commands, outputs)
-	if commands < 12 || outputs < 3 {
-		t.Errorf("only %d commands and %d outputs were found", commands, outputs)
+	return commands, outputs
+}
+
+// newUser returns a shell with the programs that guides call.
+func newUser(t *testing.T) *fixture.Shell {
+	t.Helper()
+	shell, err := fixture.NewShell(env, t.TempDir(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, muster := fixture.Program(".", "./cmd/kubectl-muster", shell.Tools)
+	_, clusterctl := fixture.Clusterctl(shell.Tools)
+	if err := errors.Join(muster, clusterctl); err != nil {
+		t.Fatal(err)
+	}
+	return shell
+}
+
+// putFor creates objects with their status, for one test: others count Clusters.
+func putFor(t *testing.T, all ...client.Object) {
+	t.Helper()
+	t.Cleanup(func() {
+		for _, object := range all {
+			_ = admin.Delete(ctx, object)
+		}
+	})
+	if err := putAll(all...); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -125,12 +193,120 @@ func guideScene(t *testing.T) {
 		all = append(all, bundle)
 	}
 	all = append(all, fixture.Config())
-	t.Cleanup(func() { // Other tests count Clusters.
-		for _, object := range all {
-			_ = admin.Delete(ctx, object)
+	putFor(t, all...)
+}
+
+// shown makes, for each guide, the cluster that its outputs show. Messages are what the programs wrote in make demo.
+var shown = map[string]func(*testing.T) []client.Object{
+	"charts.md": func(*testing.T) []client.Object {
+		proxy := chart("metrics-server", "3.13.0")
+		proxy.Status.Conditions = conditions(metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready"})
+		return append(releases(proxy, "dev", "prod"), proxy)
+	},
+	"cni.md": func(*testing.T) []client.Object {
+		return append(inFleet(metav1.Condition{Type: clusterv1.AvailableCondition, Status: metav1.ConditionTrue, Reason: "Available"}), fixture.Config())
+	},
+	"fleet.md": func(*testing.T) []client.Object {
+		config := fixture.Config()
+		config.Status.Conditions = conditions(metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready"})
+		config.Status.InstalledVersion = "0.16.2"
+		return []client.Object{config}
+	},
+	"gitops.md": func(*testing.T) []client.Object {
+		apps := &fleetv1.Bundle{}
+		apps.Namespace, apps.Name, apps.Labels = class.Namespace, "apps-hello", map[string]string{fleetv1.RepoLabel: "apps"}
+		apps.Spec.Targets = []fleetv1.BundleTarget{{ClusterGroup: "standard.classes"}}
+		return append(inFleet(), fixture.Config(), apps, deployed("cluster-team-prod", apps.Name, client.ObjectKey{Namespace: "team", Name: "prod"}))
+	},
+	"nat.md": func(*testing.T) []client.Object {
+		all := objects("team", "till")
+		cluster, fleet := all[0].(*clusterv1.Cluster), all[1].(*fleetv1.Cluster)
+		cluster.Status.Conditions = conditions(
+			metav1.Condition{Type: "FleetImported", Status: metav1.ConditionFalse, Reason: "WaitingForAgent", Message: `its Fleet agent has not checked in yet; once the condition FleetAgentManifestReady is True, apply the manifest in Secret "till-fleet-agent" (key manifest) to the cluster, if its bootstrap does not`},
+			metav1.Condition{Type: "FleetAgentManifestReady", Status: metav1.ConditionTrue, Reason: "ManifestReady"})
+		fleet.Status.Agent.LastSeen, fleet.Status.Display.ReadyBundles = metav1.Time{}, "0/1"
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "till-fleet-agent"}, Type: "fleet.addons.cluster.x-k8s.io/agent-manifest"}
+		secret.Data = map[string][]byte{"manifest": []byte("..."), "token": []byte("...")}
+		return append(all, secret, groupAndMapping()[0], groupAndMapping()[1], fixture.Config())
+	},
+	"rollouts.md": func(t *testing.T) []client.Object {
+		proxy := chart("ingress", "1.1.0")
+		blocks, err := fixture.Guide("rollouts.md", 2)
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	if err := putAll(all...); err != nil {
-		t.Fatal(err)
+		if err := yaml.UnmarshalStrict([]byte(blocks[0]), proxy); err != nil { // Its spec.rollout.
+			t.Fatal(err)
+		}
+		last := proxy.DeepCopy()
+		last.Spec.Rollout, last.Spec.Version = nil, "1.0.1"
+		spec, err := json.Marshal(last.Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxy.Status.Rollout = &addonsv1.RolloutStatus{
+			Stage: "canary", LastCompleted: &addonsv1.CompletedRollout{Time: metav1.Now(), Version: "1.0.1", Spec: runtime.RawExtension{Raw: spec}},
+			Stages: []addonsv1.RolloutStageStatus{{Name: "canary", Clusters: 2, Failing: 1}, {Name: "tenth", Clusters: 3, Held: 3}, {Name: "production", Clusters: 20, Held: 20}},
+		}
+		proxy.Status.Conditions = conditions(
+			metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "HelmReleasesNotReady"},
+			metav1.Condition{Type: addonsv1.RolloutCompletedCondition, Status: metav1.ConditionFalse, Reason: addonsv1.RolloutHaltedReason, Message: "stage canary, 0 of 2 updated: the change fails on team/edge"})
+		return []client.Object{proxy}
+	},
+	"upgrades.md": func(t *testing.T) []client.Object {
+		began := time.Now()
+		held, err := hold.Decide(hold.State{
+			Cluster: hold.Cluster{Version: "v1.37.0", Place: hold.In, Annotations: map[string]string{
+				stamp.HoldAnnotation: "30m", stamp.HookAnnotation: hold.Hold{From: "v1.36.3", To: "v1.37.0", Since: began}.String(),
+			}},
+			Progress: func(hold.Hold) (hold.Progress, error) {
+				return hold.Progress{Handed: true, Waiting: []string{"Bundle autoscaler"}}, nil
+			},
+			Now: began,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return inFleet(*held.Tell)
+	},
+}
+
+func conditions(all ...metav1.Condition) []metav1.Condition {
+	for i := range all {
+		all[i].LastTransitionTime, all[i].ObservedGeneration = metav1.Now(), 1
 	}
+	return all
+}
+
+// groupAndMapping are what Muster makes for a class of another namespace.
+func groupAndMapping() []client.Object {
+	return []client.Object{desired.CrossNamespaceGroup(settings.Default(), "team", class, nil), desired.Mapping(class.Namespace, "team")}
+}
+
+// inFleet is Cluster team/prod with these conditions more, and what Muster makes of it.
+func inFleet(more ...metav1.Condition) []client.Object {
+	all := objects("team", "prod")
+	cluster := all[0].(*clusterv1.Cluster)
+	cluster.Status.Conditions = append(cluster.Status.Conditions, conditions(more...)...)
+	return append(all, groupAndMapping()...)
+}
+
+func chart(name, version string) *addonsv1.HelmChartProxy {
+	proxy := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}
+	proxy.Spec = addonsv1.HelmChartProxySpec{ChartName: name, RepoURL: "https://charts.example.com", Version: version, ReleaseNamespace: "default"}
+	proxy.Status.MatchingClusters = []corev1.ObjectReference{}
+	proxy.Status.ObservedGeneration = 1
+	return proxy
+}
+
+// releases are those of a HelmChartProxy, ready on these Clusters.
+func releases(of *addonsv1.HelmChartProxy, on ...string) (all []client.Object) {
+	of.Status.Display = addonsv1.HelmChartProxyDisplay{Version: of.Spec.Version, Clusters: fmt.Sprintf("%d/%[1]d", len(on))}
+	for _, name := range on {
+		its := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name + "-" + name}}
+		its.Spec = addonsv1.HelmReleaseProxySpec{ClusterRef: corev1.ObjectReference{Namespace: of.Namespace, Name: name}, ChartName: of.Spec.ChartName, RepoURL: of.Spec.RepoURL, ReleaseNamespace: of.Spec.ReleaseNamespace}
+		its.Status = addonsv1.HelmReleaseProxyStatus{Status: "deployed", Revision: 1, Conditions: conditions(metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready"})}
+		all = append(all, its)
+	}
+	return all
 }

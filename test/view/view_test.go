@@ -21,6 +21,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -42,12 +43,14 @@ func TestMain(m *testing.M) {
 			return err
 		}
 		// Muster itself does not run: it would put right what the tests make wrong.
-		crd, err := os.ReadFile(filepath.Join(root, "manifests", "crd", "addons.cluster.x-k8s.io_fleetaddonconfigs.yaml"))
-		if err != nil {
-			return err
-		}
-		if err := s.ApplyCRDs(ctx, crd); err != nil {
-			return err
+		for _, file := range []string{"crd/addons.cluster.x-k8s.io_fleetaddonconfigs", "helm/addons.cluster.x-k8s.io_helmchartproxies", "helm/addons.cluster.x-k8s.io_helmreleaseproxies"} {
+			crd, err := os.ReadFile(filepath.Join(root, "manifests", filepath.FromSlash(file)+".yaml"))
+			if err != nil {
+				return err
+			}
+			if err := s.ApplyCRDs(ctx, crd); err != nil {
+				return err
+			}
 		}
 		admin, err = fixture.Client(s)
 		return err
@@ -73,8 +76,12 @@ func put(object client.Object) error {
 	}
 	withStatus.SetResourceVersion(object.GetResourceVersion())
 	switch object := withStatus.(type) {
-	case *clusterv1.Cluster, *fleetv1.Cluster:
+	case *clusterv1.Cluster, *fleetv1.Cluster, *addonsv1.HelmChartProxy, *addonsv1.HelmReleaseProxy:
 		return admin.Status().Update(ctx, withStatus)
+	case *addonsv1.FleetAddonConfig:
+		if object.Status.InstalledVersion != "" {
+			return admin.Status().Update(ctx, withStatus)
+		}
 	case *fleetv1.BundleDeployment:
 		if object.Status.Ready || len(object.Status.NonReadyStatus) > 0 {
 			return admin.Status().Update(ctx, withStatus)
