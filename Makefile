@@ -108,6 +108,7 @@ verify-channels: ## Check that every way to install, and the chart with each com
 .PHONY: verify-docs
 verify-docs: ## Check that the documentation agrees with the code
 	$(GO) run ./hack/docscheck
+	cd test/page && $(TEST) -run='^TestPictures$$' ./...
 
 .PHONY: verify-github
 verify-github: ## Lint the workflows, and check that all actions are pinned
@@ -189,9 +190,8 @@ test-page: ## Look at the page of kubectl muster view in a browser, if there is 
 	$(TEST) -v -timeout=25m ./test/view/...
 
 .PHONY: screenshots
-screenshots: ## Take the pictures of the page that the guides show, into docs/guides/images
-	mkdir -p docs/guides/images
-	cd test/page && MUSTER_BROWSER=required MUSTER_SCREENSHOTS=$(CURDIR)/docs/guides/images $(TEST) -run='^TestDetail$$' ./...
+screenshots: ## Take the pictures of the page that README and the guides show, with the sum of each page (needs a Chromium)
+	cd test/page && MUSTER_BROWSER=required MUSTER_SCREENSHOTS=$(CURDIR)/docs/guides/images $(TEST) -run='^TestPictures$$' ./...
 
 .PHONY: test-stack
 test-stack: ## Test the local stack itself

@@ -209,22 +209,6 @@ func (t *tab) dark(on bool) {
 	command(t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: value}}})
 }
 
-// screenshot writes the visible page into the folder MUSTER_SCREENSHOTS, if set.
-func (t *tab) screenshot(name string) {
-	t.Helper()
-	folder := os.Getenv("MUSTER_SCREENSHOTS")
-	if folder == "" {
-		return
-	}
-	image, err := chromedp.Run(t.ctx, chromedp.CaptureScreenshot())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, name+".png"), image, 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 const root = "../.."
 
 // program is kubectl-muster.

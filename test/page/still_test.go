@@ -35,7 +35,6 @@ func TestDetail(t *testing.T) {
 	url := viewState(t, "bundle-failing")
 	tab.size(1400, 800)
 	tab.open(url)
-	tab.screenshot("overview")
 	seen := "document.getElementById('detail').innerText"
 	isOpen := "!document.getElementById('detail').hidden && " + seen + ".includes('team-a/prod')"
 
@@ -51,12 +50,9 @@ func TestDetail(t *testing.T) {
 		t.Errorf("the address is %s", at)
 	}
 	tab.accessible()
-	tab.screenshot("cluster")
 	tab.dark(true)
 	tab.accessible()
-	tab.screenshot("cluster-dark")
 	tab.size(480, 900)
-	tab.screenshot("cluster-narrow-dark")
 	tab.size(1400, 800)
 	tab.press(kb.Escape)
 	tab.eventually("document.getElementById('detail').hidden")
