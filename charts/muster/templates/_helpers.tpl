@@ -60,6 +60,14 @@ labels: {{- toYaml . | nindent 2 }}
 {{- define "muster.pod" -}}
 {{- $root := .root }}{{ $name := .name }}{{ $values := .values }}{{ $global := .root.Values.global | default dict }}
 {{- $own := dict "app.kubernetes.io/name" "muster" "app.kubernetes.io/component" (.job | default .name) }}
+{{- /* In an upgrade, Helm 3 keeps one of two mounts of a path without a word, and its error for two volumes of a name does
+       not say which. */}}
+{{- range $values.extraVolumes }}{{ if eq .name "tls" }}
+{{- fail (printf "%s.extraVolumes has a volume tls, but the chart's own volume with the certificate has this name. Give yours another name." $name) }}
+{{- end }}{{ end }}
+{{- range $values.extraVolumeMounts }}{{ if eq (.mountPath | default "" | clean) (printf "/etc/muster/%s-tls" $name) }}
+{{- fail (printf "%s.extraVolumeMounts mounts %s at %s, where the chart mounts the certificate. Choose another mountPath." $name .name .mountPath) }}
+{{- end }}{{ end }}
 metadata:
   {{- include "muster.labels" (list $root (mergeOverwrite (deepCopy ($values.podLabels | default dict)) $own)) | trim | nindent 2 }}
   {{- with mergeOverwrite (ternary dict (dict "kubectl.kubernetes.io/default-container" "manager") (hasKey . "job")) ($values.podAnnotations | default dict) }}
