@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -354,5 +355,71 @@ func TestSelectorsWin(t *testing.T) {
 	deployment := got["Deployment/muster-webhook"]
 	if labels, selector := at(deployment, "spec.template.metadata.labels"), at(deployment, "spec.selector.matchLabels"); !has(labels, selector) {
 		t.Errorf("pods with %v are not selected by %v", labels, selector)
+	}
+}
+
+// The values of the small installation in docs/install.md give one pod of each program, with their requests and the
+// shipped limits, and nothing blocks draining its node.
+func TestSmallInstallation(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "install.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```yaml\n# small.yaml\n")
+	text, _, _ = strings.Cut(text, "```")
+	var values map[string]map[string]any
+	if err := yaml.UnmarshalStrict([]byte(text), &values); err != nil {
+		t.Fatal(err)
+	}
+	small, shipped := map[string]any{}, map[string]any{}
+	for name, its := range values {
+		small[name], shipped[name] = its, map[string]any{}
+		if name != "webhook" && name != "syncer" {
+			its["enabled"], shipped[name] = true, map[string]any{"enabled": true}
+		}
+	}
+	chart := ours(t)
+	before := rendersOrFails(t, chart, shipped)
+	after := rendersOrFails(t, chart, small)
+	deployments := 0
+	for name, object := range after {
+		if strings.HasPrefix(name, "PodDisruptionBudget/") {
+			t.Errorf("%s blocks draining a node", name)
+		}
+		component, isDeployment := strings.CutPrefix(name, "Deployment/muster-")
+		if !isDeployment {
+			continue
+		}
+		deployments++
+		resources := at(object, "spec.template.spec.containers.0.resources")
+		if fmt.Sprint(at(object, "spec.replicas")) != "1" ||
+			!reflect.DeepEqual(at(resources, "requests"), at(values[component]["resources"], "requests")) ||
+			!reflect.DeepEqual(at(resources, "limits"), at(before[name], "spec.template.spec.containers.0.resources.limits")) {
+			t.Errorf("%s has %v pods with %v", name, at(object, "spec.replicas"), resources)
+		}
+	}
+	if deployments != 5 {
+		t.Errorf("the values cover %d programs, not 5", deployments)
+	}
+}
+
+// The table of components in docs/install.md has the requests and limits of the chart, which are those of manifests/.
+func TestTableOfComponents(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "install.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, object := range rendersOrFails(t, ours(t), map[string]any{
+		"helm": map[string]any{"enabled": true}, "registrar": map[string]any{"enabled": true}, "installer": map[string]any{"enabled": true},
+	}) {
+		component, isDeployment := strings.CutPrefix(name, "Deployment/muster-")
+		if !isDeployment {
+			continue
+		}
+		resources := at(object, "spec.template.spec.containers.0.resources")
+		want := fmt.Sprintf("| %s, %s | %s |", at(resources, "requests.cpu"), at(resources, "requests.memory"), at(resources, "limits.memory"))
+		if !regexp.MustCompile("(?m)^\\| (" + component + " \\(default\\)|`manifests/" + component + "`) \\|.*" + regexp.QuoteMeta(want)).Match(page) {
+			t.Errorf("docs/install.md does not say that %s has %s", component, want)
+		}
 	}
 }
