@@ -5,11 +5,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"syscall"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack"
 	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/ports"
 	"github.com/muster-fleet/muster/test/stack/process"
@@ -72,6 +74,32 @@ kubectl -n capi-system wait --for=condition=ProviderInstalled --timeout=2m corep
 `)
 	s.available("capi-system", "capi-controller-manager")
 	s.sh("kubectl -n capi-system wait --for=condition=Ready --timeout=1m coreproviders.operator.cluster.x-k8s.io/cluster-api")
+}
+
+// operatorAlongside customizes the Deployments as the guide says, and takes that back.
+func operatorAlongside(s *scene) {
+	g := NewWithT(s.T)
+	g.SetDefaultEventuallyTimeout(patience)
+	root, err := stack.RepoRoot()
+	g.Expect(err).NotTo(HaveOccurred())
+	page, err := os.ReadFile(filepath.Join(root, "docs", "install.md"))
+	g.Expect(err).NotTo(HaveOccurred())
+	spec := regexp.MustCompile("(?s)```yaml\n(spec:\n  additionalDeployments:\n.*?)```").FindSubmatch(page)
+	g.Expect(spec).NotTo(BeNil())
+	g.Expect(os.WriteFile(filepath.Join(s.Home, "spec.yaml"), spec[1], 0o600)).To(Succeed())
+	deployed := func(name string) func() (string, error) {
+		return func() (string, error) {
+			return s.try("kubectl -n muster-system get deployment " + name + " -o jsonpath='{.spec.replicas} {.spec.template.spec.containers[0].image} {.spec.template.spec.containers[0].args}'")
+		}
+	}
+	shipped, err := deployed("muster-webhook")()
+	g.Expect(err).NotTo(HaveOccurred())
+	const patch = "kubectl -n muster-system patch addonproviders.operator.cluster.x-k8s.io muster --type=merge "
+	s.sh(patch + "--patch-file ~/spec.yaml")
+	g.Eventually(deployed("muster-webhook")).Should(ContainSubstring("registry.example.com/muster/muster-webhook:v0.1.0"))
+	g.Eventually(deployed("muster-syncer")).Should(And(HavePrefix("3 "), ContainSubstring("--sync-period=1h")))
+	s.sh(patch + `-p '{"spec":{"additionalDeployments":null}}'`)
+	g.Eventually(deployed("muster-webhook")).Should(Equal(shipped))
 }
 
 // runOperator starts the operator's process. Its webhooks are not called here: they would convert and default nothing
