@@ -12,6 +12,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/muster-fleet/muster/hack/release/images"
 	"github.com/muster-fleet/muster/hack/release/programs"
 )
 
@@ -87,6 +88,31 @@ func checkCommands(t *testing.T, release, binaries, address string) {
 	}
 	if want := strings.ReplaceAll(string(listed), programs.Registry, address+"/apart"); !strings.Contains(pushed, want) {
 		t.Errorf("out of the archive were pushed\n%swant\n%s", pushed, want)
+	}
+
+	checkMirror(t, dir, address)
+}
+
+// checkMirror copies the images of a list that names those in the test's registry, as the page says.
+func checkMirror(t *testing.T, dir, address string) {
+	list := filepath.Join(dir, "images.txt")
+	listed, err := os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pushed := strings.ReplaceAll(string(listed), programs.Registry, address+"/some/where")
+	if err := os.WriteFile(list, []byte(pushed), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	follow(t, dir, strings.ReplaceAll(command(t, "docs/install.md", "crane copy"), "registry.example.com/muster", address+"/mirror"))
+	for line := range strings.Lines(pushed) {
+		name, digest, _ := strings.Cut(strings.TrimSpace(strings.ReplaceAll(line, "/some/where", "/mirror")), "@")
+		if got := strings.TrimSpace(must(t, dir, "crane", "digest", name)); got != digest {
+			t.Errorf("%s was copied with the digest %s, not %s", name, got, digest)
+		}
+		if _, err := images.Pull(t.Context(), name, t.TempDir()); err != nil {
+			t.Errorf("the copy: %v", err)
+		}
 	}
 }
 

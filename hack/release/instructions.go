@@ -19,7 +19,9 @@ func instructions(registry string, pushed []images.Image) string {
 		}
 		name := image.Program.Image()
 		fmt.Fprintf(&kustomization, "  - {name: %s/%s, newName: %s, newTag: %s}\n", programs.Registry, name, image.Name(registry), tag)
-		fmt.Fprintf(&operator, "    %s: {deployment: {containers: [{name: manager, imageUrl: \"%s:%s\"}]}}\n", name, image.Name(registry), tag)
+		if image.Program.Default {
+			fmt.Fprintf(&operator, "    %s: {deployment: {containers: [{name: manager, imageUrl: \"%s:%s\"}]}}\n", name, image.Name(registry), tag)
+		}
 	}
 	return fmt.Sprintf(`
 To install these images (docs/install.md), run or write:

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/hack/release/assets"
 	"github.com/muster-fleet/muster/hack/release/images"
@@ -156,6 +157,11 @@ func digests(t *testing.T, dir string) map[string]string {
 // The whole story: two people release the same commit, in clones at different places, and one of them does
 // it twice. Then the assets are used as by users.
 func TestRelease(t *testing.T) {
+	// Built before the settings are unusual, with which everything is compiled again.
+	tools := t.TempDir()
+	must(t, "../../test/parts/controllers", "go", "build", "-o", tools+"/", "sigs.k8s.io/cluster-api/cmd/clusterctl")
+	must(t, ".", "go", "build", "-o", tools+"/", "github.com/google/go-containerregistry/cmd/crane")
+	t.Setenv("PATH", tools+":"+os.Getenv("PATH"))
 	first := releasable(t)
 	second := filepath.Join(t.TempDir(), "muster")
 	for _, dir := range []string{first, second} {
@@ -329,8 +335,8 @@ func checkImages(t *testing.T, dir, revision string) {
 	t.Run("commands", func(t *testing.T) { checkCommands(t, filepath.Join(dir, "dist", "release"), into, address) })
 }
 
-// checkInstructions pushes the images, renders Helm's chart and a kustomization as push says, and pulls every image that
-// they, and what it says for clusterctl and the operator, name.
+// checkInstructions pushes the images, renders Helm's chart, a kustomization, the components by clusterctl and an
+// AddonProvider as push says, and pulls every image that they name.
 func checkInstructions(t *testing.T, dir, registry string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), tool, "push", "-root=.", "-registry="+registry)
@@ -340,55 +346,141 @@ func checkInstructions(t *testing.T, dir, registry string) {
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s", err, said.String())
 	}
-	find := func(pattern string) []string {
+	find := func(pattern string) string {
 		found := regexp.MustCompile(pattern).FindStringSubmatch(said.String())
 		if found == nil {
 			t.Fatalf("push does not say %q:\n%s", pattern, said.String())
 		}
-		return found[1:]
+		return found[1]
 	}
-	image := regexp.MustCompile(`(?m)^ *image: "?([^" \n]+)"?$`)
-	named := map[string][]string{}
-	note := func(channel, content string, pattern *regexp.Regexp) {
-		for _, match := range pattern.FindAllStringSubmatch(content, -1) {
-			named[channel] = append(named[channel], match[1])
+	var optional []string
+	deployed := map[bool]int{}
+	for _, program := range programs.All {
+		if program.IsDeployed() {
+			deployed[program.Default]++
+			if !program.Default {
+				optional = append(optional, program.Name)
+			}
 		}
 	}
+	check := func(channel string, want int, named []string) {
+		t.Helper()
+		if len(named) != want {
+			t.Errorf("%s names %q, not %d programs:\n%s", channel, named, want, said.String())
+		}
+		for _, image := range named {
+			if !strings.HasPrefix(image, registry+"/") {
+				t.Errorf("%s names %s, which push has not pushed", channel, image)
+			} else if _, err := images.Pull(t.Context(), image, t.TempDir()); err != nil {
+				t.Errorf("%s names %s: %v", channel, image, err)
+			}
+		}
+	}
+	all, components := deployed[true]+deployed[false], deployed[true]
+
 	args := []string{"tool", "-modfile=tools/helm/go.mod", "helm", "template", "--no-hooks", "muster"}
-	args = append(args, strings.Fields(find(`helm install muster (.*)`)[0])...)
-	for _, component := range []string{"helm", "registrar", "installer"} {
+	args = append(args, strings.Fields(find(`helm install muster (.*)`))...)
+	for _, component := range optional {
 		args = append(args, "--set", component+".enabled=true")
 	}
-	note("Helm", must(t, dir, "go", args...), image)
+	check("Helm", all, imagesIn(must(t, dir, "go", args...)))
 
 	mine := filepath.Join(dir, "mine")
 	if err := os.Mkdir(mine, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	resources := "resources: [../manifests/default, ../manifests/helm, ../manifests/registrar, ../manifests/installer]\n"
-	if err := os.WriteFile(filepath.Join(mine, "kustomization.yaml"), []byte(resources+"images:\n"+find(`(?s)\n  images:\n(.*)clusterctl`)[0]), 0o644); err != nil {
+	resources := "resources: [../manifests/default, ../manifests/" + strings.Join(optional, ", ../manifests/") + "]\n"
+	if err := os.WriteFile(filepath.Join(mine, "kustomization.yaml"), []byte(resources+"images:\n"+find(`(?s)\n  images:\n(.*)clusterctl`)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	note("kustomize", must(t, dir, "go", "tool", "-modfile=tools/go.mod", "kustomize", "build", "mine"), image)
+	check("kustomize", all, imagesIn(must(t, dir, "go", "tool", "-modfile=tools/go.mod", "kustomize", "build", "mine")))
 	must(t, dir, "rm", "-r", "mine")
 
-	note("the operator", said.String(), regexp.MustCompile(`imageUrl: "(.*?)"`))
-	override := find(`addon-muster: {repository: (.*), tag: (.*)}}`)
-	for _, program := range programs.All {
-		if program.IsDeployed() {
-			named["clusterctl"] = append(named["clusterctl"], override[0]+"/"+program.Image()+":"+override[1])
+	released := filepath.Join(dir, "dist", "release")
+	page, err := os.ReadFile(filepath.Join(dir, "docs/install.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofPage := regexp.MustCompile("`(images: {addon-muster: .*?)`").FindSubmatch(page)
+	if ofPage == nil {
+		t.Fatal("docs/install.md does not override images for clusterctl")
+	}
+	check("clusterctl", components, imagesIn(generated(t, released, find(`(images: {addon-muster: .*)`))))
+	check("clusterctl, as on the page,", components,
+		imagesIn(generated(t, released, strings.ReplaceAll(string(ofPage[1]), "registry.example.com/muster", registry))))
+
+	check("the operator", components, customized(t, released, find(`(?s)(  additionalDeployments:\n.*)kind, without`)))
+}
+
+var imageField = regexp.MustCompile(`(?m)^ *(?:- )?image: "?([^" \n]+)"?$`)
+
+func imagesIn(manifests string) (result []string) {
+	for _, match := range imageField.FindAllStringSubmatch(manifests, -1) {
+		result = append(result, match[1])
+	}
+	return result
+}
+
+// generated returns the released components as clusterctl installs them, with the page's commands and a line of its
+// configuration.
+func generated(t *testing.T, released, override string) string {
+	t.Helper()
+	const init = "clusterctl init --addon muster\n"
+	commands := command(t, "docs/install.md", init)
+	dir := t.TempDir()
+	if err := os.Symlink(released, filepath.Join(dir, "dist")); err != nil {
+		t.Fatal(err)
+	}
+	return follow(t, dir, fmt.Sprintf("export HOME=%s CLUSTERCTL_DISABLE_VERSIONCHECK=true\n", dir)+
+		strings.ReplaceAll(commands, init, fmt.Sprintf("echo '%s' >> $config\nclusterctl generate provider --addon muster:%s\n", override, version)))
+}
+
+// customized returns the images of the released components' Deployments, once the operator has set those of an
+// AddonProvider. It skips Deployments and containers of other names without a word.
+func customized(t *testing.T, released, spec string) (result []string) {
+	t.Helper()
+	type container struct{ Name, Image, ImageURL string }
+	var provider struct {
+		AdditionalDeployments map[string]struct {
+			Deployment struct{ Containers []container }
 		}
 	}
-	for _, channel := range []string{"Helm", "kustomize", "clusterctl", "the operator"} {
-		if len(named[channel]) != 5 {
-			t.Errorf("%s names %q, not the five programs:\n%s", channel, named[channel], said.String())
-		}
-		for _, image := range named[channel] {
-			if _, err := images.Pull(t.Context(), image, t.TempDir()); err != nil {
-				t.Errorf("%s names %s: %v", channel, image, err)
+	if err := yaml.UnmarshalStrict([]byte(spec), &provider); err != nil {
+		t.Fatalf("%v\n%s", err, spec)
+	}
+	components, err := os.ReadFile(filepath.Join(released, "addon-components.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for document := range strings.SplitSeq(string(components), "\n---\n") {
+		var object struct {
+			Kind     string
+			Metadata struct{ Name string }
+			Spec     struct {
+				Template struct {
+					Spec struct{ Containers []container }
+				}
 			}
 		}
+		if err := yaml.Unmarshal([]byte(document), &object); err != nil || object.Kind != "Deployment" {
+			continue
+		}
+		set := provider.AdditionalDeployments[object.Metadata.Name].Deployment.Containers
+		delete(provider.AdditionalDeployments, object.Metadata.Name)
+		for _, c := range object.Spec.Template.Spec.Containers {
+			image := c.Image
+			for _, its := range set {
+				if its.Name == c.Name {
+					image = its.ImageURL
+				}
+			}
+			result = append(result, image)
+		}
 	}
+	for name := range provider.AdditionalDeployments {
+		t.Errorf("push customizes a Deployment %s, which the operator does not install", name)
+	}
+	return result
 }
 
 // startRegistry runs a registry as a separate process, and returns its address.

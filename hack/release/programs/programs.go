@@ -16,6 +16,8 @@ type Program struct {
 	Name, Folder string
 	// Description is shown by registries.
 	Description string
+	// Default means that manifests/default runs it, and so do the components for clusterctl and the operator.
+	Default bool
 	// Roots means that the program calls servers with certificates from public CAs: its image then has those.
 	Roots bool
 }
@@ -25,8 +27,8 @@ const Plugin = "kubectl-muster"
 
 // All are the programs.
 var All = []Program{
-	{Name: "webhook", Description: "Muster's webhook: stamps Cluster API's Clusters for Rancher Fleet as they are applied"},
-	{Name: "syncer", Description: "Muster's syncer: makes Rancher Fleet's objects follow Cluster API's Clusters"},
+	{Name: "webhook", Default: true, Description: "Muster's webhook: stamps Cluster API's Clusters for Rancher Fleet as they are applied"},
+	{Name: "syncer", Default: true, Description: "Muster's syncer: makes Rancher Fleet's objects follow Cluster API's Clusters"},
 	{Name: "helm", Description: "Muster's helm: deploys charts of HelmChartProxies with Rancher Fleet", Roots: true},
 	{Name: "registrar", Description: "Muster's registrar: registers Cluster API's Clusters in Rancher Fleet ahead of agents that must call"},
 	{Name: "installer", Description: "Muster's installer: installs and upgrades Rancher Fleet itself, and sets it up", Roots: true},
