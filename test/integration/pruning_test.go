@@ -137,6 +137,7 @@ func TestPausedIsSpared(t *testing.T) {
 			unpause(g, cluster)
 			g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, name).OwnerReferences).To(HaveLen(1)) }).Should(Succeed())
 			g.Expect(optOuts(fleetCluster(g, s.namespace, name))).NotTo(HaveKeyWithValue(syncOptions, "Prune=false"))
+			g.Eventually(func() int { return written(begin) }).Should(Equal(1), "writes in the audit log, which lags behind")
 			quiet(g, isWrite, in(s.namespace))
 			g.Expect(written(begin)).To(Equal(1))
 			again := fleetCluster(g, s.namespace, name)
