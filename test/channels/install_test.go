@@ -25,7 +25,7 @@ var ways = []way{
 	{name: "kustomize", namespace: "fleet-addons"},
 	{name: "helm", namespace: standard, left: []string{"Namespace " + standard, crd}, alongside: helmAlongside, last: helmFreezes, after: helmHasLeft},
 	{name: "clusterctl", namespace: standard, left: []string{"Namespace " + standard, crd}, prepare: coreProvider, alongside: clusterctlAlongside},
-	{name: "operator", namespace: standard, left: []string{"Namespace " + standard, crd}, prepare: startOperator},
+	{name: "operator", namespace: standard, left: []string{"Namespace " + standard, crd}, prepare: startOperator, alongside: operatorAlongside},
 }
 
 // The test installs in each way, by the commands of the guide. Every way creates the same objects, the programs of the
