@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
 
 	. "github.com/onsi/gomega"
@@ -97,9 +98,22 @@ func operatorAlongside(s *scene) {
 	const patch = "kubectl -n muster-system patch addonproviders.operator.cluster.x-k8s.io muster --type=merge "
 	s.sh(patch + "--patch-file ~/spec.yaml")
 	g.Eventually(deployed("muster-webhook")).Should(ContainSubstring("registry.example.com/muster/muster-webhook:v0.1.0"))
-	g.Eventually(deployed("muster-syncer")).Should(And(HavePrefix("3 "), ContainSubstring("--sync-period=1h")))
+	g.Eventually(deployed("muster-syncer")).Should(And(HavePrefix("3 "), ContainSubstring("--sync-period=3600s")))
 	s.sh(patch + `-p '{"spec":{"additionalDeployments":null}}'`)
 	g.Eventually(deployed("muster-webhook")).Should(Equal(shipped))
+	// The operator applies everything again, the webhooks' configurations without the CA of cert-manager.
+	const installed = "kubectl -n muster-system get addonproviders.operator.cluster.x-k8s.io muster -o jsonpath='{.metadata.generation}={.status.observedGeneration}'"
+	g.Eventually(func(g Gomega) {
+		out, err := s.try(installed)
+		g.Expect(err).NotTo(HaveOccurred())
+		generation, observed, _ := strings.Cut(strings.TrimSpace(out), "=")
+		g.Expect(observed).To(Equal(generation))
+	}).Should(Succeed())
+	for _, kind := range []string{"mutating", "validating"} {
+		g.Eventually(func() (string, error) {
+			return s.try("kubectl get " + kind + "webhookconfiguration muster-" + kind + "-webhook -o jsonpath='{range .webhooks[*]}[{.clientConfig.caBundle}]{end}'")
+		}).ShouldNot(ContainSubstring("[]"))
+	}
 }
 
 // runOperator starts the operator's process. Its webhooks are not called here: they would convert and default nothing
