@@ -227,7 +227,7 @@ func TestCheckReadsNoMore(t *testing.T) {
 	}
 }
 
-// TestCheckBundles compares the exit codes for what Fleet reports about a Bundle that no Cluster shows. A Bundle that
+// TestCheckBundles compares the exit codes for a Bundle about which only Fleet's report on the Bundle says something. A Bundle that
 // waits has not failed, whatever the reason of its condition.
 func TestCheckBundles(t *testing.T) {
 	summary := func(state fleetv1.BundleState, message string) func(*fleetv1.Bundle) {

@@ -64,9 +64,11 @@ func parseCluster(raw []byte) (*clusterRequest, error) {
 	return cluster, nil
 }
 
+func (c *clusterRequest) isV1Beta1() bool { return c.APIVersion == clusterKind.Group+"/v1beta1" }
+
 // classField returns the field in which a Cluster of this version names its class.
 func (c *clusterRequest) classField() string {
-	if c.APIVersion == clusterKind.Group+"/v1beta1" {
+	if c.isV1Beta1() {
 		return "spec.topology.class"
 	}
 	return "spec.topology.classRef"
@@ -77,7 +79,7 @@ func (c *clusterRequest) classField() string {
 func (c *clusterRequest) class(namespace string) types.NamespacedName {
 	topology := c.Spec.Topology
 	class := types.NamespacedName{Namespace: topology.ClassRef.Namespace, Name: topology.ClassRef.Name}
-	if c.classField() == "spec.topology.class" {
+	if c.isV1Beta1() {
 		class = types.NamespacedName{Namespace: topology.ClassNamespace, Name: topology.Class}
 	}
 	if class.Name == "" {

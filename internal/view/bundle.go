@@ -87,8 +87,8 @@ func failures(in *fleetv1.BundleSummary) (failed int, first string) {
 	return in.ErrApplied - waits, first
 }
 
-// bundleError returns the error that Fleet reports about a Bundle. The reason alone does not tell: Fleet leaves
-// that of an earlier error beside a message about clusters, until all are ready.
+// bundleError returns the error that Fleet reports about a Bundle. The reason alone is not enough: until all
+// clusters are ready, Fleet keeps the reason of an earlier error with a message about clusters.
 func bundleError(in *fleetv1.Bundle) string {
 	for _, condition := range in.Status.Conditions {
 		if condition.Type == string(fleetv1.Ready) && condition.Status == "False" && condition.Reason == "Error" && !summarizing.MatchString(condition.Message) {

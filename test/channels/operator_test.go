@@ -5,14 +5,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/muster-fleet/muster/test/fixture"
-	"github.com/muster-fleet/muster/test/stack"
 	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/ports"
 	"github.com/muster-fleet/muster/test/stack/process"
@@ -81,13 +79,9 @@ kubectl -n capi-system wait --for=condition=ProviderInstalled --timeout=2m corep
 func operatorAlongside(s *scene) {
 	g := NewWithT(s.T)
 	g.SetDefaultEventuallyTimeout(patience)
-	root, err := stack.RepoRoot()
+	blocks, err := fixture.Guide("../install.md", 2)
 	g.Expect(err).NotTo(HaveOccurred())
-	page, err := os.ReadFile(filepath.Join(root, "docs", "install.md"))
-	g.Expect(err).NotTo(HaveOccurred())
-	spec := regexp.MustCompile("(?s)```yaml\n(spec:\n  additionalDeployments:\n.*?)```").FindSubmatch(page)
-	g.Expect(spec).NotTo(BeNil())
-	g.Expect(os.WriteFile(filepath.Join(s.Home, "spec.yaml"), spec[1], 0o600)).To(Succeed())
+	g.Expect(os.WriteFile(filepath.Join(s.Home, "spec.yaml"), []byte(blocks[1]), 0o600)).To(Succeed())
 	deployed := func(name string) func() (string, error) {
 		return func() (string, error) {
 			return s.try("kubectl -n muster-system get deployment " + name + " -o jsonpath='{.spec.replicas} {.spec.template.spec.containers[0].image} {.spec.template.spec.containers[0].args}'")

@@ -1,22 +1,20 @@
 package integration
 
 import (
-	"os"
-	"regexp"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // With the policy of the page, a tenant's Bundle takes no Bundle of a class off a Cluster: Fleet would deploy the last of
 // two with one name.
 func TestBundleNames(t *testing.T) {
 	g := NewWithT(t)
-	page, err := os.ReadFile("../../docs/reference/conditions.md")
+	blocks, err := fixture.Guide("../reference/conditions.md", 1)
 	g.Expect(err).NotTo(HaveOccurred())
-	block := regexp.MustCompile("(?s)### Two Bundles of one name\n.*?```yaml\n(.*?)```").FindSubmatch(page)
-	g.Expect(block).NotTo(BeNil())
 	classes, team := newNamespace(t, g, "classes-", nil), newNamespace(t, g, "team-", nil)
 	bundle := func(namespace, name string, args ...string) (string, error) {
 		return apply(t, "{apiVersion: fleet.cattle.io/v1alpha1, kind: Bundle, metadata: {namespace: "+namespace+", name: "+name+"}}", args...)
@@ -25,7 +23,7 @@ func TestBundleNames(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	says := "namespace " + classes + " has a Bundle of this name"
 	bind := func(action string) {
-		text := strings.NewReplacer("namespace: classes", "namespace: "+classes, "[Deny]", "["+action+"]").Replace(string(block[1]))
+		text := strings.NewReplacer("namespace: classes", "namespace: "+classes, "[Deny]", "["+action+"]").Replace(blocks[0])
 		_, err := apply(t, text)
 		g.Expect(err).NotTo(HaveOccurred())
 	}

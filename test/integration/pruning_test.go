@@ -212,7 +212,8 @@ func TestWithoutOwnersIsSpared(t *testing.T) {
 	will(nil, 1)
 }
 
-// Somebody's policy that refuses the annotations does not keep the owner on: clusterctl move would have Fleet uninstall all.
+// If a policy of a user refuses the annotations, Muster removes the owner nevertheless. Otherwise, clusterctl move would make
+// Fleet uninstall everything.
 func TestRefusedOptOuts(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)

@@ -73,8 +73,8 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
-// follow executes the commands of a guide, or only those that an output follows: each line of an output is in what the
-// command before it prints. It returns how many blocks of either kind it has found.
+// follow executes the commands of a guide, or only those that have an output. It checks that the command before an output
+// prints each of its lines, and returns how many blocks of commands and of outputs it has found.
 func follow(t *testing.T, user *fixture.Shell, page string, onlyShown bool) (commands, outputs int) {
 	t.Helper()
 	root, err := stack.RepoRoot()

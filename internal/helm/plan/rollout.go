@@ -81,8 +81,8 @@ func IsAhead(proxy *addonsv1.HelmChartProxy) bool { return Completed(proxy) != n
 // was set.
 func (r Rollout) TookOver() *metav1.Time { return cmp.Or(r.Since, r.Joined) }
 
-// Works reports whether the release may work with its current state: it has been ready with it, or got it outside a rollout
-// and nobody has looked yet. While it waits for its turn, nobody looks.
+// Works reports whether the release may work with its current state: it has been ready with that state, or got it outside a
+// rollout and has not been observed since. A release that waits for its turn is not observed.
 func (r Rollout) Works() bool {
 	if r.Ready == nil {
 		return r.Since == nil && r.Regression == nil

@@ -876,7 +876,7 @@ func TestInstalledOnceMeanwhile(t *testing.T) {
 }
 
 // After a restart, the program does not know yet whether the values of a release are current. While the release waits for its
-// turn, its status stays. Once it is known that they are not, the status says so.
+// turn, its status stays. Once the program knows that they are not current, the status says so.
 func TestStatusWhileWaitingAfterARestart(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*scope)
