@@ -154,7 +154,7 @@ func Validate(ctx context.Context, kind schema.GroupVersionKind, raw []byte) (fi
 	defaulting.Default(object, r.structural)
 	defaulting.PruneNonNullableNullsWithoutDefaults(object, r.structural)
 	problems := validation.ValidateCustomResource(nil, object, r.schema)
-	problems = append(problems, schemaobjectmeta.Validate(nil, object, r.structural, false)...)
+	problems = append(problems, schemaobjectmeta.Validate(ctx, nil, object, r.structural, false)...)
 	problems = append(problems, validateMetadata(object)...)
 	problems = append(problems, listtype.ValidateListSetsAndMaps(nil, r.structural, object)...)
 	if !slices.ContainsFunc(problems, blocksRules) {
