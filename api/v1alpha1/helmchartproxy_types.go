@@ -412,6 +412,11 @@ const (
 	// NotManagedCondition means that Muster does not reconcile the HelmChartProxy, because the kind
 	// belongs to another controller. Otherwise the condition is absent.
 	NotManagedCondition = "NotManaged"
+	// AnotherControllerReason is its reason, and that of the others while CAAPH reconciles the HelmChartProxy, too.
+	AnotherControllerReason = "AnotherController"
+
+	// UpToDateReason means that everything has been passed to Fleet.
+	UpToDateReason = "UpToDate"
 
 	// HelmReleaseProxySpecsUpdatingReason means that the objects of the HelmChartProxy are being
 	// written.

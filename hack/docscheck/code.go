@@ -191,7 +191,7 @@ func manifestNames(files, what string) ([]string, error) {
 	return names, nil
 }
 
-// inspect walks through the Go files of a directory, tests excepted.
+// inspect walks through a Go file, or those of a directory, tests excepted.
 func inspect(dir string, visit func(ast.Node)) error {
 	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
@@ -259,39 +259,26 @@ func ourKeys(dir string) ([]string, error) {
 	return keys, err
 }
 
-// conditionWords returns the types and reasons of conditions: constants named …Condition and reason…,
-// values of fields named Reason, and CamelCase arguments of functions whose names start with
-// notImported.
-func conditionWords(dir string) ([]string, error) {
+// conditionWords returns the types and reasons of conditions: constants named …Condition and …Reason, and values of fields
+// named Reason.
+func conditionWords(path string) ([]string, error) {
 	var words []string
 	add := func(node ast.Node) {
 		if text := stringOf(node); reason.MatchString(text) {
 			words = append(words, text)
 		}
 	}
-	err := inspect(dir, func(node ast.Node) {
+	err := inspect(path, func(node ast.Node) {
 		switch node := node.(type) {
 		case *ast.ValueSpec:
 			for i, name := range node.Names {
-				if i < len(node.Values) && (strings.HasSuffix(name.Name, "Condition") || strings.HasPrefix(name.Name, "reason")) {
+				if i < len(node.Values) && (strings.HasSuffix(name.Name, "Condition") || strings.HasSuffix(name.Name, "Reason")) {
 					add(node.Values[i])
 				}
 			}
 		case *ast.KeyValueExpr:
 			if key, ok := node.Key.(*ast.Ident); ok && key.Name == "Reason" {
 				add(node.Value)
-			}
-		case *ast.AssignStmt:
-			for i, target := range node.Lhs {
-				if field, ok := target.(*ast.SelectorExpr); ok && field.Sel.Name == "Reason" && i < len(node.Rhs) {
-					add(node.Rhs[i])
-				}
-			}
-		case *ast.CallExpr:
-			if function, ok := node.Fun.(*ast.Ident); ok && strings.HasPrefix(function.Name, "notImported") {
-				for _, argument := range node.Args {
-					add(argument)
-				}
 			}
 		}
 	})

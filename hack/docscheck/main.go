@@ -104,8 +104,8 @@ func check(root string) ([]string, error) {
 	}
 	problems = append(problems, missing(pages, support, versions, "", "tested version")...)
 
-	for _, dir := range []string{"internal/sync", "internal/registrar", "internal/installer", "internal/helm/plan", "internal/helm/proxy", "internal/helm/release"} {
-		reasons, err := conditionWords(filepath.Join(root, dir))
+	for _, path := range []string{"api/v1alpha1/conditions.go", "internal"} {
+		reasons, err := conditionWords(filepath.Join(root, path))
 		if err != nil {
 			return nil, err
 		}

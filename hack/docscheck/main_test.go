@@ -80,8 +80,8 @@ func TestReadsTheCode(t *testing.T) {
 	}
 	keys, err := ourKeys(filepath.Join(root, "internal"))
 	expect(t, "key", keys, err, "clusterclass-name.fleet.addons.cluster.x-k8s.io", "fleet.addons.cluster.x-k8s.io/adopt")
-	words, err := conditionWords(filepath.Join(root, "internal", "sync"))
-	expect(t, "condition or reason", words, err, "FleetImported", "NameConflict", "WaitingForControlPlane", "Waiting")
+	words, err := conditionWords(filepath.Join(root, "api", "v1alpha1", "conditions.go"))
+	expect(t, "condition or reason", words, err, "FleetImported", "NameConflict", "WaitingForControlPlane", "FleetInstalled", "AddOnsReady", "RegistrationConflict")
 	webhooks, err := manifestNames(filepath.Join(root, "manifests/webhook/*.yaml"), "webhook")
 	expect(t, "webhook", webhooks, err, "stamp.clusters.fleet.addons.cluster.x-k8s.io")
 	roles, err := manifestNames(filepath.Join(root, "manifests/rbac/*.yaml"), "role")

@@ -10,6 +10,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/json"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -105,7 +106,7 @@ func (c *clusterRequest) subject(namespace string) stamp.Subject {
 func (c *clusterRequest) held() hold.Cluster {
 	place := hold.Out
 	for _, condition := range slices.Concat(c.Status.Conditions, c.Status.V1Beta2.Conditions) {
-		if condition.Type == hold.ImportedCondition {
+		if condition.Type == addonsv1.FleetImportedCondition {
 			place = hold.PlaceOf(metav1.ConditionStatus(condition.Status), condition.Reason)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -23,7 +24,7 @@ func Read(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]by
 	if err := reader.Get(ctx, key, &cluster); err != nil {
 		return nil, fmt.Errorf("reading Cluster: %w", err)
 	}
-	condition := meta.FindStatusCondition(cluster.Status.Conditions, stamp.ManifestCondition)
+	condition := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetAgentManifestReadyCondition)
 	switch {
 	case condition == nil:
 		return nil, fmt.Errorf("cluster %s has no manifest: its agent does not register itself, or the component registrar does not run (the condition FleetImported says which)", key)

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -19,7 +20,7 @@ func TestRead(t *testing.T) {
 	cluster := func(status metav1.ConditionStatus) *clusterv1.Cluster {
 		c := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge", UID: "1"}}
 		if status != "" {
-			c.Status.Conditions = []metav1.Condition{{Type: stamp.ManifestCondition, Status: status, Reason: "CredentialLost", Message: "rotate it"}}
+			c.Status.Conditions = []metav1.Condition{{Type: addonsv1.FleetAgentManifestReadyCondition, Status: status, Reason: "CredentialLost", Message: "rotate it"}}
 		}
 		return c
 	}

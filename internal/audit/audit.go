@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -166,7 +167,7 @@ func (a *audit) holds() {
 // doubles lists the Clusters that are in Fleet twice, according to the syncer.
 func (a *audit) doubles() {
 	for _, cluster := range a.Clusters {
-		if said := meta.FindStatusCondition(cluster.Status.Conditions, importedCondition); said != nil && said.Reason == doubleImport {
+		if said := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetImportedCondition); said != nil && said.Reason == addonsv1.DoubleImportReason {
 			a.report.Doubles = append(a.report.Doubles, Double{cluster.Namespace, cluster.Name, said.Message})
 		}
 	}
@@ -174,12 +175,6 @@ func (a *audit) doubles() {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
 }
-
-// The condition and the reason by which the syncer says that a Cluster is in Fleet twice.
-const (
-	importedCondition = "FleetImported"
-	doubleImport      = "DoubleImport"
-)
 
 // Audit reports on a state.
 func Audit(state *State) *Report {

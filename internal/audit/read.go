@@ -78,7 +78,7 @@ func (r *reading) clusters(ctx context.Context) error {
 		for i := range list.Items {
 			short := &clusterv1.Cluster{ObjectMeta: list.Items[i].ObjectMeta}
 			short.ManagedFields = nil
-			if said := meta.FindStatusCondition(list.Items[i].Status.Conditions, importedCondition); said != nil {
+			if said := meta.FindStatusCondition(list.Items[i].Status.Conditions, addonsv1.FleetImportedCondition); said != nil {
 				short.Status.Conditions = []metav1.Condition{*said}
 			}
 			short.Spec.Paused = list.Items[i].Spec.Paused

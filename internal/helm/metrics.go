@@ -11,8 +11,6 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
-	"github.com/muster-fleet/muster/internal/helm/plan"
-	"github.com/muster-fleet/muster/internal/helm/proxy"
 )
 
 var (
@@ -48,7 +46,7 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 // increase.
 var (
 	releaseReasons = []string{
-		plan.ReadyReason, addonsv1.PreparingToHelmInstallReason, addonsv1.HelmReleasePendingReason, addonsv1.HelmInstallOrUpgradeFailedReason,
+		addonsv1.ReadyReason, addonsv1.PreparingToHelmInstallReason, addonsv1.HelmReleasePendingReason, addonsv1.HelmInstallOrUpgradeFailedReason,
 		addonsv1.GetClusterFailedReason, addonsv1.ReleaseTakenReason, addonsv1.PolicyRefusesReason, addonsv1.ValueParsingFailedReason, addonsv1.HelmReleaseProxySpecsUpdatingReason,
 		addonsv1.HelmReleaseProxyCreationFailedReason, addonsv1.HelmReleaseProxyReinstallingReason,
 	}
@@ -56,7 +54,7 @@ var (
 		addonsv1.RolloutCompletedReason, addonsv1.RolloutProgressingReason, addonsv1.RolloutSoakingReason,
 		addonsv1.RolloutWaitingForApprovalReason, addonsv1.RolloutHaltedReason,
 	}
-	proxyReasons = append([]string{addonsv1.ClusterSelectionFailedReason, proxy.AnotherController}, releaseReasons...)
+	proxyReasons = append([]string{addonsv1.ClusterSelectionFailedReason, addonsv1.AnotherControllerReason}, releaseReasons...)
 )
 
 // Collect sends the metrics.
@@ -94,7 +92,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 }
 
 func reasonOf(conditions []metav1.Condition) string {
-	if available := meta.FindStatusCondition(conditions, addonsv1.ClusterAvailableCondition); available != nil && available.Reason != plan.AvailableReason {
+	if available := meta.FindStatusCondition(conditions, addonsv1.ClusterAvailableCondition); available != nil && available.Reason != addonsv1.AvailableReason {
 		return available.Reason
 	}
 	if ready := meta.FindStatusCondition(conditions, addonsv1.HelmReleaseReadyCondition); ready != nil {

@@ -7,48 +7,20 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Condition is the type of the condition on an opted-in Cluster that says whether its upgrade is held, and
-// why not. Its message begins with the versions that it is about.
-const Condition = "FleetUpgradeHeld"
-
-// Reasons of Condition. All but the first two have status False. All but the first three are the end of a hold,
-// or say that there was none.
-const (
-	reasonWaiting = "WaitingForAddOns"
-	// reasonMoved says that a held Cluster was moved here, and is not in Fleet here yet.
-	reasonMoved = "WaitingForFleet"
-	// reasonNoUpgrade says that the hold takes effect with the next version.
-	reasonNoUpgrade = "NoUpgrade"
-	// reasonReady says that the add-ons for the new version are ready.
-	reasonReady = "AddOnsReady"
-	// reasonUnchanged says that no add-on is changed for the new version.
-	reasonUnchanged = "AddOnsUnchanged"
-	reasonBound     = "BoundPassed"
-	reasonReverted  = "Reverted"
-	reasonOptedOut  = "OptedOut"
-	// reasonGone says that the Cluster is no longer in Fleet.
-	reasonGone = "NotInFleet"
-	// reasonInvalid says that Muster did not write the annotation.
-	reasonInvalid = "InvalidHold"
-	// reasonReleased says that the hold is gone, for an unknown reason.
-	reasonReleased = "Released"
-	// reasonNotHeld says that Cluster API upgrades, or may do so, without a hold.
-	reasonNotHeld = "NotHeld"
-)
-
 // Ends are the reasons for which a hold ends, or for which there was none.
 var Ends = []string{
-	reasonReady, reasonUnchanged, reasonBound, reasonReverted, reasonOptedOut, reasonGone, reasonInvalid, reasonReleased, reasonNotHeld,
+	addonsv1.AddOnsReadyReason, addonsv1.AddOnsUnchangedReason, addonsv1.BoundPassedReason, addonsv1.RevertedReason, addonsv1.OptedOutReason, addonsv1.NotInFleetReason, addonsv1.InvalidHoldReason, addonsv1.ReleasedReason, addonsv1.NotHeldReason,
 }
 
 // IsWarning reports whether an end is worth a warning: the upgrade does not, or did not, wait for its
 // add-ons.
 func IsWarning(reason string) bool {
-	return reason == reasonBound || reason == reasonNotHeld || reason == reasonInvalid
+	return reason == addonsv1.BoundPassedReason || reason == addonsv1.NotHeldReason || reason == addonsv1.InvalidHoldReason
 }
 
 // State is what the decision about a Cluster is made from.
@@ -89,7 +61,7 @@ func Decide(s State) (Decision, error) {
 	}
 	held, valid := Parse(annotation)
 	if !valid {
-		return s.release(Hold{From: s.Version}, reasonInvalid, "annotation "+stamp.HookAnnotation+" had a value that Muster does not write, and is removed"), nil
+		return s.release(Hold{From: s.Version}, addonsv1.InvalidHoldReason, "annotation "+stamp.HookAnnotation+" had a value that Muster does not write, and is removed"), nil
 	}
 	held.To = s.Version // With the webhook down, the version may have changed again.
 	since, isAhead := s.since(held, bound)
@@ -99,14 +71,14 @@ func Decide(s State) (Decision, error) {
 	held.Since = since
 	switch {
 	case s.Version == held.From:
-		return s.release(Hold{From: s.Version}, reasonReverted, "the version was changed back"), nil
+		return s.release(Hold{From: s.Version}, addonsv1.RevertedReason, "the version was changed back"), nil
 	case bound == 0:
-		return s.withdraw(reasonOptedOut), nil
+		return s.withdraw(addonsv1.OptedOutReason), nil
 	case s.ControlPlane != "" && s.ControlPlane != held.From:
-		return s.release(held, reasonNotHeld, fmt.Sprintf(
+		return s.release(held, addonsv1.NotHeldReason, fmt.Sprintf(
 			"Cluster API upgrades the control plane to %s in spite of the hold: its feature gate RuntimeSDK is off", short(s.ControlPlane))), nil
-	case s.Place == Out && s.Told != nil && s.Told.Reason != reasonMoved:
-		return s.withdraw(reasonGone), nil
+	case s.Place == Out && s.Told != nil && s.Told.Reason != addonsv1.WaitingForFleetReason:
+		return s.withdraw(addonsv1.NotInFleetReason), nil
 	}
 	return s.hold(held, bound, isAhead)
 }
@@ -131,7 +103,7 @@ func (s State) since(held Hold, bound time.Duration) (since time.Time, isAhead b
 // fail, or take long.
 func (s State) hold(held Hold, bound time.Duration, isAhead bool) (Decision, error) {
 	if held.isOver(bound, s.Now) {
-		return s.release(held, reasonBound, fmt.Sprintf("it was held for %s, the longest it may be%s", bound, s.lastProgress())), nil
+		return s.release(held, addonsv1.BoundPassedReason, fmt.Sprintf("it was held for %s, the longest it may be%s", bound, s.lastProgress())), nil
 	}
 	left, prefix := held.Since.Add(bound).Sub(s.Now), ""
 	if isAhead {
@@ -141,10 +113,10 @@ func (s State) hold(held Hold, bound time.Duration, isAhead bool) (Decision, err
 		return s.tell(held, metav1.ConditionTrue, reason, prefix+until+held.Since.Add(bound).UTC().Format(time.RFC3339)+because+why)
 	}
 	if s.Place == Out { // It was moved here just now: its status was not.
-		return Decision{Tell: waits(reasonMoved, "it was moved here, and is not in Fleet here yet"), Again: left}, nil
+		return Decision{Tell: waits(addonsv1.WaitingForFleetReason, "it was moved here, and is not in Fleet here yet"), Again: left}, nil
 	}
 	if s.Place != In { // What Fleet deploys to it cannot be read.
-		return Decision{Tell: waits(reasonWaiting, "the Cluster is not in Fleet now; see "+ImportedCondition), Again: left}, nil
+		return Decision{Tell: waits(addonsv1.WaitingForAddOnsReason, "the Cluster is not in Fleet now; see "+addonsv1.FleetImportedCondition), Again: left}, nil
 	}
 	progress, err := s.Progress(held)
 	why := progress.String()
@@ -152,11 +124,11 @@ func (s State) hold(held Hold, bound time.Duration, isAhead bool) (Decision, err
 	case err != nil:
 		why = "the add-ons could not be read; the syncer's log says why"
 	case progress.isDone() && progress.Changed:
-		return s.release(held, reasonReady, "the add-ons for the new version are ready"), nil
+		return s.release(held, addonsv1.AddOnsReadyReason, "the add-ons for the new version are ready"), nil
 	case progress.isDone():
-		return s.release(held, reasonUnchanged, "the new version changes no add-on"), nil
+		return s.release(held, addonsv1.AddOnsUnchangedReason, "the new version changes no add-on"), nil
 	}
-	return Decision{Tell: waits(reasonWaiting, why), Again: kube.Sooner(left, progress.Again)}, err
+	return Decision{Tell: waits(addonsv1.WaitingForAddOnsReason, why), Again: kube.Sooner(left, progress.Again)}, err
 }
 
 // The parts of the message of a hold: until and because enclose its end, and the progress follows. If the hold is
@@ -169,7 +141,7 @@ const (
 
 // lastProgress returns what the condition says last, after a colon; empty for nothing.
 func (s State) lastProgress() string {
-	if s.Told == nil || s.Told.Reason != reasonWaiting {
+	if s.Told == nil || s.Told.Reason != addonsv1.WaitingForAddOnsReason {
 		return ""
 	}
 	if _, progress, found := strings.Cut(s.Told.Message, because); found {
@@ -184,21 +156,21 @@ func (s State) withoutHold(bound time.Duration) Decision {
 	wasHeld := s.Told != nil && s.Told.Status == metav1.ConditionTrue
 	switch {
 	case bound == 0 && wasHeld:
-		return s.withdraw(reasonOptedOut)
+		return s.withdraw(addonsv1.OptedOutReason)
 	case bound == 0, s.Place == Out, s.Version == "":
 		return Decision{}
 	case s.Told == nil && !s.Place.mayBegin():
 		return Decision{}
 	case s.Told == nil:
-		return Decision{Tell: s.tell(Hold{From: s.Version}, metav1.ConditionFalse, reasonNoUpgrade, "the next change of the version is held for at most "+bound.String())}
+		return Decision{Tell: s.tell(Hold{From: s.Version}, metav1.ConditionFalse, addonsv1.NoUpgradeReason, "the next change of the version is held for at most "+bound.String())}
 	case wasHeld && s.Version == from:
-		return s.release(Hold{From: from}, reasonReverted, "the version was changed back")
+		return s.release(Hold{From: from}, addonsv1.RevertedReason, "the version was changed back")
 	case wasHeld && s.Version == to:
-		return s.release(Hold{From: from, To: to}, reasonReleased, "the hold is gone")
+		return s.release(Hold{From: from, To: to}, addonsv1.ReleasedReason, "the hold is gone")
 	case s.Version == to:
 		return Decision{Tell: s.Told}
 	default:
-		return s.release(Hold{From: to, To: s.Version}, reasonNotHeld,
+		return s.release(Hold{From: to, To: s.Version}, addonsv1.NotHeldReason,
 			"the version changed without a hold: the Cluster was paused, not in Fleet or upgrading already, or Muster's webhook could not be reached")
 	}
 }
@@ -213,7 +185,7 @@ func (s State) release(of Hold, reason, message string) Decision {
 // withdraw ends a hold of a Cluster that can have none, and therefore no condition.
 func (s State) withdraw(reason string) Decision {
 	message := "the Cluster no longer asks for a hold with " + stamp.HoldAnnotation
-	if reason == reasonGone {
+	if reason == addonsv1.NotInFleetReason {
 		message = "the Cluster is no longer in Fleet"
 	}
 	decision := s.release(Hold{From: s.Version}, reason, message)
@@ -223,7 +195,7 @@ func (s State) withdraw(reason string) Decision {
 
 // tell returns a condition about the versions of a hold.
 func (s State) tell(of Hold, status metav1.ConditionStatus, reason, message string) *metav1.Condition {
-	return &metav1.Condition{Type: Condition, Status: status, Reason: reason, Message: about(of) + message}
+	return &metav1.Condition{Type: addonsv1.FleetUpgradeHeldCondition, Status: status, Reason: reason, Message: about(of) + message}
 }
 
 const between = " to "

@@ -8,11 +8,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 func condition(status metav1.ConditionStatus, reason, message string) *metav1.Condition {
-	return &metav1.Condition{Type: Condition, Status: status, Reason: reason, Message: message}
+	return &metav1.Condition{Type: addonsv1.FleetUpgradeHeldCondition, Status: status, Reason: reason, Message: message}
 }
 
 func TestDecide(t *testing.T) {
@@ -20,11 +21,11 @@ func TestDecide(t *testing.T) {
 		return Hold{From: from, To: to, Since: noon.Add(-ago)}.String()
 	}
 	held := optedIn(stamp.HookAnnotation, value("v1", "v2", time.Minute))
-	waiting := condition(metav1.ConditionTrue, reasonWaiting, "v1 to v2: x")
-	before := condition(metav1.ConditionFalse, reasonNoUpgrade, "v1: x")
+	waiting := condition(metav1.ConditionTrue, addonsv1.WaitingForAddOnsReason, "v1 to v2: x")
+	before := condition(metav1.ConditionFalse, addonsv1.NoUpgradeReason, "v1: x")
 	ahead := optedIn(stamp.HookAnnotation, value("v1", "v2", -48*time.Hour))
 	until := func(versions string, left time.Duration) *metav1.Condition {
-		return condition(metav1.ConditionTrue, reasonWaiting, versions+": the hold is dated ahead, by a clock that is wrong; the upgrade is held until "+noon.Add(left).Format(time.RFC3339)+" at the latest: not ready: x")
+		return condition(metav1.ConditionTrue, addonsv1.WaitingForAddOnsReason, versions+": the hold is dated ahead, by a clock that is wrong; the upgrade is held until "+noon.Add(left).Format(time.RFC3339)+" at the latest: not ready: x")
 	}
 	done, changed, busy := Progress{Handed: true}, Progress{Handed: true, Changed: true}, Progress{Handed: true, Waiting: []string{"Bundle cni"}}
 	for name, test := range map[string]struct {
@@ -50,53 +51,53 @@ func TestDecide(t *testing.T) {
 		"goes on waiting":           {annotations: held, version: "v2", told: waiting, progress: busy, want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
 		"not handed":                {annotations: held, version: "v2", told: waiting, want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
 		"unproven":                  {annotations: held, version: "v2", progress: Progress{Handed: true, Unproven: []string{"x"}, Again: time.Second}, want: "WaitingForAddOns v1 to v2", again: time.Second},
-		"ready":                     {annotations: held, version: "v2", told: waiting, progress: changed, want: "AddOnsReady v1 to v2", end: reasonReady, release: true},
-		"nothing changes":           {annotations: held, version: "v2", told: waiting, progress: done, want: "AddOnsUnchanged v1 to v2", end: reasonUnchanged, release: true},
-		"the bound":                 {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 30*time.Minute)), version: "v2", progress: busy, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
-		"ready at the bound":        {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 30*time.Minute)), version: "v2", progress: changed, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
-		"unreadable at the bound":   {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", failed: errors.New("no"), want: "BoundPassed v1 to v2", end: reasonBound, release: true},
+		"ready":                     {annotations: held, version: "v2", told: waiting, progress: changed, want: "AddOnsReady v1 to v2", end: addonsv1.AddOnsReadyReason, release: true},
+		"nothing changes":           {annotations: held, version: "v2", told: waiting, progress: done, want: "AddOnsUnchanged v1 to v2", end: addonsv1.AddOnsUnchangedReason, release: true},
+		"the bound":                 {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 30*time.Minute)), version: "v2", progress: busy, want: "BoundPassed v1 to v2", end: addonsv1.BoundPassedReason, release: true},
+		"ready at the bound":        {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 30*time.Minute)), version: "v2", progress: changed, want: "BoundPassed v1 to v2", end: addonsv1.BoundPassedReason, release: true},
+		"unreadable at the bound":   {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", failed: errors.New("no"), want: "BoundPassed v1 to v2", end: addonsv1.BoundPassedReason, release: true},
 		"unreadable":                {annotations: held, version: "v2", told: waiting, failed: errors.New("no"), want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
 		"unreadable at first":       {annotations: held, version: "v2", told: before, failed: errors.New("no"), want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
 		"dated ahead":               {annotations: ahead, version: "v2", told: before, progress: busy, want: "WaitingForAddOns v1 to v2", again: 30 * time.Minute},
 		"ahead, and seen before":    {annotations: ahead, version: "v2", told: until("v1 to v2", 10*time.Minute), progress: busy, want: "WaitingForAddOns v1 to v2", again: 10 * time.Minute},
-		"ahead, and over":           {annotations: ahead, version: "v2", told: until("v1 to v2", 0), progress: busy, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
+		"ahead, and over":           {annotations: ahead, version: "v2", told: until("v1 to v2", 0), progress: busy, want: "BoundPassed v1 to v2", end: addonsv1.BoundPassedReason, release: true},
 		"ahead, a second version":   {annotations: ahead, version: "v2", told: until("v1 to v3", 0), progress: busy, want: "WaitingForAddOns v1 to v2", again: 30 * time.Minute},
 		"ahead, told by that too":   {annotations: ahead, version: "v2", told: until("v1 to v2", 50*time.Hour), progress: busy, want: "WaitingForAddOns v1 to v2", again: 30 * time.Minute},
-		"ahead, and done":           {annotations: ahead, version: "v2", told: until("v1 to v2", time.Minute), progress: changed, want: "AddOnsReady v1 to v2", end: reasonReady, release: true},
+		"ahead, and done":           {annotations: ahead, version: "v2", told: until("v1 to v2", time.Minute), progress: changed, want: "AddOnsReady v1 to v2", end: addonsv1.AddOnsReadyReason, release: true},
 		"ahead until now":           {annotations: held, version: "v2", told: until("v1 to v2", 10*time.Minute), progress: busy, want: "WaitingForAddOns v1 to v2", again: 10 * time.Minute},
-		"ahead, and excluded":       {annotations: ahead, version: "v2", told: until("v1 to v2", 0), change: func(s *State) { s.Unwatched = true }, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
+		"ahead, and excluded":       {annotations: ahead, version: "v2", told: until("v1 to v2", 0), change: func(s *State) { s.Unwatched = true }, want: "BoundPassed v1 to v2", end: addonsv1.BoundPassedReason, release: true},
 		"a clock that is fast":      {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", -30*time.Second)), version: "v2", progress: busy, want: "WaitingForAddOns v1 to v2", again: 30*time.Minute + 30*time.Second},
-		"not ours":                  {annotations: optedIn(stamp.HookAnnotation, "x"), version: "v2", want: "InvalidHold v2", end: reasonInvalid, release: true},
-		"reverted":                  {annotations: held, version: "v1", told: waiting, want: "Reverted v1", end: reasonReverted, release: true},
-		"reverted by the webhook":   {annotations: optedIn(), version: "v1", told: waiting, want: "Reverted v1", end: reasonReverted},
-		"opted out":                 {annotations: map[string]string{stamp.HookAnnotation: value("v1", "v2", 0)}, version: "v2", told: waiting, end: reasonOptedOut, release: true},
-		"opted out by the webhook":  {version: "v2", told: waiting, end: reasonOptedOut},
-		"a broken wish":             {annotations: map[string]string{stamp.HoldAnnotation: "x", stamp.HookAnnotation: value("v1", "v2", 0)}, version: "v2", told: waiting, end: reasonOptedOut, release: true},
-		"gone from Fleet":           {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.Place = Out }, end: reasonGone, release: true},
+		"not ours":                  {annotations: optedIn(stamp.HookAnnotation, "x"), version: "v2", want: "InvalidHold v2", end: addonsv1.InvalidHoldReason, release: true},
+		"reverted":                  {annotations: held, version: "v1", told: waiting, want: "Reverted v1", end: addonsv1.RevertedReason, release: true},
+		"reverted by the webhook":   {annotations: optedIn(), version: "v1", told: waiting, want: "Reverted v1", end: addonsv1.RevertedReason},
+		"opted out":                 {annotations: map[string]string{stamp.HookAnnotation: value("v1", "v2", 0)}, version: "v2", told: waiting, end: addonsv1.OptedOutReason, release: true},
+		"opted out by the webhook":  {version: "v2", told: waiting, end: addonsv1.OptedOutReason},
+		"a broken wish":             {annotations: map[string]string{stamp.HoldAnnotation: "x", stamp.HookAnnotation: value("v1", "v2", 0)}, version: "v2", told: waiting, end: addonsv1.OptedOutReason, release: true},
+		"gone from Fleet":           {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.Place = Out }, end: addonsv1.NotInFleetReason, release: true},
 		"no namespace in Fleet":     {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.Place = Returning }, progress: changed, want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
-		"none until the bound":      {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", told: waiting, change: func(s *State) { s.Place = Returning }, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
+		"none until the bound":      {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", told: waiting, change: func(s *State) { s.Place = Returning }, want: "BoundPassed v1 to v2", end: addonsv1.BoundPassedReason, release: true},
 		"an error keeps it out":     {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.Place = Disturbed }, progress: changed, want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
 		"an error, and no hold":     {annotations: optedIn(), version: "v1", told: before, change: func(s *State) { s.Place = Disturbed }, want: "NoUpgrade v1"},
 		"waits for its first agent": {annotations: optedIn(), version: "v1", change: func(s *State) { s.Place = Disturbed }},
 		"moved here":                {annotations: held, version: "v2", change: func(s *State) { s.Place = Out }, want: "WaitingForFleet v1 to v2", again: 29 * time.Minute},
-		"still not in Fleet":        {annotations: held, version: "v2", told: condition(metav1.ConditionTrue, reasonMoved, "v1 to v2: x"), change: func(s *State) { s.Place = Out }, want: "WaitingForFleet v1 to v2", again: 29 * time.Minute},
-		"moved here in vain":        {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", change: func(s *State) { s.Place = Out }, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
-		"in vain, and told":         {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", told: condition(metav1.ConditionTrue, reasonMoved, "v1 to v2: x"), change: func(s *State) { s.Place = Out }, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
+		"still not in Fleet":        {annotations: held, version: "v2", told: condition(metav1.ConditionTrue, addonsv1.WaitingForFleetReason, "v1 to v2: x"), change: func(s *State) { s.Place = Out }, want: "WaitingForFleet v1 to v2", again: 29 * time.Minute},
+		"moved here in vain":        {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", change: func(s *State) { s.Place = Out }, want: "BoundPassed v1 to v2", end: addonsv1.BoundPassedReason, release: true},
+		"in vain, and told":         {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", told: condition(metav1.ConditionTrue, addonsv1.WaitingForFleetReason, "v1 to v2: x"), change: func(s *State) { s.Place = Out }, want: "BoundPassed v1 to v2", end: addonsv1.BoundPassedReason, release: true},
 		"excluded":                  {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.Unwatched = true }, progress: changed, want: "WaitingForAddOns v1 to v2", again: 34 * time.Minute},
 		"excluded, and over":        {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 31*time.Minute)), version: "v2", told: waiting, change: func(s *State) { s.Unwatched = true }, want: "WaitingForAddOns v1 to v2", again: 4 * time.Minute},
-		"excluded, and overdue":     {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 35*time.Minute)), version: "v2", told: waiting, change: func(s *State) { s.Unwatched = true }, want: "BoundPassed v1 to v2", end: reasonBound, release: true},
-		"excluded, nobody asks":     {annotations: map[string]string{stamp.HookAnnotation: value("v1", "v2", 0)}, version: "v2", told: waiting, change: func(s *State) { s.Unwatched = true }, end: reasonOptedOut, release: true},
+		"excluded, and overdue":     {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 35*time.Minute)), version: "v2", told: waiting, change: func(s *State) { s.Unwatched = true }, want: "BoundPassed v1 to v2", end: addonsv1.BoundPassedReason, release: true},
+		"excluded, nobody asks":     {annotations: map[string]string{stamp.HookAnnotation: value("v1", "v2", 0)}, version: "v2", told: waiting, change: func(s *State) { s.Unwatched = true }, end: addonsv1.OptedOutReason, release: true},
 		"excluded, and not held":    {annotations: optedIn(), version: "v2", told: before, change: func(s *State) { s.Unwatched = true }, want: "NoUpgrade v1"},
 		"paused":                    {annotations: held, version: "v2", told: waiting, change: func(s *State) { s.Paused = true }, progress: changed, want: "WaitingForAddOns v1 to v2"},
-		"no RuntimeSDK":             {annotations: held, version: "v2", told: waiting, controlPlane: "v2", progress: busy, want: "NotHeld v1 to v2", end: reasonNotHeld, release: true},
-		"a step of several":         {annotations: held, version: "v2", told: waiting, controlPlane: "v1.5", progress: busy, want: "NotHeld v1 to v2", end: reasonNotHeld, release: true},
+		"no RuntimeSDK":             {annotations: held, version: "v2", told: waiting, controlPlane: "v2", progress: busy, want: "NotHeld v1 to v2", end: addonsv1.NotHeldReason, release: true},
+		"a step of several":         {annotations: held, version: "v2", told: waiting, controlPlane: "v1.5", progress: busy, want: "NotHeld v1 to v2", end: addonsv1.NotHeldReason, release: true},
 		"the control plane waits":   {annotations: held, version: "v2", told: waiting, controlPlane: "v1", progress: busy, want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
-		"the webhook was down":      {annotations: optedIn(), version: "v2", told: before, want: "NotHeld v1 to v2", end: reasonNotHeld},
-		"down after a reversal":     {annotations: optedIn(), version: "v2", told: condition(metav1.ConditionFalse, reasonReverted, "v1: x"), want: "NotHeld v1 to v2", end: reasonNotHeld},
+		"the webhook was down":      {annotations: optedIn(), version: "v2", told: before, want: "NotHeld v1 to v2", end: addonsv1.NotHeldReason},
+		"down after a reversal":     {annotations: optedIn(), version: "v2", told: condition(metav1.ConditionFalse, addonsv1.RevertedReason, "v1: x"), want: "NotHeld v1 to v2", end: addonsv1.NotHeldReason},
 		"down at a second version":  {annotations: held, version: "v3", told: waiting, progress: busy, want: "WaitingForAddOns v1 to v3", again: 29 * time.Minute},
-		"released, and not told":    {annotations: optedIn(), version: "v2", told: waiting, want: "Released v1 to v2", end: reasonReleased},
-		"released, and told":        {annotations: optedIn(), version: "v2", told: condition(metav1.ConditionFalse, reasonReady, "v1 to v2: x"), want: "AddOnsReady v1 to v2"},
-		"a condition of others":     {annotations: optedIn(), version: "v2", told: condition(metav1.ConditionFalse, "X", ""), want: "NotHeld  to v2", end: reasonNotHeld},
+		"released, and not told":    {annotations: optedIn(), version: "v2", told: waiting, want: "Released v1 to v2", end: addonsv1.ReleasedReason},
+		"released, and told":        {annotations: optedIn(), version: "v2", told: condition(metav1.ConditionFalse, addonsv1.AddOnsReadyReason, "v1 to v2: x"), want: "AddOnsReady v1 to v2"},
+		"a condition of others":     {annotations: optedIn(), version: "v2", told: condition(metav1.ConditionFalse, "X", ""), want: "NotHeld  to v2", end: addonsv1.NotHeldReason},
 	} {
 		state := State{
 			Cluster: Cluster{Annotations: test.annotations, Version: test.version, Place: In},
@@ -105,7 +106,7 @@ func TestDecide(t *testing.T) {
 				if of.To != test.version {
 					t.Errorf("%s: asked about %v", name, of)
 				}
-				if test.end == reasonBound {
+				if test.end == addonsv1.BoundPassedReason {
 					t.Errorf("%s: it reads the add-ons, which may take longer than there is time", name)
 				}
 				return test.progress, test.failed
@@ -134,7 +135,7 @@ func TestDecide(t *testing.T) {
 		if got.Release != test.release || got.Again != test.again {
 			t.Errorf("%s: release %t, again %s", name, got.Release, got.Again)
 		}
-		if got.Tell != nil && got.Tell.Status == metav1.ConditionTrue != (got.Tell.Reason == reasonWaiting || got.Tell.Reason == reasonMoved) {
+		if got.Tell != nil && got.Tell.Status == metav1.ConditionTrue != (got.Tell.Reason == addonsv1.WaitingForAddOnsReason || got.Tell.Reason == addonsv1.WaitingForFleetReason) {
 			t.Errorf("%s: %v", name, got.Tell)
 		}
 	}

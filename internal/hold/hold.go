@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -89,10 +90,7 @@ func Bound(annotations map[string]string) (time.Duration, error) {
 	return min(bound, Longest), nil
 }
 
-// ImportedCondition is the condition by which the syncer says that a Cluster is in Fleet.
-const ImportedCondition = "FleetImported"
-
-// Place says where a Cluster is, by its ImportedCondition.
+// Place says where a Cluster is, by its FleetImportedCondition.
 type Place int
 
 // Out means that the Cluster is not, or no longer, in Fleet, or that Muster does not give Fleet its versions: the Fleet
@@ -109,15 +107,15 @@ const (
 // mayBegin reports whether a hold may begin there.
 func (p Place) mayBegin() bool { return p == In || p == Returning }
 
-// PlaceOf returns the Place of a Cluster with this status and reason of its ImportedCondition; both are empty if there is
+// PlaceOf returns the Place of a Cluster with this status and reason of its FleetImportedCondition; both are empty if there is
 // none.
 func PlaceOf(status metav1.ConditionStatus, reason string) Place {
 	switch {
-	case status == "", reason == "Attached", reason == "Deselected", reason == "TooMuchMetadata":
+	case status == "", reason == addonsv1.AttachedReason, reason == addonsv1.DeselectedReason, reason == addonsv1.TooMuchMetadataReason:
 		return Out
 	case status == metav1.ConditionTrue:
 		return In
-	case reason == "WaitingForFleet", reason == "FleetClusterDeleting":
+	case reason == addonsv1.WaitingForFleetReason, reason == addonsv1.FleetClusterDeletingReason:
 		return Returning
 	}
 	return Disturbed

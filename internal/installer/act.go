@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/metrics"
 )
 
@@ -91,7 +92,7 @@ func (r *reconciler) fetch(ctx context.Context, s *state, p *plan) (bool, error)
 		return false, ctx.Err()
 	}
 	if err != nil {
-		problem := &Problem{Reason: ReasonRepositoryOut}
+		problem := &Problem{Reason: addonsv1.RepositoryUnreachableReason}
 		errors.As(err, &problem)
 		r.fail(p, problem.Reason, unreachable(s.install, err))
 		return false, nil

@@ -8,6 +8,8 @@ import (
 	"github.com/Masterminds/semver/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
 // step is one action. After each step the installer observes everything again.
@@ -56,11 +58,11 @@ func condition(kind string, holds bool, reason, format string, args ...any) *met
 }
 
 func installedIs(holds bool, reason, format string, args ...any) *metav1.Condition {
-	return condition(InstalledCondition, holds, reason, format, args...)
+	return condition(addonsv1.FleetInstalledCondition, holds, reason, format, args...)
 }
 
 func configuredIs(holds bool, reason, format string, args ...any) *metav1.Condition {
-	return condition(ConfiguredCondition, holds, reason, format, args...)
+	return condition(addonsv1.FleetConfiguredCondition, holds, reason, format, args...)
 }
 
 // next returns the next step.
@@ -73,10 +75,10 @@ func (s *state) next() plan {
 	case ranchers:
 		p = s.underRancher()
 	case unmanaged:
-		p = s.configureForeign(installedIs(false, ReasonForeignFleet, "Fleet is installed here without a Helm release, and the installer left it unchanged; remove spec.install, or uninstall that Fleet but keep its CRDs"))
+		p = s.configureForeign(installedIs(false, addonsv1.ForeignFleetReason, "Fleet is installed here without a Helm release, and the installer left it unchanged; remove spec.install, or uninstall that Fleet but keep its CRDs"))
 	case theirs:
 		if !s.adopt {
-			p = s.configureForeign(installedIs(false, ReasonForeignRelease, "Fleet is installed here by Helm releases that Muster does not own, and the installer left them unchanged; upgrade them with Helm and remove spec.install, or hand them over with the annotation %s: \"true\" on this FleetAddonConfig", AdoptAnnotation))
+			p = s.configureForeign(installedIs(false, addonsv1.ForeignReleaseReason, "Fleet is installed here by Helm releases that Muster does not own, and the installer left them unchanged; upgrade them with Helm and remove spec.install, or hand them over with the annotation %s: \"true\" on this FleetAddonConfig", AdoptAnnotation))
 			break
 		}
 		fallthrough
@@ -100,15 +102,15 @@ func (s *state) shown(p plan) plan {
 	}
 	const format = "the next step would be to %s; set spec.install.mode to Apply to take it"
 	return plan{
-		installed:  cmp.Or(p.installed, installedIs(false, ReasonPlanned, format, p.step)),
-		configured: configuredIs(false, ReasonPlanned, format, p.step),
+		installed:  cmp.Or(p.installed, installedIs(false, addonsv1.PlannedReason, format, p.step)),
+		configured: configuredIs(false, addonsv1.PlannedReason, format, p.step),
 	}
 }
 
 // underRancher leaves Fleet to Rancher, except for the feature gates in the ConfigMap that the user names.
 func (s *state) underRancher() plan {
 	p := plan{
-		installed: installedIs(false, ReasonManagedByRancher, "Rancher installs Fleet here (Deployment cattle-system/rancher) and the installer left it unchanged; remove spec.install, and upgrade Rancher instead"),
+		installed: installedIs(false, addonsv1.ManagedByRancherReason, "Rancher installs Fleet here (Deployment cattle-system/rancher) and the installer left it unchanged; remove spec.install, and upgrade Rancher instead"),
 	}
 	var problem *metav1.Condition
 	p.step, p.text, problem, p.later = s.gatesStep()
@@ -117,11 +119,11 @@ func (s *state) underRancher() plan {
 		p.configured = problem
 	case p.step != rest: // The next report has the result.
 	case s.serverWanted() || s.bootstrap != nil:
-		p.configured = configuredIs(false, ReasonConfigureByHand, "Rancher configures Fleet here (Deployment cattle-system/rancher) and the installer left it unchanged; set server-url and cacerts in Rancher, and remove spec.config.server")
+		p.configured = configuredIs(false, addonsv1.ConfigureInRancherReason, "Rancher configures Fleet here (Deployment cattle-system/rancher) and the installer left it unchanged; set server-url and cacerts in Rancher, and remove spec.config.server")
 	case !s.gatesElsewhere():
-		p.configured = configuredIs(false, ReasonConfigureByHand, "Rancher configures Fleet here; name its ConfigMap in spec.config.featureGates.configMap.ref, usually cattle-system/rancher-config")
+		p.configured = configuredIs(false, addonsv1.ConfigureInRancherReason, "Rancher configures Fleet here; name its ConfigMap in spec.config.featureGates.configMap.ref, usually cattle-system/rancher-config")
 	default:
-		p.configured = configuredIs(true, ReasonConfigured, "the feature gates are in ConfigMap %s, from where Rancher takes them", s.gates.configMap)
+		p.configured = configuredIs(true, addonsv1.ConfiguredReason, "the feature gates are in ConfigMap %s, from where Rancher takes them", s.gates.configMap)
 	}
 	return p
 }
@@ -150,12 +152,12 @@ func (s *state) configureForeign(installed *metav1.Condition) plan {
 	}
 	if s.serverWanted() {
 		if s.settings == nil {
-			p.configured = configuredIs(false, ReasonFleetMissing, "ConfigMap %s/%s, which holds Fleet's settings, does not exist", FleetNamespace, settingsName)
+			p.configured = configuredIs(false, addonsv1.FleetMissingReason, "ConfigMap %s/%s, which holds Fleet's settings, does not exist", FleetNamespace, settingsName)
 			return p
 		}
 		text, err := withServer(s.settings, s.server)
 		if err != nil {
-			p.configured = configuredIs(false, ReasonSettingsBroken, "the installer left ConfigMap %s/%s as it is: %v; repair it, because Fleet cannot read it either", FleetNamespace, settingsName, err)
+			p.configured = configuredIs(false, addonsv1.SettingsBrokenReason, "the installer left ConfigMap %s/%s as it is: %v; repair it, because Fleet cannot read it either", FleetNamespace, settingsName, err)
 			return p
 		}
 		at := types.NamespacedName{Namespace: FleetNamespace, Name: settingsName}
@@ -166,11 +168,11 @@ func (s *state) configureForeign(installed *metav1.Condition) plan {
 	}
 	switch {
 	case s.gates != nil && !s.gatesElsewhere(), s.bootstrap != nil:
-		p.configured = configuredIs(false, ReasonBelongsToRelease, "feature gates and bootstrapLocalCluster can be set only as values of Fleet's chart, and Muster does not own the release: set helmops.enabled, extraEnv and bootstrap.enabled there")
+		p.configured = configuredIs(false, addonsv1.BelongsToReleaseReason, "feature gates and bootstrapLocalCluster can be set only as values of Fleet's chart, and Muster does not own the release: set helmops.enabled, extraEnv and bootstrap.enabled there")
 	case s.serverWanted():
-		p.configured = configuredIs(true, ReasonConfiguredForNow, "%s; written into ConfigMap %s/%s, because Muster does not own the release: put apiServerURL and apiServerCA into its values, or its next upgrade reverts them", s.server.describe(), FleetNamespace, settingsName)
+		p.configured = configuredIs(true, addonsv1.ConfiguredOutsideReleaseReason, "%s; written into ConfigMap %s/%s, because Muster does not own the release: put apiServerURL and apiServerCA into its values, or its next upgrade reverts them", s.server.describe(), FleetNamespace, settingsName)
 	case s.gatesElsewhere():
-		p.configured = configuredIs(true, ReasonConfigured, "the feature gates are in ConfigMap %s", s.gates.configMap)
+		p.configured = configuredIs(true, addonsv1.ConfiguredReason, "the feature gates are in ConfigMap %s", s.gates.configMap)
 	}
 	return p
 }
@@ -185,7 +187,7 @@ func (s *state) gatesStep() (next step, text string, problem *metav1.Condition, 
 	}
 	text, err := withGates(s.gatesMap, s.gates, s.version())
 	if err != nil {
-		return rest, "", configuredIs(false, ReasonGatesUnwritable, "the feature gates are not written into ConfigMap %s: %v", s.gates.configMap, err), 0
+		return rest, "", configuredIs(false, addonsv1.FeatureGatesUnwritableReason, "the feature gates are not written into ConfigMap %s: %v", s.gates.configMap, err), 0
 	}
 	next, problem, later = s.overwrite(writeGates, s.gates.configMap, s.gatesMap.Data[gatesKey], text)
 	return next, text, problem, later

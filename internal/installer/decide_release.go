@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/defects"
 )
 
@@ -24,7 +25,7 @@ const busyInterval = 5 * time.Second
 // throughReleases plans the next step for the installer's own releases, and for releases that it takes over.
 func (s *state) throughReleases() plan {
 	if s.install == nil && s.fleet == nil {
-		return plan{configured: configuredIs(false, ReasonFleetMissing, "Fleet is not installed; install it, or set spec.install")}
+		return plan{configured: configuredIs(false, addonsv1.FleetMissingReason, "Fleet is not installed; install it, or set spec.install")}
 	}
 	if p := s.unblock(); p != nil {
 		return *p
@@ -64,7 +65,7 @@ func (s *state) unblock() *plan {
 			return &plan{step: entry.free}
 		default:
 			text := fmt.Sprintf("Helm release %s is %s, set by another Helm client: the installer waits until that client finishes, or for %s; if none is running, roll the release back with Helm", entry.name, r.Status, abandoned)
-			return &plan{installed: installedIs(false, ReasonHelmBusy, "%s", text), configured: configuredIs(false, ReasonHelmBusy, "%s", text), later: busyInterval}
+			return &plan{installed: installedIs(false, addonsv1.HelmBusyReason, "%s", text), configured: configuredIs(false, addonsv1.HelmBusyReason, "%s", text), later: busyInterval}
 		}
 	}
 	return nil
@@ -92,7 +93,7 @@ func (s *state) goal() (version *semver.Version, stale *Problem, wait *plan) {
 	case s.offered == nil:
 		return nil, nil, &plan{step: ask}
 	case s.offered.err != nil:
-		problem := &Problem{ReasonRepositoryOut, s.offered.err.Error()}
+		problem := &Problem{addonsv1.RepositoryUnreachableReason, s.offered.err.Error()}
 		errors.As(s.offered.err, &problem)
 		return s.stay(current, problem)
 	}
@@ -105,7 +106,7 @@ func (s *state) goal() (version *semver.Version, stale *Problem, wait *plan) {
 	case s.install.isMetBy(current):
 		return current, nil, nil // The repository no longer offers a version as new as the installed one.
 	}
-	return nil, nil, s.withheld(installedIs(false, ReasonDowngradeRefused,
+	return nil, nil, s.withheld(installedIs(false, addonsv1.DowngradeRefusedReason,
 		"Fleet %s is installed and stays: its CRDs and objects cannot be downgraded to %s; specify %[1]s or newer, or uninstall Fleet first", current, chosen))
 }
 
@@ -128,7 +129,7 @@ func (s *state) withheld(why *metav1.Condition) *plan {
 	p := &plan{installed: why}
 	switch {
 	case s.fleet == nil:
-		p.configured = configuredIs(false, ReasonFleetMissing, "Fleet is not installed: see the condition %s", InstalledCondition)
+		p.configured = configuredIs(false, addonsv1.FleetMissingReason, "Fleet is not installed: see the condition %s", addonsv1.FleetInstalledCondition)
 	case sameValues(s.chartValues(s.version()), s.fleet.Values):
 		p.configured = s.configured()
 	case s.current() != nil:
@@ -156,7 +157,7 @@ func (s *state) putFleet(goal *semver.Version) *plan {
 	p := &plan{step: putFleet, version: goal, values: s.chartValues(goal), installed: s.underWay(goal)}
 	switch r := s.fleet; {
 	case r == nil:
-		p.configured = configuredIs(false, ReasonConfiguring, "Fleet is being installed")
+		p.configured = configuredIs(false, addonsv1.ConfiguringReason, "Fleet is being installed")
 	case r.isOurs() && r.Status == StatusDeployed && r.Version.Equal(goal) && sameValues(p.values, r.Values):
 		return nil
 	case s.current() != nil && s.current().Equal(goal), s.install == nil:
@@ -169,11 +170,11 @@ func (s *state) putFleet(goal *semver.Version) *plan {
 func (s *state) underWay(goal *semver.Version) *metav1.Condition {
 	switch current := s.current(); {
 	case current == nil:
-		return installedIs(false, ReasonInstalling, "installing Fleet %s", goal)
+		return installedIs(false, addonsv1.InstallingReason, "installing Fleet %s", goal)
 	case current.Equal(goal):
 		return nil
 	default:
-		return installedIs(true, ReasonUpgrading, "upgrading Fleet from %s to %s", current, goal)
+		return installedIs(true, addonsv1.UpgradingReason, "upgrading Fleet from %s to %s", current, goal)
 	}
 }
 
@@ -186,7 +187,7 @@ func (s *state) backedOff(p *plan) *plan {
 	result := &plan{
 		later:      last.next.Sub(s.now),
 		installed:  s.failed(last),
-		configured: configuredIs(false, ReasonReleaseFailed, "the settings are not in effect: %s", last.message),
+		configured: configuredIs(false, addonsv1.ReleaseFailedReason, "the settings are not in effect: %s", last.message),
 	}
 	if p.version == nil || s.current() == nil {
 		return result
@@ -211,11 +212,11 @@ func (s *state) failed(last *failure) *metav1.Condition {
 	reason := last.reason
 	switch {
 	case current == nil && reason == "":
-		return installedIs(false, ReasonInstallFailed, "%s", last.message)
+		return installedIs(false, addonsv1.InstallFailedReason, "%s", last.message)
 	case current == nil:
 		return installedIs(false, reason, "%s", last.message)
 	case reason == "":
-		return installedIs(false, ReasonUpgradeFailed, "Fleet %s keeps running; %s", current, last.message)
+		return installedIs(false, addonsv1.UpgradeFailedReason, "Fleet %s keeps running; %s", current, last.message)
 	default:
 		isMet := s.install != nil && s.install.isMetBy(current) && s.crdsServe(current)
 		return installedIs(isMet, reason, "Fleet %s keeps running; %s", current, last.message)
@@ -251,15 +252,15 @@ func (s *state) planned(goal *semver.Version) plan {
 		shown += "; " + defect
 	}
 	return plan{
-		installed:  installedIs(false, ReasonPlanned, "%s; `kubectl muster plan` shows every object that would change, and spec.install.mode: Apply changes them", shown),
-		configured: configuredIs(false, ReasonPlanned, "%s, because spec.install.mode is Plan", text),
+		installed:  installedIs(false, addonsv1.PlannedReason, "%s; `kubectl muster plan` shows every object that would change, and spec.install.mode: Apply changes them", shown),
+		configured: configuredIs(false, addonsv1.PlannedReason, "%s, because spec.install.mode is Plan", text),
 	}
 }
 
 // converged reports the deployed version, when no step is left.
 func (s *state) converged(stale *Problem) plan {
 	p := plan{configured: s.configured()}
-	reason, text := ReasonInstalled, fmt.Sprintf("Fleet %s", s.fleet.Version)
+	reason, text := addonsv1.InstalledReason, fmt.Sprintf("Fleet %s", s.fleet.Version)
 	if url, _ := s.fleet.Values["apiServerURL"].(string); url != "" {
 		text += "; agents find the management cluster at " + url
 	} else {
@@ -269,7 +270,7 @@ func (s *state) converged(stale *Problem) plan {
 		text += "; " + unfit
 	}
 	if defect := defects.Message(s.version()); defect != "" {
-		reason = ReasonKnownDefect
+		reason = addonsv1.KnownDefectReason
 		text += "; " + defect
 	}
 	if avoided := s.avoided(); avoided != nil {
@@ -307,7 +308,7 @@ func (s *state) configured() *metav1.Condition {
 	if ptr.Deref(s.bootstrap, false) {
 		text += "; Fleet manages this cluster, and has all rights here"
 	}
-	return configuredIs(true, ReasonConfigured, "%s", text)
+	return configuredIs(true, addonsv1.ConfiguredReason, "%s", text)
 }
 
 func sameValues(a, b map[string]any) bool {

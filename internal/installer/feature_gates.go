@@ -11,6 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
 // gatesKey is the key of Fleet's chart values in the ConfigMap that Rancher reads.
@@ -167,6 +169,6 @@ func (s *state) overwrite(kind step, where fmt.Stringer, has, text string) (step
 }
 
 func reverted(where fmt.Stringer) *metav1.Condition {
-	return configuredIs(false, ReasonReverted,
+	return configuredIs(false, addonsv1.SettingsRevertedReason,
 		"another program keeps reverting the installer's settings in ConfigMap %s; put them into the release or repository that the ConfigMap comes from, or remove the key there; the installer retries at growing intervals of up to %s", where, lastRetry)
 }

@@ -30,14 +30,14 @@ func TestNamedObjects(t *testing.T) {
 		kind      string
 		want      string
 	}{
-		"the repository's Secret is missing": {spec: repository, kind: InstalledCondition, want: "False SecretUnusable: spec.install.repositorySecretRef: Secret cattle-fleet-system/charts does not exist"},
-		"it may not be read":                 {spec: repository, forbidden: "get secrets", kind: InstalledCondition, want: "False SecretUnusable: spec.install.repositorySecretRef: Secret cattle-fleet-system/charts: the installer may not read it"},
-		"no CA":                              {spec: server(""), kind: ConfiguredCondition, want: "False CAUnusable: ConfigMap team/ca does not exist"},
-		"the CA may not be read":             {spec: server("Secret"), forbidden: "get secrets", kind: ConfiguredCondition, want: "False CAUnusable: Secret team/ca: the installer may not read it"},
-		"an invalid CA":                      {spec: server("Secret"), objects: []client.Object{&corev1.Secret{ObjectMeta: at, Data: map[string][]byte{"ca.crt": []byte("x")}}}, kind: ConfiguredCondition, want: "False CAUnusable: Secret team/ca: "},
-		"no key with a CA":                   {spec: server("ConfigMap"), objects: []client.Object{&corev1.ConfigMap{ObjectMeta: at}}, kind: ConfiguredCondition, want: "False CAUnusable: ConfigMap team/ca: "},
-		"the ConfigMap for gates is missing": {spec: gated("rancher-config"), kind: ConfiguredCondition, want: "False FeatureGatesUnwritable: ConfigMap cattle-system/rancher-config does not exist"},
-		"gates may not be written":           {spec: gated("rancher-config"), objects: []client.Object{config}, forbidden: "patch configmaps", kind: ConfiguredCondition, want: "False FeatureGatesUnwritable: ConfigMap cattle-system/rancher-config: the installer may not change it"},
+		"the repository's Secret is missing": {spec: repository, kind: addonsv1.FleetInstalledCondition, want: "False SecretUnusable: spec.install.repositorySecretRef: Secret cattle-fleet-system/charts does not exist"},
+		"it may not be read":                 {spec: repository, forbidden: "get secrets", kind: addonsv1.FleetInstalledCondition, want: "False SecretUnusable: spec.install.repositorySecretRef: Secret cattle-fleet-system/charts: the installer may not read it"},
+		"no CA":                              {spec: server(""), kind: addonsv1.FleetConfiguredCondition, want: "False CAUnusable: ConfigMap team/ca does not exist"},
+		"the CA may not be read":             {spec: server("Secret"), forbidden: "get secrets", kind: addonsv1.FleetConfiguredCondition, want: "False CAUnusable: Secret team/ca: the installer may not read it"},
+		"an invalid CA":                      {spec: server("Secret"), objects: []client.Object{&corev1.Secret{ObjectMeta: at, Data: map[string][]byte{"ca.crt": []byte("x")}}}, kind: addonsv1.FleetConfiguredCondition, want: "False CAUnusable: Secret team/ca: "},
+		"no key with a CA":                   {spec: server("ConfigMap"), objects: []client.Object{&corev1.ConfigMap{ObjectMeta: at}}, kind: addonsv1.FleetConfiguredCondition, want: "False CAUnusable: ConfigMap team/ca: "},
+		"the ConfigMap for gates is missing": {spec: gated("rancher-config"), kind: addonsv1.FleetConfiguredCondition, want: "False FeatureGatesUnwritable: ConfigMap cattle-system/rancher-config does not exist"},
+		"gates may not be written":           {spec: gated("rancher-config"), objects: []client.Object{config}, forbidden: "patch configmaps", kind: addonsv1.FleetConfiguredCondition, want: "False FeatureGatesUnwritable: ConfigMap cattle-system/rancher-config: the installer may not change it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newFixture(t, test.spec, append(test.objects, fleetSettings())...)

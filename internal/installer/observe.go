@@ -199,10 +199,10 @@ func (r *reconciler) authority(ctx context.Context, ref *corev1.ObjectReference)
 	case err != nil:
 		return "", nil, err
 	case problem != nil:
-		return "", &Problem{ReasonCAUnusable, problem.Message}, nil
+		return "", &Problem{addonsv1.CAUnusableReason, problem.Message}, nil
 	}
 	if problem := authority.Problem(text, r.now()); problem != "" {
-		return "", &Problem{ReasonCAUnusable, fmt.Sprintf("%s %s: %s", cmp.Or(ref.Kind, "ConfigMap"), key, problem)}, nil
+		return "", &Problem{addonsv1.CAUnusableReason, fmt.Sprintf("%s %s: %s", cmp.Or(ref.Kind, "ConfigMap"), key, problem)}, nil
 	}
 	return text, nil, nil
 }
@@ -249,7 +249,7 @@ func (r *reconciler) observeGates(ctx context.Context, s *state) error {
 	case err != nil:
 		return err
 	case problem != nil:
-		s.gatesProblem = &Problem{ReasonGatesUnwritable, problem.Message}
+		s.gatesProblem = &Problem{addonsv1.FeatureGatesUnwritableReason, problem.Message}
 	default:
 		s.gatesMap = object
 	}
@@ -347,7 +347,7 @@ func (r *reconciler) open(ctx context.Context, in *install) (Repository, error) 
 			return nil, err
 		}
 		if problem != nil {
-			return nil, &Problem{ReasonSecretUnusable, "spec.install.repositorySecretRef: " + problem.Message}
+			return nil, &Problem{addonsv1.SecretUnusableReason, "spec.install.repositorySecretRef: " + problem.Message}
 		}
 		credentials = Credentials{Username: string(data["username"]), Password: string(data["password"]), Token: string(data["token"]), CA: data[authority.Key]}
 	}

@@ -116,7 +116,7 @@ func fleetSettings() *corev1.ConfigMap {
 func TestSettingsThatAreTakenBack(t *testing.T) {
 	p := newFixture(t, custom(), fleetSettings())
 	p.releases[FleetChart] = foreign(released("0.16.0", nil))
-	if reported := p.after(0, ConfiguredCondition); reported.Reason != ReasonConfiguredForNow || p.patches != 1 {
+	if reported := p.after(0, addonsv1.FleetConfiguredCondition); reported.Reason != addonsv1.ConfiguredOutsideReleaseReason || p.patches != 1 {
 		t.Fatalf("%+v, %d writes", reported, p.patches)
 	}
 	undo := func() {
@@ -128,16 +128,16 @@ func TestSettingsThatAreTakenBack(t *testing.T) {
 	var reported metav1.Condition
 	for range 4 * 60 { // an hour
 		undo()
-		reported = p.after(pollInterval, ConfiguredCondition)
+		reported = p.after(pollInterval, addonsv1.FleetConfiguredCondition)
 	}
-	if reported.Status != metav1.ConditionFalse || reported.Reason != ReasonReverted || p.patches > 9 || p.patches < 6 {
+	if reported.Status != metav1.ConditionFalse || reported.Reason != addonsv1.SettingsRevertedReason || p.patches > 9 || p.patches < 6 {
 		t.Errorf("%+v, %d writes in an hour", reported, p.patches)
 	}
 	// Finally the other program stops.
 	for range 4 * 40 {
-		reported = p.after(pollInterval, ConfiguredCondition)
+		reported = p.after(pollInterval, addonsv1.FleetConfiguredCondition)
 	}
-	if reported.Status != metav1.ConditionTrue || reported.Reason != ReasonConfiguredForNow {
+	if reported.Status != metav1.ConditionTrue || reported.Reason != addonsv1.ConfiguredOutsideReleaseReason {
 		t.Errorf("it stands, but the condition is %+v", reported)
 	}
 }
@@ -148,10 +148,10 @@ func TestChartThatCannotBeFetched(t *testing.T) {
 	p.fetching = errors.New("broken pipe")
 	reported := map[string]bool{}
 	for range 4 * 60 { // an hour
-		condition := p.after(pollInterval, InstalledCondition)
+		condition := p.after(pollInterval, addonsv1.FleetInstalledCondition)
 		reported[string(condition.Status)+" "+condition.Reason] = true
 	}
-	if p.fetches > 9 || p.fetches < 5 || len(reported) != 1 || !reported["False "+ReasonRepositoryOut] {
+	if p.fetches > 9 || p.fetches < 5 || len(reported) != 1 || !reported["False "+addonsv1.RepositoryUnreachableReason] {
 		t.Errorf("fetched %d times in an hour, with events %v", p.fetches, reported)
 	}
 	// A changed FleetAddonConfig is tried at once.
@@ -164,7 +164,7 @@ func TestChartThatCannotBeFetched(t *testing.T) {
 	if err := p.Update(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	if p.after(time.Second, InstalledCondition); p.fetches != fetched+1 {
+	if p.after(time.Second, addonsv1.FleetInstalledCondition); p.fetches != fetched+1 {
 		t.Errorf("fetched %d times more after a change", p.fetches-fetched)
 	}
 }
@@ -176,18 +176,18 @@ func TestPersistentError(t *testing.T) {
 	p := newFixture(t, spec, fleetSettings())
 	p.releases[FleetChart] = foreign(released("0.16.0", nil))
 	p.broken = errors.New("denied by a policy")
-	if reported := p.after(0, ConfiguredCondition); reported.Reason != "" {
+	if reported := p.after(0, addonsv1.FleetConfiguredCondition); reported.Reason != "" {
 		t.Errorf("reported at once: %+v", reported)
 	}
-	reported := p.after(30*time.Second, ConfiguredCondition)
-	if reported.Status != metav1.ConditionFalse || reported.Reason != ReasonFailing || !strings.Contains(reported.Message, "denied by a policy") {
+	reported := p.after(30*time.Second, addonsv1.FleetConfiguredCondition)
+	if reported.Status != metav1.ConditionFalse || reported.Reason != addonsv1.FailingReason || !strings.Contains(reported.Message, "denied by a policy") {
 		t.Errorf("%+v", reported)
 	}
-	if reported := p.after(time.Second, InstalledCondition); reported.Reason != ReasonForeignRelease {
+	if reported := p.after(time.Second, addonsv1.FleetInstalledCondition); reported.Reason != addonsv1.ForeignReleaseReason {
 		t.Errorf("it has nothing to do with the installation: %+v", reported)
 	}
 	p.broken = nil
-	if reported := p.after(time.Second, ConfiguredCondition); reported.Reason != ReasonConfiguredForNow {
+	if reported := p.after(time.Second, addonsv1.FleetConfiguredCondition); reported.Reason != addonsv1.ConfiguredOutsideReleaseReason {
 		t.Errorf("%+v", reported)
 	}
 	config := &addonsv1.FleetAddonConfig{}
@@ -200,7 +200,7 @@ func TestPersistentError(t *testing.T) {
 func TestKnownDefectIsAWarning(t *testing.T) {
 	p := newFixture(t, version("0.16.0"))
 	p.releases[CRDChart], p.releases[FleetChart] = released("0.16.0", nil), released("0.16.0", map[string]any{"bootstrap": map[string]any{"enabled": false}})
-	if got := p.after(0, InstalledCondition); got.Status != metav1.ConditionTrue || got.Reason != ReasonKnownDefect {
+	if got := p.after(0, addonsv1.FleetInstalledCondition); got.Status != metav1.ConditionTrue || got.Reason != addonsv1.KnownDefectReason {
 		t.Errorf("the condition is %s", summary(&got))
 	}
 	recorded := p.recorder.(*events.FakeRecorder).Events

@@ -32,7 +32,7 @@ func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConf
 	for _, entry := range []struct {
 		kind   string
 		wanted *metav1.Condition
-	}{{ConfiguredCondition, p.configured}, {InstalledCondition, p.installed}} {
+	}{{addonsv1.FleetConfiguredCondition, p.configured}, {addonsv1.FleetInstalledCondition, p.installed}} {
 		old, wanted := meta.FindStatusCondition(have.Conditions, entry.kind), entry.wanted
 		if wanted == nil && p.step != rest {
 			wanted = old // The old condition stays until the step has been taken.
@@ -79,10 +79,10 @@ func (r *reconciler) reportFailure(ctx context.Context, key types.NamespacedName
 		p.step = at.step
 	}
 	if asks.install != nil && p.step != writeSettings && p.step != writeGates {
-		p.installed = installedIs(false, ReasonFailing, format, why)
+		p.installed = installedIs(false, addonsv1.FailingReason, format, why)
 	}
 	if asks.asksForSettings() {
-		p.configured = configuredIs(false, ReasonFailing, format, why)
+		p.configured = configuredIs(false, addonsv1.FailingReason, format, why)
 	}
 	return r.report(ctx, config, config.Status.InstalledVersion, &p)
 }
@@ -103,7 +103,7 @@ func (s *state) installedVersion() string {
 func ownStatus(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConfigStatus {
 	result := &addonsv1.FleetAddonConfigStatus{InstalledVersion: status.InstalledVersion}
 	for _, condition := range status.Conditions {
-		if condition.Type == InstalledCondition || condition.Type == ConfiguredCondition {
+		if condition.Type == addonsv1.FleetInstalledCondition || condition.Type == addonsv1.FleetConfiguredCondition {
 			result.Conditions = append(result.Conditions, condition)
 		}
 	}
@@ -128,80 +128,29 @@ func (r *reconciler) writeStatus(ctx context.Context, config *addonsv1.FleetAddo
 
 func (r *reconciler) event(config *addonsv1.FleetAddonConfig, condition *metav1.Condition) {
 	kind, action := corev1.EventTypeWarning, "Install"
-	if condition.Status == metav1.ConditionTrue && condition.Reason != ReasonKnownDefect || slices.Contains([]string{ReasonInstalling, ReasonConfiguring, ReasonPlanned}, condition.Reason) {
+	if condition.Status == metav1.ConditionTrue && condition.Reason != addonsv1.KnownDefectReason || slices.Contains([]string{addonsv1.InstallingReason, addonsv1.ConfiguringReason, addonsv1.PlannedReason}, condition.Reason) {
 		kind = corev1.EventTypeNormal
 	}
-	if condition.Type == ConfiguredCondition {
+	if condition.Type == addonsv1.FleetConfiguredCondition {
 		action = "Configure"
 	}
 	r.recorder.Eventf(config, nil, kind, condition.Reason, action, "%s", message.Short(condition.Message, message.Note))
 }
 
-// The conditions that the installer owns on the FleetAddonConfig.
-const (
-	// InstalledCondition reports whether Fleet is installed as spec.install specifies.
-	InstalledCondition = "FleetInstalled"
-	// ConfiguredCondition reports whether Fleet is configured as spec.config specifies.
-	ConfiguredCondition = "FleetConfigured"
-)
-
-// ReasonFailing is a reason of both conditions: an error lasts, so the installer makes no progress.
-const ReasonFailing = "Failing"
-
-// Reasons of InstalledCondition.
-const (
-	ReasonInstalled        = "Installed"
-	ReasonKnownDefect      = "KnownDefect"
-	ReasonInstalling       = "Installing"
-	ReasonUpgrading        = "Upgrading"
-	ReasonPlanned          = "Planned"
-	ReasonInstallFailed    = "InstallFailed"
-	ReasonUpgradeFailed    = "UpgradeFailed"
-	ReasonDowngradeRefused = "DowngradeRefused"
-	ReasonForeignRelease   = "ForeignRelease"
-	ReasonForeignFleet     = "ForeignFleet"
-	ReasonManagedByRancher = "ManagedByRancher"
-	ReasonHelmBusy         = "HelmBusy"
-	ReasonVersionInvalid   = "VersionInvalid"
-	ReasonVersionUnknown   = "VersionUnknown"
-	ReasonChartMissing     = "ChartMissing"
-	ReasonRepositoryOut    = "RepositoryUnreachable"
-	ReasonRepositoryTrust  = "RepositoryNotTrusted"
-	ReasonRepositoryRefuse = "RepositoryRefused"
-	ReasonRepositoryBroken = "RepositoryInvalid"
-	ReasonSecretUnusable   = "SecretUnusable"
-)
-
-// Reasons of ConfiguredCondition.
-const (
-	ReasonConfigured       = "Configured"
-	ReasonConfiguredForNow = "ConfiguredOutsideRelease"
-	ReasonConfiguring      = "Configuring"
-	ReasonFleetMissing     = "FleetMissing"
-	ReasonBelongsToRelease = "BelongsToRelease"
-	ReasonServerUnknown    = "ServerUnknown"
-	ReasonCAUnusable       = "CAUnusable"
-	ReasonReverted         = "SettingsReverted"
-	ReasonSettingsBroken   = "SettingsBroken"
-	ReasonGatesUnwritable  = "FeatureGatesUnwritable"
-	ReasonConfigureByHand  = "ConfigureInRancher"
-	ReasonReleaseFailed    = "ReleaseFailed"
-)
-
 // reasonsToBeFalse has the reasons with which each condition can be False. All of them are exposed as
 // metrics, so that an alert on one that never occurred finds 0 instead of no series.
 var reasonsToBeFalse = map[string][]string{
-	InstalledCondition: {
-		ReasonInstalling, ReasonPlanned, ReasonInstallFailed, ReasonUpgradeFailed, ReasonDowngradeRefused,
-		ReasonForeignRelease, ReasonForeignFleet, ReasonManagedByRancher, ReasonHelmBusy,
-		ReasonVersionInvalid, ReasonVersionUnknown, ReasonChartMissing,
-		ReasonRepositoryOut, ReasonRepositoryTrust, ReasonRepositoryRefuse, ReasonRepositoryBroken, ReasonSecretUnusable,
-		ReasonFailing,
+	addonsv1.FleetInstalledCondition: {
+		addonsv1.InstallingReason, addonsv1.PlannedReason, addonsv1.InstallFailedReason, addonsv1.UpgradeFailedReason, addonsv1.DowngradeRefusedReason,
+		addonsv1.ForeignReleaseReason, addonsv1.ForeignFleetReason, addonsv1.ManagedByRancherReason, addonsv1.HelmBusyReason,
+		addonsv1.VersionInvalidReason, addonsv1.VersionUnknownReason, addonsv1.ChartMissingReason,
+		addonsv1.RepositoryUnreachableReason, addonsv1.RepositoryNotTrustedReason, addonsv1.RepositoryRefusedReason, addonsv1.RepositoryInvalidReason, addonsv1.SecretUnusableReason,
+		addonsv1.FailingReason,
 	},
-	ConfiguredCondition: {
-		ReasonConfiguring, ReasonPlanned, ReasonFleetMissing, ReasonHelmBusy, ReasonBelongsToRelease, ReasonConfigureByHand,
-		ReasonServerUnknown, ReasonCAUnusable, ReasonReverted, ReasonSettingsBroken, ReasonGatesUnwritable,
-		ReasonReleaseFailed, ReasonFailing,
+	addonsv1.FleetConfiguredCondition: {
+		addonsv1.ConfiguringReason, addonsv1.PlannedReason, addonsv1.FleetMissingReason, addonsv1.HelmBusyReason, addonsv1.BelongsToReleaseReason, addonsv1.ConfigureInRancherReason,
+		addonsv1.ServerUnknownReason, addonsv1.CAUnusableReason, addonsv1.SettingsRevertedReason, addonsv1.SettingsBrokenReason, addonsv1.FeatureGatesUnwritableReason,
+		addonsv1.ReleaseFailedReason, addonsv1.FailingReason,
 	},
 }
 

@@ -4,8 +4,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -18,38 +18,51 @@ import (
 )
 
 // onlyTrue are the reasons that only a True condition has.
-var onlyTrue = []string{ReasonInstalled, ReasonKnownDefect, ReasonUpgrading, ReasonConfigured, ReasonConfiguredForNow}
+var onlyTrue = []string{addonsv1.InstalledReason, addonsv1.KnownDefectReason, addonsv1.UpgradingReason, addonsv1.ConfiguredReason, addonsv1.ConfiguredOutsideReleaseReason}
 
-// An alert would never fire for a reason that the metrics do not know.
+// An alert would never fire for a reason that the metrics do not know: each that the API declares for the two conditions, and
+// each that this package uses.
 func TestEveryReasonIsTallied(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "report.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
 	known := slices.Clone(onlyTrue)
 	for _, reasons := range reasonsToBeFalse {
 		known = append(known, reasons...)
 	}
-	var all []string
-	ast.Inspect(file, func(node ast.Node) bool {
-		spec, isValue := node.(*ast.ValueSpec)
-		if !isValue || !strings.HasPrefix(spec.Names[0].Name, "Reason") {
-			return true
-		}
-		reason, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+	const api = "../../api/v1alpha1/conditions.go"
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var declared, used []string
+	for _, path := range append(files, api) {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, reason)
-		return true
-	})
-	if len(all) < 30 {
-		t.Fatalf("only these reasons were found: %q", all)
+		ast.Inspect(file, func(node ast.Node) bool {
+			switch node := node.(type) {
+			case *ast.GenDecl:
+				return path != api || strings.Contains(node.Doc.Text(), "FleetInstalledCondition") || strings.Contains(node.Doc.Text(), "FleetConfiguredCondition")
+			case *ast.ValueSpec:
+				if path == api {
+					declared = append(declared, strings.TrimSuffix(node.Names[0].Name, "Reason"))
+				}
+			case *ast.SelectorExpr:
+				if name, isReason := strings.CutSuffix(node.Sel.Name, "Reason"); isReason && name != "" {
+					used = append(used, name)
+				}
+			}
+			return true
+		})
 	}
-	slices.Sort(all)
-	slices.Sort(known)
-	if diff := cmp.Diff(all, slices.Compact(known)); diff != "" {
-		t.Errorf("report.go, and what is tallied (-reasons +tallied):\n%s", diff)
+	if len(declared) < 30 {
+		t.Fatalf("only these reasons were found: %q", declared)
+	}
+	for what, names := range map[string][]string{"declared": declared, "used": used} {
+		slices.Sort(names)
+		slices.Sort(known)
+		if diff := cmp.Diff(slices.Compact(names), slices.Compact(slices.Clone(known))); diff != "" {
+			t.Errorf("the reasons that are %s, and what is tallied (-%s +tallied):\n%s", what, what, diff)
+		}
 	}
 }
 
@@ -85,12 +98,12 @@ func TestTally(t *testing.T) {
 	spec.Install = version("0.17.0").Install
 	p := newFixture(t, spec, fleetSettings())
 	p.releases[FleetChart] = foreign(released("0.16.0", nil))
-	p.after(0, InstalledCondition)
+	p.after(0, addonsv1.FleetInstalledCondition)
 	want := []string{"0.16.0", "FleetConfigured ConfiguredOutsideRelease True", "FleetInstalled ForeignRelease False"}
 	if diff := cmp.Diff(want, exposed(t)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	p.after(0, InstalledCondition) // The second reconcile writes nothing, and the metrics stay.
+	p.after(0, addonsv1.FleetInstalledCondition) // The second reconcile writes nothing, and the metrics stay.
 	if diff := cmp.Diff(want, exposed(t)); diff != "" {
 		t.Errorf("a second time (-want +got):\n%s", diff)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/repository"
 )
 
@@ -24,7 +25,7 @@ var _ Repository = (*charts)(nil)
 func Open(address string, credentials Credentials) (Repository, error) {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Host == "" {
-		return nil, &Problem{ReasonRepositoryBroken, fmt.Sprintf("spec.install.repository: %s is not the URL of a repository", address)}
+		return nil, &Problem{addonsv1.RepositoryInvalidReason, fmt.Sprintf("spec.install.repository: %s is not the URL of a repository", address)}
 	}
 	access := repository.Access{Authorities: credentials.CA}
 	access.Username, access.Password, access.AccessToken = credentials.Username, credentials.Password, credentials.Token
@@ -76,17 +77,17 @@ func meaning(err error) error {
 	const checkURL = "; check spec.install.repository"
 	switch repository.ReasonOf(err) {
 	case repository.Untrusted:
-		return &Problem{ReasonRepositoryTrust, err.Error() + "; put its CA into the key ca.crt of the Secret that spec.install.repositorySecretRef names"}
+		return &Problem{addonsv1.RepositoryNotTrustedReason, err.Error() + "; put its CA into the key ca.crt of the Secret that spec.install.repositorySecretRef names"}
 	case repository.BadAuthority:
-		return &Problem{ReasonSecretUnusable, "spec.install.repositorySecretRef: its key ca.crt holds no certificate in PEM"}
+		return &Problem{addonsv1.SecretUnusableReason, "spec.install.repositorySecretRef: its key ca.crt holds no certificate in PEM"}
 	case repository.Refused:
-		return &Problem{ReasonRepositoryRefuse, err.Error() + ": put username and password, or token, into the Secret that spec.install.repositorySecretRef names"}
+		return &Problem{addonsv1.RepositoryRefusedReason, err.Error() + ": put username and password, or token, into the Secret that spec.install.repositorySecretRef names"}
 	case repository.NoChart:
-		return &Problem{ReasonChartMissing, err.Error() + checkURL}
+		return &Problem{addonsv1.ChartMissingReason, err.Error() + checkURL}
 	case repository.NoVersion:
-		return &Problem{ReasonVersionUnknown, err.Error()}
+		return &Problem{addonsv1.VersionUnknownReason, err.Error()}
 	case repository.Invalid, repository.TooLarge:
-		return &Problem{ReasonRepositoryBroken, err.Error() + checkURL}
+		return &Problem{addonsv1.RepositoryInvalidReason, err.Error() + checkURL}
 	default:
 		return err
 	}

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
 // Each problem with a repository has a reason that says what to do; one that may be over soon has
@@ -23,15 +25,15 @@ func TestReasons(t *testing.T) {
 		chart  string
 		want   string
 	}{
-		"no trust":         {change: func(c *Credentials) { c.CA = nil }, want: ReasonRepositoryTrust},
-		"no CA":            {change: func(c *Credentials) { c.CA = []byte("none") }, want: ReasonSecretUnusable},
-		"a wrong password": {change: func(c *Credentials) { c.Password = "wrong" }, want: ReasonRepositoryRefuse},
-		"forbidden":        {answer: answering(http.StatusForbidden, ""), want: ReasonRepositoryRefuse},
-		"not there":        {answer: answering(http.StatusNotFound, ""), want: ReasonRepositoryBroken},
-		"a web page":       {answer: answering(http.StatusOK, "<!DOCTYPE html><html></html>"), want: ReasonRepositoryBroken},
-		"no index":         {answer: answering(http.StatusOK, "entries: ["), want: ReasonRepositoryBroken},
-		"no such chart":    {chart: "other", want: ReasonChartMissing},
-		"no such version":  {answer: answering(http.StatusOK, "entries: {fleet: []}"), want: ReasonChartMissing},
+		"no trust":         {change: func(c *Credentials) { c.CA = nil }, want: addonsv1.RepositoryNotTrustedReason},
+		"no CA":            {change: func(c *Credentials) { c.CA = []byte("none") }, want: addonsv1.SecretUnusableReason},
+		"a wrong password": {change: func(c *Credentials) { c.Password = "wrong" }, want: addonsv1.RepositoryRefusedReason},
+		"forbidden":        {answer: answering(http.StatusForbidden, ""), want: addonsv1.RepositoryRefusedReason},
+		"not there":        {answer: answering(http.StatusNotFound, ""), want: addonsv1.RepositoryInvalidReason},
+		"a web page":       {answer: answering(http.StatusOK, "<!DOCTYPE html><html></html>"), want: addonsv1.RepositoryInvalidReason},
+		"no index":         {answer: answering(http.StatusOK, "entries: ["), want: addonsv1.RepositoryInvalidReason},
+		"no such chart":    {chart: "other", want: addonsv1.ChartMissingReason},
+		"no such version":  {answer: answering(http.StatusOK, "entries: {fleet: []}"), want: addonsv1.ChartMissingReason},
 		"out of order":     {answer: answering(http.StatusServiceUnavailable, ""), want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/Masterminds/semver/v3"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
 const archive = "an archive"
@@ -56,7 +58,7 @@ func TestIndexed(t *testing.T) {
 	if err != nil || string(got) != archive {
 		t.Errorf("%q, %v", got, err)
 	}
-	for version, want := range map[string]string{"0.15.0": ReasonRepositoryBroken, "0.14.0": ReasonVersionUnknown} {
+	for version, want := range map[string]string{"0.15.0": addonsv1.RepositoryInvalidReason, "0.14.0": addonsv1.VersionUnknownReason} {
 		_, err := repository.Fetch(t.Context(), "fleet", semver.MustParse(version))
 		if problem := (*Problem)(nil); !errors.As(err, &problem) || problem.Reason != want {
 			t.Errorf("%s: %v, want %s", version, err, want)

@@ -66,7 +66,7 @@ func (p *published) infer(inForce server, in *hold, now time.Time) (*server, *Pr
 		}
 	}
 	if p.rootCA == "" {
-		return nil, &Problem{ReasonServerUnknown, "the installer has no certificate authority for the API server that it could give to agents; set spec.config.server.custom"}
+		return nil, &Problem{addonsv1.ServerUnknownReason, "the installer has no certificate authority for the API server that it could give to agents; set spec.config.server.custom"}
 	}
 	found := endpoints(p.slice)
 	if isFirst && inForce.ca == p.rootCA && isEndpoint(inForce.url) {
@@ -81,7 +81,7 @@ func (p *published) infer(inForce server, in *hold, now time.Time) (*server, *Pr
 	case len(found) > 0:
 		result.url = found[0]
 	default:
-		return nil, &Problem{ReasonServerUnknown, "the cluster publishes no address of its API server: there is neither a usable ConfigMap kube-public/cluster-info nor an EndpointSlice default/kubernetes with a port named https or 443; set spec.config.server.custom.apiServerUrl"}
+		return nil, &Problem{addonsv1.ServerUnknownReason, "the cluster publishes no address of its API server: there is neither a usable ConfigMap kube-public/cluster-info nor an EndpointSlice default/kubernetes with a port named https or 443; set spec.config.server.custom.apiServerUrl"}
 	}
 	return result, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/defects"
 )
 
@@ -52,7 +53,7 @@ func (i *install) choose(offers []Offer) (chosen, avoided *semver.Version, probl
 	case newest != nil:
 		return newest, nil, nil
 	}
-	return nil, nil, &Problem{ReasonVersionUnknown, fmt.Sprintf("%s has no %s of both %s and %s; it has %s",
+	return nil, nil, &Problem{addonsv1.VersionUnknownReason, fmt.Sprintf("%s has no %s of both %s and %s; it has %s",
 		i.repository, i.describe(), FleetChart, CRDChart, listed(offers))}
 }
 

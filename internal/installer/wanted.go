@@ -99,7 +99,7 @@ func installFrom(spec *addonsv1.FleetInstall) *install {
 		return result
 	}
 	if result.within, err = semver.NewConstraint(result.text); err != nil {
-		result.invalid = &Problem{ReasonVersionInvalid, fmt.Sprintf("spec.install.version: %q is neither a version nor a range: %v", result.text, err)}
+		result.invalid = &Problem{addonsv1.VersionInvalidReason, fmt.Sprintf("spec.install.version: %q is neither a version nor a range: %v", result.text, err)}
 	}
 	return result
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
@@ -115,7 +116,7 @@ func (b *bound) after(what string, passed time.Duration, reason string, texts ..
 	b.settle()
 	b.clock = b.clock.Add(passed)
 	b.settle()
-	condition := meta.FindStatusCondition(b.cluster().Status.Conditions, stamp.ManifestCondition)
+	condition := meta.FindStatusCondition(b.cluster().Status.Conditions, addonsv1.FleetAgentManifestReadyCondition)
 	if condition == nil {
 		condition = &metav1.Condition{}
 	}
@@ -181,48 +182,48 @@ func TestTokenBinding(t *testing.T) {
 		keepsAgent := "to keep the agent that has it, set the annotation " + stamp.RegistrationAnnotation + ": agent"
 		for name, story := range map[string]func(*bound){
 			"unbound": func(b *bound) {
-				b.after("first", 0, reasonReady)
+				b.after("first", 0, addonsv1.ManifestReadyReason)
 				b.annotate(stamp.RotateAnnotation, "1")
-				b.after("rotated", 0, reasonReady)
+				b.after("rotated", 0, addonsv1.ManifestReadyReason)
 				b.turn(stamp.ByManager, owned)
 				b.after("to the manager", credentialTimeout, "")
 			},
 			"first registration, needs token": func(b *bound) {
 				b.binding = fixture.NeedsToken
-				b.after("at once", 0, reasonWaiting)
-				b.after("later", credentialTimeout, reasonNotGranted, fleetv1.RegistrationTokenLabel, needsManager)
+				b.after("at once", 0, addonsv1.WaitingForFleetReason)
+				b.after("later", credentialTimeout, addonsv1.RegistrationNotGrantedReason, fleetv1.RegistrationTokenLabel, needsManager)
 				b.turn(stamp.ByManager, owned) // As the message says.
 				b.after("to the manager", 0, "")
 				b.checkIn()
 				b.turn(stamp.ByAgent, owned)
-				b.after("back", credentialTimeout, reasonRegistered)
+				b.after("back", credentialTimeout, addonsv1.AlreadyRegisteredReason)
 				b.annotate(stamp.RotateAnnotation, "1")
-				b.after("rotated", credentialTimeout, reasonNotGranted, needsManager)
+				b.after("rotated", credentialTimeout, addonsv1.RegistrationNotGrantedReason, needsManager)
 			},
 			"upgraded, then needs token": func(b *bound) {
-				b.after("first", 0, reasonReady)
+				b.after("first", 0, addonsv1.ManifestReadyReason)
 				b.binding = fixture.NeedsToken
-				b.after("upgraded", time.Hour, reasonReady)
+				b.after("upgraded", time.Hour, addonsv1.ManifestReadyReason)
 				b.annotate(stamp.RotateAnnotation, "1")
-				b.after("rotated", credentialTimeout, reasonNotGranted, "the credential issued before stays valid", needsManager)
+				b.after("rotated", credentialTimeout, addonsv1.RegistrationNotGrantedReason, "the credential issued before stays valid", needsManager)
 				b.annotate(stamp.RotateAnnotation, "")
-				b.after("not asked for any more", 0, reasonReady)
+				b.after("not asked for any more", 0, addonsv1.ManifestReadyReason)
 				b.turn(stamp.ByManager, owned)
 				b.after("to the manager", credentialTimeout, "")
 				b.checkIn()
 				b.turn(stamp.ByAgent, owned)
-				b.after("back", credentialTimeout, reasonRegistered)
+				b.after("back", credentialTimeout, addonsv1.AlreadyRegisteredReason)
 			},
 			"by the agent, one token": func(b *bound) {
 				b.binding = fixture.OneToken
-				b.after("first", 0, reasonReady)
+				b.after("first", 0, addonsv1.ManifestReadyReason)
 				b.annotate(stamp.RotateAnnotation, "1")
-				b.after("rotated", 0, reasonReady)
+				b.after("rotated", 0, addonsv1.ManifestReadyReason)
 				b.turn(stamp.ByManager, owned)
-				b.after("to the manager, at once", 0, reasonReady)
-				b.after("to the manager", credentialTimeout, reasonNotGranted, "token", "stays valid", keepsAgent)
+				b.after("to the manager, at once", 0, addonsv1.ManifestReadyReason)
+				b.after("to the manager", credentialTimeout, addonsv1.RegistrationNotGrantedReason, "token", "stays valid", keepsAgent)
 				b.turn(stamp.ByAgent, owned) // As the message says.
-				b.after("back", time.Hour, reasonReady)
+				b.after("back", time.Hour, addonsv1.ManifestReadyReason)
 			},
 			"by the manager, one token": func(b *bound) {
 				b.binding = fixture.OneToken
@@ -230,9 +231,9 @@ func TestTokenBinding(t *testing.T) {
 				b.after("first", credentialTimeout, "")
 				b.checkIn()
 				b.turn(stamp.ByAgent, owned)
-				b.after("to the agent", credentialTimeout, reasonRegistered)
+				b.after("to the agent", credentialTimeout, addonsv1.AlreadyRegisteredReason)
 				b.annotate(stamp.RotateAnnotation, "1")
-				b.after("rotated", credentialTimeout, reasonNotGranted, "registered under another token", needsManager)
+				b.after("rotated", credentialTimeout, addonsv1.RegistrationNotGrantedReason, "registered under another token", needsManager)
 				b.turn(stamp.ByManager, owned)
 				b.after("back", credentialTimeout, "")
 			},

@@ -12,26 +12,10 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
-
-// Reasons of the condition stamp.ManifestCondition.
-const (
-	reasonReady        = "ManifestReady"
-	reasonWaiting      = "WaitingForFleet"
-	reasonUnconfigured = "FleetNotConfigured"
-	reasonRegistered   = stamp.AlreadyRegistered
-	reasonNotGranted   = "RegistrationNotGranted"
-	reasonConflict     = "RegistrationConflict"
-	reasonSecretTaken  = "SecretConflict"
-	reasonLost         = "CredentialLost"
-	reasonFailed       = "Failed"
-)
-
-var reasons = []string{
-	reasonReady, reasonWaiting, reasonNotGranted, reasonUnconfigured, reasonRegistered, reasonConflict, reasonSecretTaken, reasonLost, reasonFailed,
-}
 
 const (
 	registrationPrefix  = "muster-"
@@ -143,44 +127,44 @@ func (s *scope) next() (step, outcome) {
 	case s.isRegistered && s.fleet != nil && s.fleet.Spec.KubeConfigSecret != "":
 		return rest, outcome{keep: true, after: checkInterval} // The Cluster changes back to the manager, and the syncer has yet to report that.
 	case s.fleet == nil || s.fleet.Spec.KubeConfigSecret != "" || s.fleet.Spec.ClientID == "":
-		return rest, waiting(reasonWaiting, "the syncer has not yet created its Fleet Cluster for an agent that registers itself; see the condition FleetImported", 0)
+		return rest, waiting(addonsv1.WaitingForFleetReason, "the syncer has not yet created its Fleet Cluster for an agent that registers itself; see the condition FleetImported", 0)
 	case len(s.fleet.Spec.ClientID) > bounds.MaxName: // The cache cuts longer ones.
-		return rest, waiting(reasonConflict, fmt.Sprintf("spec.clientID of Fleet Cluster %q is longer than %d bytes; set a shorter one", s.fleet.Name, bounds.MaxName), 0)
+		return rest, waiting(addonsv1.RegistrationConflictReason, fmt.Sprintf("spec.clientID of Fleet Cluster %q is longer than %d bytes; set a shorter one", s.fleet.Name, bounds.MaxName), 0)
 	case s.fleet.Status.Namespace == "":
-		return rest, waiting(reasonWaiting, "Fleet has not given the Fleet Cluster a namespace yet", 0)
+		return rest, waiting(addonsv1.WaitingForFleetReason, "Fleet has not given the Fleet Cluster a namespace yet", 0)
 	case s.fleet.Status.Namespace != deploymentNamespace(s.fleet):
 		// Fleet makes the agent's account in this namespace, with the right to read Secrets there. Anyone
 		// who may write the status of a Fleet Cluster, such as any agent, can set it.
-		return rest, waiting(reasonConflict, fmt.Sprintf(
+		return rest, waiting(addonsv1.RegistrationConflictReason, fmt.Sprintf(
 			"status.namespace of Fleet Cluster %q is %q, but Fleet would set %q, so something has changed it; restore it, or delete the Fleet Cluster, which the syncer then recreates",
 			s.fleet.Name, s.fleet.Status.Namespace, deploymentNamespace(s.fleet)), 0)
 	case s.rival.Name != "":
 		// The account that Fleet makes for the agent may read the Secrets in the shared namespace.
-		return rest, waiting(reasonConflict, stamp.SharedFleetNamespace(s.fleet.Namespace, s.fleet.Name, s.cluster.Name), checkInterval)
+		return rest, waiting(addonsv1.RegistrationConflictReason, stamp.SharedFleetNamespace(s.fleet.Namespace, s.fleet.Name, s.cluster.Name), checkInterval)
 	case s.unreachable != "":
-		return rest, waiting(reasonUnconfigured, s.unreachable, 0)
+		return rest, waiting(addonsv1.FleetNotConfiguredReason, s.unreachable, 0)
 	case s.current() == nil && s.hasOtherCredential() && s.recorded.token != "" && !s.taken[withdraw]:
 		return withdraw, outcome{}
 	case s.current() == nil && s.hasOtherCredential():
-		return rest, waiting(reasonRegistered, fmt.Sprintf(
+		return rest, waiting(addonsv1.AlreadyRegisteredReason, fmt.Sprintf(
 			"its agent has checked in with a credential that Muster did not issue, and keeps it; to replace it, set the annotation %s to another value", stamp.RotateAnnotation), 0)
 	case s.current() == nil && s.beingRegistered() != nil:
-		return rest, waiting(reasonWaiting, fmt.Sprintf(
+		return rest, waiting(addonsv1.WaitingForFleetReason, fmt.Sprintf(
 			"an agent that Muster did not register asks for its credential with ClusterRegistration %q; delete that if no such agent runs, or set the annotation %s to another value", s.beingRegistered().Name, stamp.RotateAnnotation), s.pollOf(s.beingRegistered()))
 	case s.current() == nil && s.isClientIDNew():
-		return rest, waiting(reasonWaiting, "Fleet may not know its clientID yet", minClientIDAge)
+		return rest, waiting(addonsv1.WaitingForFleetReason, "Fleet may not know its clientID yet", minClientIDAge)
 	case s.taken[register]:
-		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", pollInterval)
+		return rest, waiting(addonsv1.WaitingForFleetReason, "Fleet has not granted the registration yet", pollInterval)
 	case s.current() != nil && (s.current().Spec.ClientID != s.fleet.Spec.ClientID || s.current().Spec.ClientRandom == ""):
-		return rest, waiting(reasonConflict, fmt.Sprintf("ClusterRegistration %q has the name that Muster needs, but is not Muster's; delete it", s.current().Name), checkInterval)
+		return rest, waiting(addonsv1.RegistrationConflictReason, fmt.Sprintf("ClusterRegistration %q has the name that Muster needs, but is not Muster's; delete it", s.current().Name), checkInterval)
 	case s.isForAnother():
-		return rest, waiting(reasonConflict, fmt.Sprintf(
+		return rest, waiting(addonsv1.RegistrationConflictReason, fmt.Sprintf(
 			"Fleet assigned ClusterRegistration %q to Fleet Cluster %q, which has the same clientID; delete that Fleet Cluster, and Muster registers the cluster again",
 			s.current().Name, s.current().Status.ClusterName), checkInterval)
 	case s.current() != nil && !s.current().Status.Granted && s.now.Sub(s.current().CreationTimestamp.Time) >= credentialTimeout:
-		return rest, waiting(reasonNotGranted, s.notGranted(), checkInterval)
+		return rest, waiting(addonsv1.RegistrationNotGrantedReason, s.notGranted(), checkInterval)
 	case s.current() != nil && !s.current().Status.Granted:
-		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", s.pollOf(s.current()))
+		return rest, waiting(addonsv1.WaitingForFleetReason, "Fleet has not granted the registration yet", s.pollOf(s.current()))
 	default:
 		return s.nextOfSecret()
 	}
@@ -227,13 +211,13 @@ func (s *scope) byOthers(selects func(*fleetv1.ClusterRegistration) bool) *fleet
 func (s *scope) nextOfSecret() (step, outcome) {
 	switch {
 	case s.agent == "":
-		return rest, waiting(reasonWaiting, fmt.Sprintf("Fleet has not created Bundle %q with its agent yet", stamp.AgentBundle(s.fleet.Name)), 0)
+		return rest, waiting(addonsv1.WaitingForFleetReason, fmt.Sprintf("Fleet has not created Bundle %q with its agent yet", stamp.AgentBundle(s.fleet.Name)), 0)
 	case len(s.agent) > maxAgent:
-		return rest, waiting(reasonWaiting, fmt.Sprintf(
+		return rest, waiting(addonsv1.WaitingForFleetReason, fmt.Sprintf(
 			"%s of Bundle %q is larger than %d KiB, so Muster creates no manifest from it; delete the Bundle if it is not Fleet's, otherwise give the agent fewer tolerations and variables",
 			agentResource, stamp.AgentBundle(s.fleet.Name), maxAgent>>10), 0)
 	case s.current() == nil && len(s.fleet.Spec.ClientID) < stamp.MinClientID:
-		return rest, waiting(reasonConflict, fmt.Sprintf(
+		return rest, waiting(addonsv1.RegistrationConflictReason, fmt.Sprintf(
 			"spec.clientID of Fleet Cluster %q has fewer than %d characters, so anyone could guess it and register as the cluster; set a longer one, and Muster creates a manifest", s.fleet.Name, stamp.MinClientID), 0)
 	case s.current() == nil && !s.taken[dryRun]:
 		return dryRun, outcome{}
@@ -244,9 +228,9 @@ func (s *scope) nextOfSecret() (step, outcome) {
 	case s.token() == "" && !s.taken[collect]:
 		return collect, outcome{}
 	case s.token() == "" && s.now.Sub(s.current().CreationTimestamp.Time) < credentialTimeout:
-		return rest, waiting(reasonWaiting, "Fleet has not handed over the credential yet", pollInterval)
+		return rest, waiting(addonsv1.WaitingForFleetReason, "Fleet has not handed over the credential yet", pollInterval)
 	case s.token() == "":
-		return rest, waiting(reasonLost, fmt.Sprintf(
+		return rest, waiting(addonsv1.CredentialLostReason, fmt.Sprintf(
 			"the cluster is registered, but neither Muster nor Fleet still has its credential; an agent that has it keeps working; to replace it, set the annotation %s to another value", stamp.RotateAnnotation), 0)
 	case s.needsRecord():
 		return note, outcome{}
@@ -256,7 +240,7 @@ func (s *scope) nextOfSecret() (step, outcome) {
 		return revoke, outcome{}
 	default:
 		result := outcome{
-			status: metav1.ConditionTrue, reason: reasonReady, after: restInterval,
+			status: metav1.ConditionTrue, reason: addonsv1.ManifestReadyReason, after: restInterval,
 			message: fmt.Sprintf("the manifest for the cluster is in Secret %q, key %s", stamp.ManifestSecret(s.cluster.Name), stamp.ManifestKey),
 		}
 		if s.fleet.Status.Agent.LastSeen.IsZero() {
@@ -272,11 +256,11 @@ func (s *scope) nextOfSecret() (step, outcome) {
 func (s *scope) nextOfEnd() (step, outcome) {
 	switch {
 	case s.recorded.token != "" && s.isRegistered && s.refusedAgent() != nil:
-		return rest, waiting(reasonNotGranted, fmt.Sprintf(
+		return rest, waiting(addonsv1.RegistrationNotGrantedReason, fmt.Sprintf(
 			"Fleet has not granted ClusterRegistration %q, of the agent that it installs, for %s. %s may refuse it because its clientID was registered under another token: Muster's ClusterRegistration %q has none. The credential issued before stays valid; to keep the agent that has it, set the annotation %s: %s",
 			s.refusedAgent().Name, credentialTimeout, bindingVersions, s.recorded.registrationName, stamp.RegistrationAnnotation, stamp.ByAgent), checkInterval)
-	case s.recorded.token != "" && s.isRegistered && conditions.GetReason(s.cluster, stamp.ManifestCondition) == reasonNotGranted:
-		return rest, waiting(reasonWaiting, "the agent that Fleet installs has not registered; the credential issued before stays valid", checkInterval)
+	case s.recorded.token != "" && s.isRegistered && conditions.GetReason(s.cluster, addonsv1.FleetAgentManifestReadyCondition) == addonsv1.RegistrationNotGrantedReason:
+		return rest, waiting(addonsv1.WaitingForFleetReason, "the agent that Fleet installs has not registered; the credential issued before stays valid", checkInterval)
 	case s.recorded.token != "" && s.isRegistered:
 		return rest, outcome{keep: true, after: checkInterval}
 	case s.recorded.token != "":

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -61,7 +62,7 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func (m met) scope() *scope {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "cluster", Annotations: map[string]string{}}}
 	if m.reported != "" {
-		cluster.Status.Conditions = []metav1.Condition{{Type: stamp.ManifestCondition, Reason: m.reported}}
+		cluster.Status.Conditions = []metav1.Condition{{Type: addonsv1.FleetAgentManifestReadyCondition, Reason: m.reported}}
 	}
 	if m.rotate {
 		cluster.Annotations[stamp.RotateAnnotation] = "1"
@@ -173,7 +174,7 @@ func (m met) found(s *scope, next step) {
 		s.registrations = m.scope().registrations
 	case dryRun, issue:
 		if m.refused {
-			s.refused = new(waiting(reasonSecretTaken, "taken", 0))
+			s.refused = new(waiting(addonsv1.SecretConflictReason, "taken", 0))
 		}
 	case collect:
 		switch m.credential {
@@ -275,8 +276,8 @@ func TestSteps(t *testing.T) {
 		"of another clientID":                        {met: met{checkedIn: true, others: []string{"foreign, other clientID"}}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
 		"never ours":                                 {met: met{byManager: true}},
 		"changed to the manager, import in progress": {met: met{byManager: true, recorded: "its", others: []string{"ours"}}, keeps: true},
-		"its refused registration is deleted":        {met: met{byManager: true, recorded: "its", others: []string{"ours"}, reported: reasonNotGranted}, reason: "WaitingForFleet"},
-		"the agent of Fleet is refused":              {met: met{byManager: true, recorded: "its", others: []string{"foreign"}, age: credentialTimeout, reported: reasonNotGranted}, reason: "RegistrationNotGranted"},
+		"its refused registration is deleted":        {met: met{byManager: true, recorded: "its", others: []string{"ours"}, reported: addonsv1.RegistrationNotGrantedReason}, reason: "WaitingForFleet"},
+		"the agent of Fleet is refused":              {met: met{byManager: true, recorded: "its", others: []string{"foreign"}, age: credentialTimeout, reported: addonsv1.RegistrationNotGrantedReason}, reason: "RegistrationNotGranted"},
 		"changed back, not seen yet":                 {met: with(func(m *met) { m.kubeconfig, m.recorded = true, "its" }), keeps: true},
 		"changed to the manager, imported":           {met: met{byManager: true, recorded: "gone", others: []string{"foreign, granted"}}, steps: []step{withdraw}},
 		"changed to the manager, pin lost":           {met: met{byManager: true, recorded: "its", noFleet: true}, keeps: true},
@@ -287,7 +288,7 @@ func TestSteps(t *testing.T) {
 			if diff := cmp.Diff(test.steps, steps); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
-			if result.reason != test.reason || result.keep != (test.met.retained || test.keeps) || (result.status == metav1.ConditionTrue) != (test.reason == reasonReady) {
+			if result.reason != test.reason || result.keep != (test.met.retained || test.keeps) || (result.status == metav1.ConditionTrue) != (test.reason == addonsv1.ManifestReadyReason) {
 				t.Errorf("got %+v, want reason %q", result, test.reason)
 			}
 			if !slices.Contains(steps, issue) {
@@ -402,7 +403,7 @@ func TestRefusals(t *testing.T) {
 		s := met{}.scope()
 		s.cluster.CreationTimestamp = metav1.NewTime(now.Add(-test.age))
 		got := s.refusal(test.err)
-		if (got != nil) != (test.after > 0) || got != nil && (got.after != test.after || got.reason != reasonSecretTaken) {
+		if (got != nil) != (test.after > 0) || got != nil && (got.after != test.after || got.reason != addonsv1.SecretConflictReason) {
 			t.Errorf("%s: got %+v", name, got)
 		}
 	}
@@ -446,7 +447,7 @@ func TestClocksDisagree(t *testing.T) {
 	var taken []step
 	for next, result := s.next(); ; next, result = s.next() {
 		if next == rest {
-			if result.reason != reasonReady {
+			if result.reason != addonsv1.ManifestReadyReason {
 				t.Errorf("it ends with %+v", result)
 			}
 			break

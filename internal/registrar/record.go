@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -141,9 +142,9 @@ func (s *scope) refusal(err error) *outcome {
 	}
 	switch {
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), refusesEarlierClusters):
-		result = waiting(reasonSecretTaken, fmt.Sprintf("Secret %q still belongs to an earlier Cluster of this name; Muster recreates it once the garbage collector has deleted it", name), wait)
+		result = waiting(addonsv1.SecretConflictReason, fmt.Sprintf("Secret %q still belongs to an earlier Cluster of this name; Muster recreates it once the garbage collector has deleted it", name), wait)
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), refusesOthers), apierrors.IsInvalid(err) && isOfType(err):
-		result = waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is not Muster's, and Muster leaves it unchanged; delete or rename it", name), checkInterval)
+		result = waiting(addonsv1.SecretConflictReason, fmt.Sprintf("Secret %q is not Muster's, and Muster leaves it unchanged; delete or rename it", name), checkInterval)
 	default:
 		return nil
 	}
@@ -169,7 +170,7 @@ type tally struct {
 // Cluster with it shows as an increase.
 func newTally() *tally {
 	t := &tally{of: map[types.NamespacedName]string{}, counts: map[string]int{}}
-	for _, reason := range reasons {
+	for _, reason := range addonsv1.FleetAgentManifestReadyReasons {
 		metrics.Manifests(reason, 0)
 	}
 	return t

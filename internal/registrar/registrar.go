@@ -20,6 +20,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -90,10 +91,10 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	case kube.IsPassing(err):
 		return ctrl.Result{}, err
 	default:
-		result = waiting(reasonFailed, err.Error(), 0)
+		result = waiting(addonsv1.FailedReason, err.Error(), 0)
 	}
 	if result.keep {
-		r.tally.set(req.NamespacedName, conditions.GetReason(cluster, stamp.ManifestCondition))
+		r.tally.set(req.NamespacedName, conditions.GetReason(cluster, addonsv1.FleetAgentManifestReadyCondition))
 	} else {
 		r.tally.set(req.NamespacedName, result.reason)
 	}

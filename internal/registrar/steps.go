@@ -19,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/metrics"
@@ -159,14 +160,14 @@ func (r *reconciler) revoke(ctx context.Context, s *scope) error {
 // report writes the condition if it has changed, and an event if its reason has.
 func (r *reconciler) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) error {
 	result.message = message.Short(result.message, message.Condition)
-	before := meta.FindStatusCondition(cluster.Status.Conditions, stamp.ManifestCondition)
+	before := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetAgentManifestReadyCondition)
 	if result.keep || before == nil && result.reason == "" {
 		return nil
 	}
 	conditions := []metav1.Condition{}
 	if result.reason != "" {
 		condition := metav1.Condition{
-			Type: stamp.ManifestCondition, Status: result.status, Reason: result.reason, Message: result.message,
+			Type: addonsv1.FleetAgentManifestReadyCondition, Status: result.status, Reason: result.reason, Message: result.message,
 			LastTransitionTime: metav1.NewTime(r.now().Truncate(time.Second)), ObservedGeneration: cluster.Generation,
 		}
 		if kube.Says(before, condition) {
@@ -188,11 +189,11 @@ func (r *reconciler) report(ctx context.Context, cluster *clusterv1.Cluster, res
 	target := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
 	if err := r.Status().Patch(ctx, target, client.RawPatch(types.ApplyPatchType, configuration),
 		client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("writing condition %s: %w", stamp.ManifestCondition, err))
+		return client.IgnoreNotFound(fmt.Errorf("writing condition %s: %w", addonsv1.FleetAgentManifestReadyCondition, err))
 	}
-	if result.reason != "" && result.reason != reasonWaiting && (before == nil || before.Reason != result.reason) {
+	if result.reason != "" && result.reason != addonsv1.WaitingForFleetReason && (before == nil || before.Reason != result.reason) {
 		eventType := corev1.EventTypeWarning
-		if result.reason == reasonReady {
+		if result.reason == addonsv1.ManifestReadyReason {
 			eventType = corev1.EventTypeNormal
 		}
 		r.recorder.Eventf(cluster, nil, eventType, result.reason, "Register", "%s", message.Short(result.message, message.Note))

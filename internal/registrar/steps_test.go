@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/program"
 )
@@ -87,7 +88,7 @@ func TestTally(t *testing.T) {
 	counts := newTally()
 	expect := func(what string, want map[string]float64) {
 		t.Helper()
-		for _, reason := range reasons {
+		for _, reason := range addonsv1.FleetAgentManifestReadyReasons {
 			got, found := gauge(t, "muster_manifests_by_reason", reason)
 			if !found || got != want[reason] {
 				t.Errorf("%s: %s is %v (exposed: %v), want %v", what, reason, got, found, want[reason])
@@ -95,15 +96,15 @@ func TestTally(t *testing.T) {
 		}
 	}
 	expect("nothing", nil)
-	counts.set(one, reasonWaiting)
-	counts.set(two, reasonWaiting)
-	counts.set(two, reasonWaiting)
-	expect("two wait", map[string]float64{reasonWaiting: 2})
-	counts.set(one, reasonReady)
-	expect("one is ready", map[string]float64{reasonWaiting: 1, reasonReady: 1})
+	counts.set(one, addonsv1.WaitingForFleetReason)
+	counts.set(two, addonsv1.WaitingForFleetReason)
+	counts.set(two, addonsv1.WaitingForFleetReason)
+	expect("two wait", map[string]float64{addonsv1.WaitingForFleetReason: 2})
+	counts.set(one, addonsv1.ManifestReadyReason)
+	expect("one is ready", map[string]float64{addonsv1.WaitingForFleetReason: 1, addonsv1.ManifestReadyReason: 1})
 	counts.set(two, "")
 	counts.set(two, "")
-	expect("the other is gone", map[string]float64{reasonReady: 1})
+	expect("the other is gone", map[string]float64{addonsv1.ManifestReadyReason: 1})
 }
 
 // gauge returns the value of a metric for a reason.
@@ -149,14 +150,14 @@ func TestReportIsBounded(t *testing.T) {
 			},
 		}).Build(),
 	}
-	result := waiting(reasonFailed, strings.Repeat("no", 32<<10), 0)
+	result := waiting(addonsv1.FailedReason, strings.Repeat("no", 32<<10), 0)
 	if err := r.report(t.Context(), cluster, result); err != nil {
 		t.Fatal(err)
 	}
 	if len(reported.Status.Conditions) != 1 || len(reported.Status.Conditions[0].Message) > message.Condition {
 		t.Fatalf("%d conditions, or one that is too long", len(reported.Status.Conditions))
 	}
-	if note := <-recorder.Events; len(note) > message.Note+len("Warning "+reasonFailed+" ") {
+	if note := <-recorder.Events; len(note) > message.Note+len("Warning "+addonsv1.FailedReason+" ") {
 		t.Errorf("the event has %d bytes", len(note))
 	}
 	// Reporting the same again writes nothing.

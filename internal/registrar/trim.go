@@ -6,6 +6,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -68,7 +69,7 @@ func keepManagedBy(object client.Object) {
 
 func conditionsRead(all []metav1.Condition) []metav1.Condition {
 	for _, condition := range all {
-		if condition.Type == stamp.ManifestCondition {
+		if condition.Type == addonsv1.FleetAgentManifestReadyCondition {
 			return []metav1.Condition{condition}
 		}
 	}

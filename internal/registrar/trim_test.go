@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -40,7 +41,7 @@ func wholeCluster() *clusterv1.Cluster {
 	cluster.Spec.Topology.ClassRef.Name = "standard"
 	cluster.Spec.Topology.Variables = []clusterv1.ClusterVariable{{Name: large}}
 	cluster.Status.Phase = large
-	cluster.Status.Conditions = []metav1.Condition{{Type: "Available", Message: large}, {Type: stamp.ManifestCondition, Reason: "ManifestReady"}}
+	cluster.Status.Conditions = []metav1.Condition{{Type: "Available", Message: large}, {Type: addonsv1.FleetAgentManifestReadyCondition, Reason: "ManifestReady"}}
 	return cluster
 }
 

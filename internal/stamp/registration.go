@@ -25,11 +25,7 @@ const (
 	// ManifestSecretType is the type of that Secret: Muster never overwrites or reads a Secret of
 	// another type.
 	ManifestSecretType = Domain + "/agent-manifest"
-	// ManifestCondition on a Cluster says whether there is a manifest to issue.
-	ManifestCondition = "FleetAgentManifestReady"
-	// AlreadyRegistered is the condition's reason if an agent has checked in with a credential that
-	// the registrar did not issue. The agent keeps that credential.
-	AlreadyRegistered = "AlreadyRegistered"
+
 	// MinClientID is the minimum length of a clientID that is registered: a client that guesses the ID can
 	// register as the cluster.
 	MinClientID = 16
@@ -59,9 +55,6 @@ func ManifestSecret(cluster string) string { return cluster + manifestSuffix }
 // DefaultStaleAfter is three times Fleet's default agentCheckinInterval. An agent does not send a lost
 // report again, so with twice the interval, each lost report would make the agent stale.
 const DefaultStaleAfter = 45 * time.Minute
-
-// AgentStale is the reason for a Cluster whose agent has been silent for too long.
-const AgentStale = "AgentStale"
 
 // Registration specifies which side registers a cluster with Fleet.
 type Registration string

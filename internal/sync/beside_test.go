@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 )
@@ -72,7 +73,7 @@ func (s *scene) imported(t *testing.T) (state, message string, cluster *clusterv
 	if err := s.direct.Get(t.Context(), s.key, cluster); err != nil {
 		t.Fatal(err)
 	}
-	condition := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
+	condition := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetImportedCondition)
 	if condition == nil {
 		return "", "", cluster
 	}
@@ -143,14 +144,14 @@ func (s *scene) own(t *testing.T) bool {
 // Rancher lets go of an attached Cluster, and its agent may still run. Whatever the condition says meanwhile, and
 // after a restart, the Cluster is not imported until its owner says so, or nothing of Rancher's is left.
 func TestRemembersRancher(t *testing.T) {
-	for _, reason := range []string{reasonPaused, reasonFailed, reasonDeselected, reasonConflict, reasonUnresolved, ""} {
+	for _, reason := range []string{addonsv1.PausedReason, addonsv1.FailedReason, addonsv1.DeselectedReason, addonsv1.NameConflictReason, addonsv1.TemplateValuesUnresolvedReason, ""} {
 		t.Run(reason, func(t *testing.T) {
 			s := newRancherScene(t)
 			s.reconcile(t)
 			s.change(t, &clusterv1.Cluster{}, func(object client.Object) {
 				cluster := object.(*clusterv1.Cluster)
 				if cluster.Status.Conditions = nil; reason != "" {
-					cluster.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Status: metav1.ConditionFalse, Reason: reason, LastTransitionTime: metav1.Now()}}
+					cluster.Status.Conditions = []metav1.Condition{{Type: addonsv1.FleetImportedCondition, Status: metav1.ConditionFalse, Reason: reason, LastTransitionTime: metav1.Now()}}
 				}
 			})
 			s.delete(t, managementObject(), provisioningObject())
@@ -160,7 +161,7 @@ func TestRemembersRancher(t *testing.T) {
 			if state != "False WaitingForRancher" || !strings.Contains(message, stamp.ManagementAnnotation) || s.own(t) {
 				t.Fatalf("%s: %s", state, message)
 			}
-			if reason == reasonPaused { // Its owner says that the agent is gone.
+			if reason == addonsv1.PausedReason { // Its owner says that the agent is gone.
 				delete(cluster.Annotations, stamp.ManagementAnnotation)
 				if err := s.direct.Update(t.Context(), cluster); err != nil {
 					t.Fatal(err)

@@ -9,15 +9,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
-	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // nonManagedAgent is a label on a Fleet Cluster by which Fleet leaves its agent alone: the Bundle with the agent has no target
 // there. Fleet has no name for it (newAgentBundle of its controller manageagent).
 const nonManagedAgent = "fleet.cattle.io/non-managed-agent"
 
-// bundlesReady makes BundlesReadyCondition from a Fleet Cluster's Ready condition.
+// bundlesReady makes FleetBundlesReadyCondition from a Fleet Cluster's Ready condition.
 type bundlesReady struct {
 	// staleAfter is how long an agent may be silent before Fleet's status of its cluster no longer
 	// counts.
@@ -38,7 +38,7 @@ func (m bundlesReady) of(s *scope, result outcome) outcome {
 	}
 	condition := m.condition(fleet)
 	if s.has() && !s.home.isThere && (condition.Status == metav1.ConditionTrue || !s.home.isExpected()) {
-		condition.Status, condition.Reason, condition.Message = metav1.ConditionUnknown, reasonHome, s.home.message()
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionUnknown, addonsv1.WaitingForFleetReason, s.home.message()
 	}
 	result.conditions = append(result.conditions, condition)
 	return result.again(kube.Sooner(result.after, m.untilStale(fleet)))
@@ -62,7 +62,7 @@ func (m bundlesReady) isStale(live *fleetv1.Cluster) bool {
 func (m bundlesReady) condition(live *fleetv1.Cluster) metav1.Condition {
 	if m.isStale(live) {
 		return metav1.Condition{
-			Type: BundlesReadyCondition, Status: metav1.ConditionUnknown, Reason: stamp.AgentStale,
+			Type: addonsv1.FleetBundlesReadyCondition, Status: metav1.ConditionUnknown, Reason: addonsv1.AgentStaleReason,
 			// The message omits the time. An agent whose clock is slow is always stale, and each of
 			// its reports would change the message.
 			Message: fmt.Sprintf("Fleet's agent has not reported for more than %s, by the cluster's own clock; look at that clock, at the fleet-agent on the cluster, and at its way to the management cluster",
@@ -70,7 +70,7 @@ func (m bundlesReady) condition(live *fleetv1.Cluster) metav1.Condition {
 		}
 	}
 	result := metav1.Condition{
-		Type: BundlesReadyCondition, Status: metav1.ConditionUnknown, Reason: reasonHome,
+		Type: addonsv1.FleetBundlesReadyCondition, Status: metav1.ConditionUnknown, Reason: addonsv1.WaitingForFleetReason,
 		Message: "Fleet has not reported on the Cluster's bundles yet",
 	}
 	// Fleet's Ready is True while it deploys nothing. The status goes with the Fleet Cluster, so an earlier one's agent
@@ -81,10 +81,10 @@ func (m bundlesReady) condition(live *fleetv1.Cluster) metav1.Condition {
 	}
 	switch {
 	case live.Status.Agent.LastSeen.IsZero() && live.Status.Summary.Ready == 0: // Fleet may write over the first report; what is ready was reported, too.
-		result.Reason, result.Message = "AgentNotSeen", "Fleet's agent has not reported from the cluster yet; the conditions and events of the Fleet Cluster say why, if Fleet could not install it"
+		result.Reason, result.Message = addonsv1.AgentNotSeenReason, "Fleet's agent has not reported from the cluster yet; the conditions and events of the Fleet Cluster say why, if Fleet could not install it"
 		return result
 	case live.Status.Summary.DesiredReady < agents:
-		result.Reason, result.Message = "AgentNotSeen", "Fleet does not count the Bundle with its agent among those of the cluster yet"
+		result.Reason, result.Message = addonsv1.AgentNotSeenReason, "Fleet does not count the Bundle with its agent among those of the cluster yet"
 		return result
 	}
 	for _, condition := range live.Status.Conditions {
@@ -94,13 +94,13 @@ func (m bundlesReady) condition(live *fleetv1.Cluster) metav1.Condition {
 		result.Message = condition.Message
 		switch condition.Status {
 		case corev1.ConditionTrue:
-			result.Status, result.Reason = metav1.ConditionTrue, "BundlesReady"
+			result.Status, result.Reason = metav1.ConditionTrue, addonsv1.BundlesReadyReason
 			if live.Status.Summary.DesiredReady == agents {
 				result.Message = "0 bundles besides Fleet's agent"
 			}
 		case corev1.ConditionFalse:
 			result.Status = metav1.ConditionFalse
-			result.Reason, result.Message = "BundlesNotReady", cmp.Or(condition.Message, "Fleet reports the Cluster's bundles as not ready")
+			result.Reason, result.Message = addonsv1.BundlesNotReadyReason, cmp.Or(condition.Message, "Fleet reports the Cluster's bundles as not ready")
 		}
 	}
 	return result

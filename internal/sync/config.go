@@ -39,24 +39,6 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// Conditions on the FleetAddonConfig.
-const (
-	// ReadyCondition sums up the others.
-	ReadyCondition = "Ready"
-	// ConfigValidCondition reports whether the settings can be used.
-	ConfigValidCondition = "ConfigValid"
-	// APIsAvailableCondition reports whether the CRDs of Cluster API and Fleet are served.
-	APIsAvailableCondition = "APIsAvailable"
-	// ClustersImportedCondition reports whether a Cluster is kept out by a conflict or a failure.
-	ClustersImportedCondition = "ClustersImported"
-	// InstallerAvailableCondition reports whether the installer runs. The condition exists only if
-	// spec.install or spec.config asks for the installer's work.
-	InstallerAvailableCondition = "InstallerAvailable"
-	// HelmAvailableCondition reports whether a program carries out HelmChartProxies. It exists only if
-	// their CRD is Muster's. Clusters do not wait for that program, so Ready does not sum it up.
-	HelmAvailableCondition = "HelmAvailable"
-)
-
 // statusInterval is the shortest time between two writes of changing counts.
 const statusInterval = 2 * time.Second
 
@@ -143,12 +125,12 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	config := in.Config // to be read only
-	metrics.Condition(ConfigValidCondition, in.Invalid == nil || in.IsUnknown())
+	metrics.Condition(addonsv1.ConfigValidCondition, in.Invalid == nil || in.IsUnknown())
 	later := r.reportGone(ctx, in)
 	if config == nil || !isWatched(config, r.watchFilter) {
 		// If several instances run, the one whose watch filter the FleetAddonConfig carries reports
 		// its status. The others are not asked for the installer.
-		metrics.Condition(InstallerAvailableCondition, true)
+		metrics.Condition(addonsv1.InstallerAvailableCondition, true)
 		return later, nil
 	}
 	if r.missing, err = r.gate.missing(ctx); err != nil {
@@ -172,7 +154,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		later.RequeueAfter = kube.Sooner(later.RequeueAfter, installerInterval) // No event shows that a Lease grows old, or that a workspace has another Fleet Cluster.
 	}
 	lacks := asks && r.installer.isMissing(ctx)
-	metrics.Condition(InstallerAvailableCondition, !lacks)
+	metrics.Condition(addonsv1.InstallerAvailableCondition, !lacks)
 	unserved, err := r.fields.check(ctx, in)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -418,33 +400,33 @@ func (r *configReconciler) mappings(ctx context.Context, asked []types.Namespace
 
 func (r *configReconciler) apisAvailable() metav1.Condition {
 	if r.missing != "" {
-		return metav1.Condition{Type: APIsAvailableCondition, Status: metav1.ConditionFalse, Reason: "Waiting",
+		return metav1.Condition{Type: addonsv1.APIsAvailableCondition, Status: metav1.ConditionFalse, Reason: addonsv1.WaitingReason,
 			Message: "not served: " + r.missing + "; install Cluster API and Fleet, nothing needs to be restarted"}
 	}
-	return metav1.Condition{Type: APIsAvailableCondition, Status: metav1.ConditionTrue, Reason: "Available"}
+	return metav1.Condition{Type: addonsv1.APIsAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AvailableReason}
 }
 
 func configValid(invalid error) metav1.Condition {
 	if invalid != nil {
-		return metav1.Condition{Type: ConfigValidCondition, Status: metav1.ConditionFalse, Reason: "Invalid", Message: invalid.Error()}
+		return metav1.Condition{Type: addonsv1.ConfigValidCondition, Status: metav1.ConditionFalse, Reason: addonsv1.InvalidReason, Message: invalid.Error()}
 	}
-	return metav1.Condition{Type: ConfigValidCondition, Status: metav1.ConditionTrue, Reason: "Valid"}
+	return metav1.Condition{Type: addonsv1.ConfigValidCondition, Status: metav1.ConditionTrue, Reason: addonsv1.ValidReason}
 }
 
 func clustersImported(counts map[State]int) metav1.Condition {
 	if stuck := counts[StateConflicted] + counts[StateFailed]; stuck > 0 {
-		return metav1.Condition{Type: ClustersImportedCondition, Status: metav1.ConditionFalse, Reason: "ClustersStuck",
-			Message: fmt.Sprintf("%d conflicted, %d failed; see the condition %s of the Clusters", counts[StateConflicted], counts[StateFailed], ImportedCondition)}
+		return metav1.Condition{Type: addonsv1.ClustersImportedCondition, Status: metav1.ConditionFalse, Reason: addonsv1.ClustersStuckReason,
+			Message: fmt.Sprintf("%d conflicted, %d failed; see the condition %s of the Clusters", counts[StateConflicted], counts[StateFailed], addonsv1.FleetImportedCondition)}
 	}
-	return metav1.Condition{Type: ClustersImportedCondition, Status: metav1.ConditionTrue, Reason: "NoneStuck"}
+	return metav1.Condition{Type: addonsv1.ClustersImportedCondition, Status: metav1.ConditionTrue, Reason: addonsv1.NoneStuckReason}
 }
 
 // summary returns a Ready condition that copies the first False condition, or else is True.
 func summary(conditions []metav1.Condition) metav1.Condition {
 	for _, condition := range conditions {
 		if condition.Status == metav1.ConditionFalse {
-			return metav1.Condition{Type: ReadyCondition, Status: metav1.ConditionFalse, Reason: condition.Reason, Message: condition.Message}
+			return metav1.Condition{Type: addonsv1.ReadyCondition, Status: metav1.ConditionFalse, Reason: condition.Reason, Message: condition.Message}
 		}
 	}
-	return metav1.Condition{Type: ReadyCondition, Status: metav1.ConditionTrue, Reason: "Ready"}
+	return metav1.Condition{Type: addonsv1.ReadyCondition, Status: metav1.ConditionTrue, Reason: addonsv1.ReadyReason}
 }

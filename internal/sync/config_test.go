@@ -64,7 +64,7 @@ func TestBundleMappingsThatAreNotRead(t *testing.T) {
 	r.tally, r.now = NewTally(), time.Now
 	status := r.status(&settings.InForce{Settings: settings.Settings{Mappings: asked}, Config: &addonsv1.FleetAddonConfig{}}, nil, false, false, nil)
 	for _, condition := range status.Conditions {
-		if condition.Type == ConfigValidCondition && (condition.Status != metav1.ConditionFalse || condition.Message !=
+		if condition.Type == addonsv1.ConfigValidCondition && (condition.Status != metav1.ConditionFalse || condition.Message !=
 			"spec.rancher.bundleMappings: the flag --namespace of the syncer leaves out the namespace or the workspace of other/ws, one/elsewhere") {
 			t.Errorf("got %+v", condition)
 		}

@@ -346,7 +346,7 @@ var created = predicate.Funcs{
 // unimported passes Clusters found at a start whose status does not say that they are imported. They
 // need not wait for the thousands of imported Clusters.
 var unimported = predicate.And(created, predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
-	return e.IsInInitialList && !meta.IsStatusConditionTrue(e.Object.(*clusterv1.Cluster).Status.Conditions, ImportedCondition)
+	return e.IsInInitialList && !meta.IsStatusConditionTrue(e.Object.(*clusterv1.Cluster).Status.Conditions, addonsv1.FleetImportedCondition)
 }})
 
 // removed passes objects that disappear.

@@ -8,6 +8,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -15,7 +16,7 @@ func TestUnimported(t *testing.T) {
 	having := func(status metav1.ConditionStatus) *clusterv1.Cluster {
 		cluster := &clusterv1.Cluster{}
 		if status != "" {
-			cluster.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Status: status}}
+			cluster.Status.Conditions = []metav1.Condition{{Type: addonsv1.FleetImportedCondition, Status: status}}
 		}
 		return cluster
 	}

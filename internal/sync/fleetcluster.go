@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -134,8 +135,8 @@ func (r *clusterReconciler) clientID(ctx context.Context, s *scope) (string, err
 // awaitsAgent reports whether the last reconcile of a Cluster waited for its agent. Then a Fleet
 // Cluster with a clientID may exist although the cache does not show it.
 func awaitsAgent(cluster *clusterv1.Cluster) bool {
-	imported := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
-	return imported != nil && (imported.Reason == reasonAgent || imported.Reason == reasonRegistrar)
+	imported := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetImportedCondition)
+	return imported != nil && (imported.Reason == addonsv1.WaitingForAgentReason || imported.Reason == addonsv1.RegistrarMissingReason)
 }
 
 // newClientID draws 130 random bits.
@@ -171,7 +172,7 @@ func (r *clusterReconciler) withdraw(ctx context.Context, s *scope) error {
 // observeLatency measures the import of a Cluster that waited only for its control plane. A Cluster
 // that was selected, unpaused or imported again later would distort the figure.
 func observeLatency(cluster *clusterv1.Cluster) {
-	if last := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition); last == nil || last.Reason != reasonWaiting {
+	if last := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetImportedCondition); last == nil || last.Reason != addonsv1.WaitingForControlPlaneReason {
 		return
 	}
 	if initialized := conditions.Get(cluster, clusterv1.ClusterControlPlaneInitializedCondition); initialized != nil {

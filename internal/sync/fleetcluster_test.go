@@ -10,6 +10,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
@@ -86,10 +87,10 @@ func TestClientIDOutlivesAStaleCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	live := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge"}}
-	for reason, refused := range map[string]bool{reasonAgent: true, reasonRegistrar: true, reasonImported: false, reasonWaiting: false} {
+	for reason, refused := range map[string]bool{addonsv1.WaitingForAgentReason: true, addonsv1.RegistrarMissingReason: true, addonsv1.ImportedReason: false, addonsv1.WaitingForControlPlaneReason: false} {
 		s := &scope{cluster: &clusterv1.Cluster{ObjectMeta: live.ObjectMeta}}
 		s.cluster.Annotations = map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: "edge"}
-		s.cluster.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Reason: reason}}
+		s.cluster.Status.Conditions = []metav1.Condition{{Type: addonsv1.FleetImportedCondition, Reason: reason}}
 		for _, there := range []bool{true, false} {
 			builder := fake.NewClientBuilder().WithScheme(scheme)
 			if there {

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/kube/references"
@@ -128,12 +129,12 @@ func asksForHolds(cluster *clusterv1.Cluster) bool {
 			return true
 		}
 	}
-	return meta.FindStatusCondition(cluster.Status.Conditions, hold.Condition) != nil
+	return meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetUpgradeHeldCondition) != nil
 }
 
 // placeOf returns where a Cluster is, by its condition.
 func placeOf(cluster *clusterv1.Cluster) hold.Place {
-	if said := meta.FindStatusCondition(cluster.Status.Conditions, hold.ImportedCondition); said != nil {
+	if said := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetImportedCondition); said != nil {
 		return hold.PlaceOf(said.Status, said.Reason)
 	}
 	return hold.Out
@@ -193,7 +194,7 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 	if !isHeld || isUnwatched {
 		r.forget(key)
 	}
-	told := meta.FindStatusCondition(cluster.Status.Conditions, hold.Condition)
+	told := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetUpgradeHeldCondition)
 	state := hold.State{
 		Cluster: hold.Cluster{
 			Annotations: cluster.Annotations, Version: cluster.Spec.Topology.Version,
@@ -343,7 +344,7 @@ func (r *holdReconciler) tell(ctx context.Context, cluster *clusterv1.Cluster, t
 	answer := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
 	if err := r.Status().Patch(ctx, answer, client.RawPatch(types.ApplyPatchType, configuration),
 		client.FieldOwner(holdManager), client.ForceOwnership); err != nil {
-		return 0, fmt.Errorf("writing condition %s: %w", hold.Condition, err)
+		return 0, fmt.Errorf("writing condition %s: %w", addonsv1.FleetUpgradeHeldCondition, err)
 	}
 	if wanted != nil && wanted.Status == metav1.ConditionTrue && (told == nil || told.Status != wanted.Status) {
 		r.announce(cluster, wanted)

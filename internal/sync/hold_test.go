@@ -287,7 +287,7 @@ func TestHoldNews(t *testing.T) {
 		return cluster
 	}
 	imported := changed(plain)
-	imported.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Status: metav1.ConditionTrue}}
+	imported.Status.Conditions = []metav1.Condition{{Type: addonsv1.FleetImportedCondition, Status: metav1.ConditionTrue}}
 	paused := changed(plain)
 	paused.Spec.Paused = ptr.To(true)
 	rebased := changed(plain)
@@ -319,7 +319,7 @@ func TestClassHoldMeetsAChange(t *testing.T) {
 	}
 	cluster := heldOne()
 	cluster.Spec.Topology.ClassRef.Name = "standard"
-	cluster.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Status: metav1.ConditionTrue}}
+	cluster.Status.Conditions = []metav1.Condition{{Type: addonsv1.FleetImportedCondition, Status: metav1.ConditionTrue}}
 	class := &clusterv1.ClusterClass{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "standard", Annotations: map[string]string{stamp.HoldAnnotation: "30m"}}}
 	isChanged := true
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster, class).WithInterceptorFuncs(interceptor.Funcs{

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -183,13 +184,13 @@ func (s *scope) untilHome(result outcome) outcome {
 		return result
 	}
 	if s.home.isThere {
-		said := meta.FindStatusCondition(s.cluster.Status.Conditions, ImportedCondition)
+		said := meta.FindStatusCondition(s.cluster.Status.Conditions, addonsv1.FleetImportedCondition)
 		if len(result.conditions) == 0 && said != nil && said.Status == metav1.ConditionFalse { // What is kept may no longer be so.
 			switch {
-			case said.Reason == reasonHome:
+			case said.Reason == addonsv1.WaitingForFleetReason:
 				result.conditions = imported(s.cluster.Name, s.fleet.Name, stale{}, "").conditions
 			case hold.PlaceOf(metav1.ConditionTrue, said.Reason) == hold.Out && isAboutHome(said.Message): // It was in Fleet before.
-				result.conditions = []metav1.Condition{{Type: ImportedCondition, Status: metav1.ConditionTrue, Reason: said.Reason}}
+				result.conditions = []metav1.Condition{{Type: addonsv1.FleetImportedCondition, Status: metav1.ConditionTrue, Reason: said.Reason}}
 			}
 		}
 		return result
@@ -203,7 +204,7 @@ func (s *scope) untilHome(result outcome) outcome {
 		result.after = kube.Sooner(result.after, s.home.again)
 	}
 	result.passing = false
-	condition := meta.FindStatusCondition(result.conditions, ImportedCondition)
+	condition := meta.FindStatusCondition(result.conditions, addonsv1.FleetImportedCondition)
 	if condition == nil || condition.Status != metav1.ConditionTrue {
 		return result
 	}
@@ -211,17 +212,17 @@ func (s *scope) untilHome(result outcome) outcome {
 		result.state = StatePending
 	}
 	reported := s.cluster.Status.Conditions
-	if s.home.isExpected() && !meta.IsStatusConditionTrue(reported, ImportedCondition) && !meta.IsStatusConditionTrue(reported, BundlesReadyCondition) {
+	if s.home.isExpected() && !meta.IsStatusConditionTrue(reported, addonsv1.FleetImportedCondition) && !meta.IsStatusConditionTrue(reported, addonsv1.FleetBundlesReadyCondition) {
 		result.conditions, result.keep, result.unsaid = nil, conditionTypes, true
 		return result
 	}
 	message := s.home.message()
-	if condition.Reason != reasonImported {
+	if condition.Reason != addonsv1.ImportedReason {
 		message += "; " + condition.Message
 	}
 	condition.Status, condition.Message = metav1.ConditionFalse, message
 	if hold.PlaceOf(metav1.ConditionTrue, condition.Reason) == hold.In { // Otherwise no hold may begin, with or without the namespace.
-		condition.Reason = reasonHome
+		condition.Reason = addonsv1.WaitingForFleetReason
 	}
 	return result
 }

@@ -342,7 +342,7 @@ func TestDisturbedHolds(t *testing.T) {
 				t.Fatal(err)
 			}
 			if place := placeOf(&cluster); place == hold.Out || place == hold.In {
-				t.Errorf("%d: %+v", place, meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition))
+				t.Errorf("%d: %+v", place, meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetImportedCondition))
 			}
 		})
 	}

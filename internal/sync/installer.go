@@ -16,15 +16,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-const (
-	fleetInstalled  = "FleetInstalled"
-	fleetConfigured = "FleetConfigured"
-	// upgrading is the installer's reason while Fleet runs and is being replaced by another version.
-	upgrading = "Upgrading"
-)
-
 // installerConditions are written by the installer; the syncer only reads them.
-var installerConditions = []string{fleetInstalled, fleetConfigured}
+var installerConditions = []string{addonsv1.FleetInstalledCondition, addonsv1.FleetConfiguredCondition}
 
 // installerInterval is how often the syncer checks whether the installer runs.
 const installerInterval = 30 * time.Second
@@ -32,10 +25,10 @@ const installerInterval = 30 * time.Second
 // installerAvailable reports whether the installer acts on spec.install and spec.config.
 func installerAvailable(missing bool) metav1.Condition {
 	if missing {
-		return metav1.Condition{Type: InstallerAvailableCondition, Status: metav1.ConditionFalse, Reason: "InstallerMissing",
+		return metav1.Condition{Type: addonsv1.InstallerAvailableCondition, Status: metav1.ConditionFalse, Reason: addonsv1.InstallerMissingReason,
 			Message: "spec.install and spec.config are not acted on, as the component installer does not run: kubectl apply -k manifests/installer, or installer.yaml of the release; or remove both sections"}
 	}
-	return metav1.Condition{Type: InstallerAvailableCondition, Status: metav1.ConditionTrue, Reason: "Available"}
+	return metav1.Condition{Type: addonsv1.InstallerAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AvailableReason}
 }
 
 // ofInstaller returns the conditions that the installer has reported for this generation of the
@@ -49,8 +42,8 @@ func ofInstaller(config *addonsv1.FleetAddonConfig, available metav1.Condition) 
 		kind, section string
 		asks          bool
 	}{
-		{fleetConfigured, "spec.config", settings.AsksForFleetSettings(config)},
-		{fleetInstalled, "spec.install", settings.AsksForInstall(config)},
+		{addonsv1.FleetConfiguredCondition, "spec.config", settings.AsksForFleetSettings(config)},
+		{addonsv1.FleetInstalledCondition, "spec.install", settings.AsksForInstall(config)},
 	} {
 		if !entry.asks {
 			continue
@@ -58,9 +51,9 @@ func ofInstaller(config *addonsv1.FleetAddonConfig, available metav1.Condition) 
 		reported := meta.FindStatusCondition(config.Status.Conditions, entry.kind)
 		switch {
 		case reported == nil || reported.ObservedGeneration != config.Generation:
-			result = append(result, metav1.Condition{Type: entry.kind, Status: metav1.ConditionFalse, Reason: "WaitingForInstaller",
+			result = append(result, metav1.Condition{Type: entry.kind, Status: metav1.ConditionFalse, Reason: addonsv1.WaitingForInstallerReason,
 				Message: fmt.Sprintf("the installer has not acted on %s of this generation yet", entry.section)})
-		case reported.Status == metav1.ConditionTrue && reported.Reason == upgrading:
+		case reported.Status == metav1.ConditionTrue && reported.Reason == addonsv1.UpgradingReason:
 			under := *reported
 			under.Status = metav1.ConditionFalse // Fleet runs, but not as spec.install asks.
 			result = append(result, under)
@@ -74,7 +67,7 @@ func ofInstaller(config *addonsv1.FleetAddonConfig, available metav1.Condition) 
 }
 
 func rank(condition metav1.Condition) int {
-	if condition.Reason == "WaitingForInstaller" {
+	if condition.Reason == addonsv1.WaitingForInstallerReason {
 		return 1
 	}
 	return 0
@@ -94,8 +87,8 @@ func (r *configReconciler) helmAvailable(ctx context.Context) (*metav1.Condition
 		return nil, nil
 	}
 	if r.helm.isMissing(ctx) {
-		return &metav1.Condition{Type: HelmAvailableCondition, Status: metav1.ConditionFalse, Reason: "HelmMissing",
+		return &metav1.Condition{Type: addonsv1.HelmAvailableCondition, Status: metav1.ConditionFalse, Reason: addonsv1.HelmMissingReason,
 			Message: "HelmChartProxies are not carried out, as the component helm does not run: kubectl apply -k manifests/helm, or helm.yaml of the release; or delete their CustomResourceDefinition"}, nil
 	}
-	return &metav1.Condition{Type: HelmAvailableCondition, Status: metav1.ConditionTrue, Reason: "Available"}, nil
+	return &metav1.Condition{Type: addonsv1.HelmAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AvailableReason}, nil
 }

@@ -30,16 +30,16 @@ func TestReadyWaitsForInstaller(t *testing.T) {
 		missing  bool
 		want     string // reason of Ready
 	}{
-		"said nothing":            {spec: install, want: "WaitingForInstaller"},
-		"of what was asked once":  {spec: install, reported: []metav1.Condition{reported(fleetInstalled, "True", "Installed", now-1)}, want: "WaitingForInstaller"},
-		"failed at what was once": {spec: install, reported: []metav1.Condition{reported(fleetInstalled, "False", "UpgradeFailed", now-1)}, want: "WaitingForInstaller"},
-		"half of it":              {spec: both, reported: []metav1.Condition{reported(fleetInstalled, "True", "Installed", now)}, want: "WaitingForInstaller"},
-		"half of it has failed":   {spec: both, reported: []metav1.Condition{reported(fleetInstalled, "False", "InstallFailed", now)}, want: "InstallFailed"},
-		"all of it":               {spec: both, reported: []metav1.Condition{reported(fleetInstalled, "True", "Installed", now), reported(fleetConfigured, "True", "Configured", now)}, want: "Ready"},
-		"being upgraded":          {spec: install, reported: []metav1.Condition{reported(fleetInstalled, "True", "Upgrading", now)}, want: "Upgrading"},
-		"not asked any more":      {spec: install, reported: []metav1.Condition{reported(fleetInstalled, "True", "Installed", now), reported(fleetConfigured, "False", "FleetMissing", now-1)}, want: "Ready"},
-		"missing":                 {spec: install, reported: []metav1.Condition{reported(fleetInstalled, "False", "UpgradeFailed", now-1)}, missing: true, want: "InstallerMissing"},
-		"an empty server":         {spec: addonsv1.FleetAddonConfigSpec{Install: install.Install, Config: &addonsv1.FleetConfig{Server: &addonsv1.Server{Custom: &addonsv1.CustomServer{}}}}, reported: []metav1.Condition{reported(fleetInstalled, "True", "Installed", now)}, want: "Ready"},
+		"said nothing":            {spec: install, want: addonsv1.WaitingForInstallerReason},
+		"of what was asked once":  {spec: install, reported: []metav1.Condition{reported(addonsv1.FleetInstalledCondition, "True", "Installed", now-1)}, want: addonsv1.WaitingForInstallerReason},
+		"failed at what was once": {spec: install, reported: []metav1.Condition{reported(addonsv1.FleetInstalledCondition, "False", "UpgradeFailed", now-1)}, want: addonsv1.WaitingForInstallerReason},
+		"half of it":              {spec: both, reported: []metav1.Condition{reported(addonsv1.FleetInstalledCondition, "True", "Installed", now)}, want: addonsv1.WaitingForInstallerReason},
+		"half of it has failed":   {spec: both, reported: []metav1.Condition{reported(addonsv1.FleetInstalledCondition, "False", "InstallFailed", now)}, want: "InstallFailed"},
+		"all of it":               {spec: both, reported: []metav1.Condition{reported(addonsv1.FleetInstalledCondition, "True", "Installed", now), reported(addonsv1.FleetConfiguredCondition, "True", "Configured", now)}, want: "Ready"},
+		"being upgraded":          {spec: install, reported: []metav1.Condition{reported(addonsv1.FleetInstalledCondition, "True", "Upgrading", now)}, want: "Upgrading"},
+		"not asked any more":      {spec: install, reported: []metav1.Condition{reported(addonsv1.FleetInstalledCondition, "True", "Installed", now), reported(addonsv1.FleetConfiguredCondition, "False", "FleetMissing", now-1)}, want: "Ready"},
+		"missing":                 {spec: install, reported: []metav1.Condition{reported(addonsv1.FleetInstalledCondition, "False", "UpgradeFailed", now-1)}, missing: true, want: "InstallerMissing"},
+		"an empty server":         {spec: addonsv1.FleetAddonConfigSpec{Install: install.Install, Config: &addonsv1.FleetConfig{Server: &addonsv1.Server{Custom: &addonsv1.CustomServer{}}}}, reported: []metav1.Condition{reported(addonsv1.FleetInstalledCondition, "True", "Installed", now)}, want: "Ready"},
 	} {
 		config := &addonsv1.FleetAddonConfig{Spec: test.spec}
 		config.Generation, config.Status.Conditions = now, test.reported

@@ -9,45 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Conditions on a CAPI Cluster. The first two may be named in spec.availabilityGates.
-const (
-	// ImportedCondition reports whether the Cluster is in Fleet, and if not, why.
-	ImportedCondition = "FleetImported"
-	// BundlesReadyCondition mirrors the Fleet Cluster's Ready condition.
-	BundlesReadyCondition = "FleetBundlesReady"
-	// ManifestCondition is written by the registrar: it says whether there is a manifest to issue.
-	ManifestCondition = stamp.ManifestCondition
-)
-
 // conditionTypes are the types of the conditions that the syncer writes on Clusters.
-var conditionTypes = []string{ImportedCondition, BundlesReadyCondition}
-
-// Reasons of ImportedCondition.
-const (
-	reasonImported   = "Imported"
-	reasonPaused     = "Paused"
-	reasonConflict   = "NameConflict"
-	reasonUnresolved = "TemplateValuesUnresolved"
-	reasonTooMuch    = "TooMuchMetadata"
-	reasonFailed     = "Failed"
-	reasonDeselected = "Deselected"
-	reasonWaiting    = "WaitingForControlPlane"
-	reasonDeleting   = "FleetClusterDeleting"
-	reasonAgent      = "WaitingForAgent"
-	reasonRegistrar  = "RegistrarMissing"
-	reasonRancher    = "WaitingForRancher"
-	reasonAttached   = "Attached"
-	reasonDouble     = "DoubleImport"
-	reasonHome       = "WaitingForFleet"
-)
-
-var reasons = []string{
-	reasonImported, reasonPaused, reasonConflict, reasonUnresolved, reasonTooMuch, reasonFailed, reasonDeselected, reasonWaiting, reasonDeleting,
-	reasonAgent, reasonRegistrar, reasonRancher, reasonAttached, reasonDouble, reasonHome,
-}
+var conditionTypes = []string{addonsv1.FleetImportedCondition, addonsv1.FleetBundlesReadyCondition}
 
 // outcome is the result that a reconcile reports on the Cluster. Conditions that are neither given nor
 // kept are removed, except that the zero outcome leaves the Cluster alone.
@@ -56,7 +23,7 @@ type outcome struct {
 	conditions []metav1.Condition
 	// keep are the types of the conditions that stay as they are if they are not given.
 	keep []string
-	// passing leaves the status of ImportedCondition as it is, if there is one.
+	// passing leaves the status of FleetImportedCondition as it is, if there is one.
 	passing bool
 	// unsaid leaves all conditions as they are.
 	unsaid bool
@@ -73,9 +40,9 @@ func (o outcome) again(after time.Duration) outcome {
 	return o
 }
 
-// reason returns the reason of ImportedCondition, or "" if there is none.
+// reason returns the reason of FleetImportedCondition, or "" if there is none.
 func (o outcome) reason() string {
-	if condition := meta.FindStatusCondition(o.conditions, ImportedCondition); condition != nil {
+	if condition := meta.FindStatusCondition(o.conditions, addonsv1.FleetImportedCondition); condition != nil {
 		return condition.Reason
 	}
 	return ""
@@ -83,18 +50,18 @@ func (o outcome) reason() string {
 
 func notImported(state State, reason, message string) outcome {
 	return outcome{state: state, conditions: []metav1.Condition{
-		{Type: ImportedCondition, Status: metav1.ConditionFalse, Reason: reason, Message: message},
+		{Type: addonsv1.FleetImportedCondition, Status: metav1.ConditionFalse, Reason: reason, Message: message},
 	}}
 }
 
 func conflicting(message string) outcome {
-	return notImported(StateConflicted, reasonConflict, message)
+	return notImported(StateConflicted, addonsv1.NameConflictReason, message)
 }
 
 // failed is the outcome of an error. An imported Cluster stays imported: its objects in Fleet are
 // unchanged, and availability gates must not close for a passing error.
 func failed(err error) outcome {
-	result := notImported(StateFailed, reasonFailed, err.Error())
+	result := notImported(StateFailed, addonsv1.FailedReason, err.Error())
 	result.keep, result.passing = conditionTypes, true
 	return result
 }
@@ -102,7 +69,7 @@ func failed(err error) outcome {
 // displaced is the outcome for a Cluster whose group would have the name of the group of a class in
 // the Cluster's own namespace. The objects in Fleet stay as they are.
 func displaced(imported bool, used use, class string) outcome {
-	return retained(StateConflicted, imported, reasonConflict, fmt.Sprintf(
+	return retained(StateConflicted, imported, addonsv1.NameConflictReason, fmt.Sprintf(
 		"ClusterGroup %q of this namespace is that of ClusterClass %q here, and would be that of ClusterClass %q of namespace %q: bundles for one would reach the other; rename one of the two classes",
 		used.group().Name, class, used.class.Name, used.class.Namespace))
 }
@@ -119,7 +86,7 @@ func unserved(err error) outcome {
 
 // paused is the outcome for a paused Cluster: in Fleet or not, as it was.
 func paused(imported bool) outcome {
-	return retained(StatePending, imported, reasonPaused, "the Cluster is paused; nothing is changed in Fleet until it is unpaused")
+	return retained(StatePending, imported, addonsv1.PausedReason, "the Cluster is paused; nothing is changed in Fleet until it is unpaused")
 }
 
 // unselected is the outcome for a Cluster that no selector matches: if it was claimed, Muster retains
@@ -128,7 +95,7 @@ func unselected(claimed, imported bool, why string) outcome {
 	if !claimed {
 		return outcome{state: StateUnselected}
 	}
-	return retained(StateUnselected, imported, reasonDeselected, "what Fleet has of it is kept as it was: "+why)
+	return retained(StateUnselected, imported, addonsv1.DeselectedReason, "what Fleet has of it is kept as it was: "+why)
 }
 
 // retained is the outcome for a Cluster that the syncer leaves unchanged for now.
@@ -149,7 +116,7 @@ func (s *scope) unchanged() outcome {
 	if s.unknown { // Rancher's Fleet Clusters are not looked at.
 		return outcome{keep: conditionTypes}
 	}
-	return outcome{keep: []string{ImportedCondition}}
+	return outcome{keep: []string{addonsv1.FleetImportedCondition}}
 }
 
 // waitingForAgent is the outcome for a Cluster whose agent has not checked in yet. Fleet never
@@ -157,18 +124,18 @@ func (s *scope) unchanged() outcome {
 // must not, be reached.
 func waitingForAgent(cluster string, unregistered bool) outcome {
 	if unregistered {
-		return notImported(StatePending, reasonRegistrar,
+		return notImported(StatePending, addonsv1.RegistrarMissingReason,
 			"its Fleet agent is to register itself, but the registrar does not run: install Muster's component registrar (manifests/registrar)").again(presenceInterval)
 	}
-	return notImported(StatePending, reasonAgent, fmt.Sprintf(
+	return notImported(StatePending, addonsv1.WaitingForAgentReason, fmt.Sprintf(
 		"its Fleet agent has not checked in yet; once the condition %s is True, apply the manifest in Secret %q (key %s) to the cluster, if its bootstrap does not",
-		ManifestCondition, stamp.ManifestSecret(cluster), stamp.ManifestKey)).again(waitingInterval)
+		addonsv1.FleetAgentManifestReadyCondition, stamp.ManifestSecret(cluster), stamp.ManifestKey)).again(waitingInterval)
 }
 
 // waitingForRancher is the outcome for a Cluster that Rancher manages, or will manage, and that has no
 // Fleet Cluster yet to attach to.
 func waitingForRancher(what string) outcome {
-	return notImported(StatePending, reasonRancher, "it waits for "+what)
+	return notImported(StatePending, addonsv1.WaitingForRancherReason, "it waits for "+what)
 }
 
 // attached is the outcome for a Cluster whose Fleet Cluster is Rancher's. Others are the fields of it
@@ -176,8 +143,8 @@ func waitingForRancher(what string) outcome {
 func attached(fleet types.NamespacedName, others []string, stays stale, note string) outcome {
 	result := imported("", fleet.Name, stays, "")
 	condition := &result.conditions[0]
-	if condition.Reason == reasonImported {
-		condition.Reason, condition.Message = reasonAttached, fmt.Sprintf("in Fleet as Cluster %q of Rancher", fleet)
+	if condition.Reason == addonsv1.ImportedReason {
+		condition.Reason, condition.Message = addonsv1.AttachedReason, fmt.Sprintf("in Fleet as Cluster %q of Rancher", fleet)
 	}
 	if len(others) > 0 {
 		condition.Message += "; left as others have set it there: " + strings.Join(others, ", ")
@@ -186,14 +153,14 @@ func attached(fleet types.NamespacedName, others []string, stays stale, note str
 	return result
 }
 
-// stale is a reason of ImportedCondition, with its message, for a Fleet Cluster of which a part stays as it is; zero
+// stale is a reason of FleetImportedCondition, with its message, for a Fleet Cluster of which a part stays as it is; zero
 // for one that is up to date.
 type stale struct{ reason, message string }
 
 // imported is the outcome for a Cluster whose Fleet Cluster has its desired state, except for a stale part; note ends
 // the message. If both have the same name, there is no message without a note: Cluster API's condition Available repeats it.
 func imported(cluster, fleetCluster string, stays stale, note string) outcome {
-	condition := metav1.Condition{Type: ImportedCondition, Status: metav1.ConditionTrue, Reason: reasonImported}
+	condition := metav1.Condition{Type: addonsv1.FleetImportedCondition, Status: metav1.ConditionTrue, Reason: addonsv1.ImportedReason}
 	switch {
 	case stays != (stale{}):
 		condition.Reason, condition.Message = stays.reason, stays.message

@@ -18,6 +18,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/metrics"
@@ -29,7 +30,7 @@ const (
 	// the API server, a lost connection.
 	errorGracePeriod = 30 * time.Second
 	// messageInterval is how often, at most, a change to only the message of
-	// BundlesReadyCondition is written: Fleet's messages contain counts of bundles.
+	// FleetBundlesReadyCondition is written: Fleet's messages contain counts of bundles.
 	messageInterval = 15 * time.Second
 )
 
@@ -76,8 +77,8 @@ func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, resul
 	if err != nil {
 		return cluster, 0, client.IgnoreNotFound(err)
 	}
-	before := meta.FindStatusCondition(have, ImportedCondition)
-	if after := meta.FindStatusCondition(wanted, ImportedCondition); after != nil &&
+	before := meta.FindStatusCondition(have, addonsv1.FleetImportedCondition)
+	if after := meta.FindStatusCondition(wanted, addonsv1.FleetImportedCondition); after != nil &&
 		(before == nil || before.Status != after.Status || before.Reason != after.Reason) {
 		r.event(cluster, after)
 	}
@@ -156,7 +157,7 @@ func (r *reporter) merge(have []metav1.Condition, result outcome, generation int
 	for _, conditionType := range conditionTypes {
 		old := meta.FindStatusCondition(have, conditionType)
 		want := meta.FindStatusCondition(result.conditions, conditionType)
-		if result.passing && conditionType == ImportedCondition && want != nil && old != nil {
+		if result.passing && conditionType == addonsv1.FleetImportedCondition && want != nil && old != nil {
 			want.Status = old.Status
 		}
 		if want != nil {
@@ -172,9 +173,9 @@ func (r *reporter) merge(have []metav1.Condition, result outcome, generation int
 			want.LastTransitionTime = old.LastTransitionTime
 			switch {
 			case kube.Says(old, *want):
-			case old.Reason == want.Reason && old.Message == want.Message && !meta.IsStatusConditionTrue(have, ImportedCondition):
+			case old.Reason == want.Reason && old.Message == want.Message && !meta.IsStatusConditionTrue(have, addonsv1.FleetImportedCondition):
 				// Cluster API makes several generations before the Cluster is imported, which writes the last one.
-			case old.Reason == want.Reason && old.Message != want.Message && conditionType == BundlesReadyCondition:
+			case old.Reason == want.Reason && old.Message != want.Message && conditionType == addonsv1.FleetBundlesReadyCondition:
 				what = max(what, messageOnly)
 			default:
 				what = everything
@@ -213,9 +214,9 @@ func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted
 func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition) {
 	eventType, note := corev1.EventTypeNormal, message.Short(cmp.Or(condition.Message, "the Cluster is in Fleet"), message.Note)
 	switch condition.Reason {
-	case reasonWaiting:
+	case addonsv1.WaitingForControlPlaneReason:
 		return // Every Cluster waits, and its own events give the reason.
-	case reasonConflict, reasonUnresolved, reasonTooMuch, reasonFailed, reasonRegistrar, reasonDouble:
+	case addonsv1.NameConflictReason, addonsv1.TemplateValuesUnresolvedReason, addonsv1.TooMuchMetadataReason, addonsv1.FailedReason, addonsv1.RegistrarMissingReason, addonsv1.DoubleImportReason:
 		eventType = corev1.EventTypeWarning
 	}
 	r.recorder.Eventf(cluster, nil, eventType, condition.Reason, "Import", "%s", note)
@@ -294,7 +295,7 @@ func (t *Tally) replace(key types.NamespacedName, now entry) {
 		t.counts[now.state]++
 		t.reasons[now.reason]++
 	}
-	for _, reason := range reasons {
+	for _, reason := range addonsv1.FleetImportedReasons {
 		metrics.Reasons(reason, t.reasons[reason])
 	}
 	if before.state == now.state {

@@ -18,6 +18,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 )
@@ -80,7 +81,7 @@ func (s statusWriter) Patch(_ context.Context, answer client.Object, patch clien
 
 func (s *statusServer) reason() string {
 	for _, condition := range s.cluster.Status.Conditions {
-		if condition.Type == ImportedCondition {
+		if condition.Type == addonsv1.FleetImportedCondition {
 			return condition.Reason
 		}
 	}
@@ -123,7 +124,7 @@ func TestReportIsWrittenOnce(t *testing.T) {
 	for range 3 {
 		r.mustReport(t, conflicting("taken"))
 	}
-	if server.writes != 1 || server.reason() != reasonConflict {
+	if server.writes != 1 || server.reason() != addonsv1.NameConflictReason {
 		t.Errorf("%d writes, reason %q", server.writes, server.reason())
 	}
 	if reported := <-recorder.Events; !strings.Contains(reported, "NameConflict") || len(recorder.Events) > 0 {
@@ -142,7 +143,7 @@ func TestReportThatIsRefused(t *testing.T) {
 		if (err == nil) != apierrors.IsNotFound(refuse) || err != nil && !errors.Is(err, refuse) {
 			t.Errorf("%v: %v", refuse, err)
 		}
-		if r.mustReport(t, conflicting("taken")); server.reason() != reasonConflict {
+		if r.mustReport(t, conflicting("taken")); server.reason() != addonsv1.NameConflictReason {
 			t.Errorf("%v: reason %q the next time", refuse, server.reason())
 		}
 		if err != nil && len(recorder.Events) != 1 {
@@ -159,8 +160,8 @@ func TestMessagesAreDamped(t *testing.T) {
 	now := time.Now()
 	r.now = func() time.Time { return now }
 	ready := func(message string) outcome {
-		result := notImported(StateImported, reasonImported, "in Fleet")
-		result.conditions = append(result.conditions, metav1.Condition{Type: BundlesReadyCondition, Status: "False", Reason: "BundlesNotReady", Message: message})
+		result := notImported(StateImported, addonsv1.ImportedReason, "in Fleet")
+		result.conditions = append(result.conditions, metav1.Condition{Type: addonsv1.FleetBundlesReadyCondition, Status: "False", Reason: "BundlesNotReady", Message: message})
 		return result
 	}
 	for i, step := range []struct {
@@ -256,7 +257,7 @@ func TestReportedGeneration(t *testing.T) {
 	server.cluster.Status.Conditions[0].ObservedGeneration, server.cluster.Generation = 0, 4 // By an earlier version.
 	r.mustReport(t, result)
 	want(2, 0)
-	pending := notImported(StatePending, reasonWaiting, "it waits")
+	pending := notImported(StatePending, addonsv1.WaitingForControlPlaneReason, "it waits")
 	r.mustReport(t, pending)
 	server.cluster.Generation = 5
 	r.mustReport(t, pending)

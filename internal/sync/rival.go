@@ -11,6 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -88,11 +89,11 @@ func yieldsTo(cluster, other *clusterv1.Cluster, otherIsSelected bool) bool {
 
 // acceptedReasons are the reasons of FleetImported that the syncer writes only after its check of
 // the namespace in Fleet.
-var acceptedReasons = []string{reasonImported, reasonWaiting, reasonUnresolved, reasonTooMuch, reasonDeleting, reasonAgent, reasonRegistrar, reasonHome}
+var acceptedReasons = []string{addonsv1.ImportedReason, addonsv1.WaitingForControlPlaneReason, addonsv1.TemplateValuesUnresolvedReason, addonsv1.TooMuchMetadataReason, addonsv1.FleetClusterDeletingReason, addonsv1.WaitingForAgentReason, addonsv1.RegistrarMissingReason, addonsv1.WaitingForFleetReason}
 
 // isAccepted reports whether the syncer has found that a pinned Cluster may have its namespace in
 // Fleet. Tenants can write annotations, but not the status.
 func isAccepted(cluster *clusterv1.Cluster) bool {
-	condition := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
+	condition := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetImportedCondition)
 	return condition != nil && slices.Contains(acceptedReasons, condition.Reason)
 }

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -22,33 +23,33 @@ func TestYieldsTo(t *testing.T) {
 			result.Annotations = map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: name}
 		}
 		if reason != "" {
-			result.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Status: metav1.ConditionFalse, Reason: reason}}
+			result.Status.Conditions = []metav1.Condition{{Type: addonsv1.FleetImportedCondition, Status: metav1.ConditionFalse, Reason: reason}}
 		}
 		return result
 	}
-	deleted := cluster("other", true, reasonWaiting)
+	deleted := cluster("other", true, addonsv1.WaitingForControlPlaneReason)
 	deleted.DeletionTimestamp = ptr.To(metav1.Now())
 	for name, test := range map[string]struct {
 		self, other *clusterv1.Cluster
 		deselected  bool
 		want        bool
 	}{
-		"not pinned, and the other is accepted":           {self: cluster("me", false, ""), other: cluster("other", true, reasonWaiting), want: true},
+		"not pinned, and the other is accepted":           {self: cluster("me", false, ""), other: cluster("other", true, addonsv1.WaitingForControlPlaneReason), want: true},
 		"not pinned, and the other is new":                {self: cluster("me", false, ""), other: cluster("other", true, ""), want: true},
-		"not pinned, and the other is paused":             {self: cluster("me", false, ""), other: cluster("other", true, reasonPaused), want: true},
-		"not pinned, with a forged status":                {self: cluster("me", false, reasonImported), other: cluster("other", true, ""), want: true},
+		"not pinned, and the other is paused":             {self: cluster("me", false, ""), other: cluster("other", true, addonsv1.PausedReason), want: true},
+		"not pinned, with a forged status":                {self: cluster("me", false, addonsv1.ImportedReason), other: cluster("other", true, ""), want: true},
 		"not pinned, and the other's pin is forged":       {self: cluster("me", false, ""), other: cluster("other", true, ""), deselected: true},
 		"not pinned, and the other is being deleted":      {self: cluster("me", false, ""), other: deleted},
-		"a forged pin, and the other is accepted":         {self: cluster("me", true, ""), other: cluster("other", true, reasonWaiting), want: true},
-		"a forged pin, and the other waits for its agent": {self: cluster("me", true, reasonConflict), other: cluster("other", true, reasonAgent), want: true},
-		"a forged pin while deselected":                   {self: cluster("me", true, reasonDeselected), other: cluster("other", true, reasonUnresolved), want: true},
-		"a forged pin while paused":                       {self: cluster("me", true, reasonPaused), other: cluster("other", true, reasonRegistrar), want: true},
-		"a forged pin after a failure":                    {self: cluster("me", true, reasonFailed), other: cluster("other", true, reasonDeleting), want: true},
-		"accepted, and the other's pin is forged":         {self: cluster("me", true, reasonWaiting), other: cluster("other", true, "")},
+		"a forged pin, and the other is accepted":         {self: cluster("me", true, ""), other: cluster("other", true, addonsv1.WaitingForControlPlaneReason), want: true},
+		"a forged pin, and the other waits for its agent": {self: cluster("me", true, addonsv1.NameConflictReason), other: cluster("other", true, addonsv1.WaitingForAgentReason), want: true},
+		"a forged pin while deselected":                   {self: cluster("me", true, addonsv1.DeselectedReason), other: cluster("other", true, addonsv1.TemplateValuesUnresolvedReason), want: true},
+		"a forged pin while paused":                       {self: cluster("me", true, addonsv1.PausedReason), other: cluster("other", true, addonsv1.RegistrarMissingReason), want: true},
+		"a forged pin after a failure":                    {self: cluster("me", true, addonsv1.FailedReason), other: cluster("other", true, addonsv1.FleetClusterDeletingReason), want: true},
+		"accepted, and the other's pin is forged":         {self: cluster("me", true, addonsv1.WaitingForControlPlaneReason), other: cluster("other", true, "")},
 		"both are new":      {self: cluster("me", true, ""), other: cluster("other", true, "")},
-		"both are accepted": {self: cluster("me", true, reasonWaiting), other: cluster("other", true, reasonWaiting)},
-		"a new pin, and the other yields to somebody itself": {self: cluster("me", true, ""), other: cluster("other", true, reasonConflict)},
-		"itself": {self: cluster("me", false, ""), other: cluster("me", true, reasonWaiting)},
+		"both are accepted": {self: cluster("me", true, addonsv1.WaitingForControlPlaneReason), other: cluster("other", true, addonsv1.WaitingForControlPlaneReason)},
+		"a new pin, and the other yields to somebody itself": {self: cluster("me", true, ""), other: cluster("other", true, addonsv1.NameConflictReason)},
+		"itself": {self: cluster("me", false, ""), other: cluster("me", true, addonsv1.WaitingForControlPlaneReason)},
 	} {
 		if got := yieldsTo(test.self, test.other, !test.deselected); got != test.want {
 			t.Errorf("%s: %t", name, got)

@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -113,17 +114,17 @@ func (s *scope) waits() bool {
 	// the registrar has revoked its credential, which it has done once it reports a manifest. Only
 	// this case compares the clocks of two machines. A Cluster that is in Fleet stays there, whatever
 	// becomes of the manifest.
-	if meta.IsStatusConditionTrue(s.cluster.Status.Conditions, ImportedCondition) {
+	if meta.IsStatusConditionTrue(s.cluster.Status.Conditions, addonsv1.FleetImportedCondition) {
 		return false
 	}
-	reported := meta.FindStatusCondition(s.cluster.Status.Conditions, ManifestCondition)
+	reported := meta.FindStatusCondition(s.cluster.Status.Conditions, addonsv1.FleetAgentManifestReadyCondition)
 	switch {
 	case reported == nil:
 		return true
 	case reported.Status == metav1.ConditionTrue:
 		return seen.Before(&reported.LastTransitionTime)
 	default:
-		return reported.Reason != stamp.AlreadyRegistered
+		return reported.Reason != addonsv1.AlreadyRegisteredReason
 	}
 }
 
@@ -161,7 +162,7 @@ func (s *scope) pin() string { return stamp.PinOf(s.cluster.Annotations).Cluster
 // asked. Once FleetImported was reported, the pin stays even if the Fleet Cluster is gone: another user may have deleted
 // it, or not restored it yet.
 func (s *scope) withOwnPin() stamp.Subject {
-	if meta.FindStatusCondition(s.cluster.Status.Conditions, ImportedCondition) != nil {
+	if meta.FindStatusCondition(s.cluster.Status.Conditions, addonsv1.FleetImportedCondition) != nil {
 		return s.subject
 	}
 	own, _ := s.subject.WithOwnPin(func(name string) bool {

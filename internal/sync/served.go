@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/metrics"
@@ -96,7 +97,7 @@ func (g *Gate) missing(ctx context.Context) (string, error) {
 		}
 	}
 	slices.Sort(missing)
-	metrics.Condition(APIsAvailableCondition, len(missing) == 0)
+	metrics.Condition(addonsv1.APIsAvailableCondition, len(missing) == 0)
 	return strings.Join(missing, ", "), nil
 }
 

@@ -72,7 +72,7 @@ func (m met) scope() *scope {
 		cluster.Annotations[stamp.OwnedByAnnotation], cluster.Annotations[stamp.ClusterNameAnnotation] = "fleet-addon-config", "prod"
 	}
 	if m.reported != "" {
-		condition := metav1.Condition{Type: ManifestCondition, Status: metav1.ConditionFalse, Reason: m.reported, LastTransitionTime: metav1.NewTime(born.Add(time.Hour))}
+		condition := metav1.Condition{Type: addonsv1.FleetAgentManifestReadyCondition, Status: metav1.ConditionFalse, Reason: m.reported, LastTransitionTime: metav1.NewTime(born.Add(time.Hour))}
 		if m.reported == "ManifestReady" {
 			condition.Status = metav1.ConditionTrue
 		}
@@ -134,7 +134,7 @@ func (m met) play(t *testing.T) (steps []step, result outcome) {
 		next, result := s.next()
 		if next == rest {
 			result = bundlesReady{staleAfter: time.Hour, now: func() time.Time { return born.Add(3 * time.Hour) }}.of(s, result)
-			isMirrored := meta.FindStatusCondition(result.conditions, BundlesReadyCondition) != nil || result.unsaid
+			isMirrored := meta.FindStatusCondition(result.conditions, addonsv1.FleetBundlesReadyCondition) != nil || result.unsaid
 			if isItsOwn := s.has() && (s.isClaimed() || s.selected && !m.retained && !m.deleted); isMirrored != isItsOwn {
 				t.Errorf("%+v, fleet %+v: mirrored: %v, after %v", m, m.fleet, isMirrored, steps)
 			}
@@ -286,7 +286,7 @@ func TestSteps(t *testing.T) {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
 			var status metav1.ConditionStatus
-			if reported := meta.FindStatusCondition(result.conditions, ImportedCondition); reported != nil {
+			if reported := meta.FindStatusCondition(result.conditions, addonsv1.FleetImportedCondition); reported != nil {
 				status = reported.Status
 			}
 			if result.state != test.state || status != test.status || result.reason() != test.reason {
@@ -341,9 +341,9 @@ func TestStepsOfEverything(t *testing.T) {
 				"what is going is not written":                   fleet != nil && fleet.deleted && (has(put) || has(takeOver) || has(release) || has(reclaim) || has(retarget)),
 				"nothing is made before the control plane is":    has(put) && fleet == nil && !m.initialized && !m.byAgent,
 				"nothing is made before what it refers to":       has(put) && fleet == nil && m.byAgent && m.unmade,
-				"who has not checked in is not in":               m.byAgent && meta.IsStatusConditionTrue(result.conditions, ImportedCondition),
+				"who has not checked in is not in":               m.byAgent && meta.IsStatusConditionTrue(result.conditions, addonsv1.FleetImportedCondition),
 				"nothing is made without its values":             has(put) && fleet == nil && m.unresolved != "",
-				"without its namespace nothing is in Fleet":      m.home != nil && !m.retained && meta.IsStatusConditionTrue(result.conditions, ImportedCondition),
+				"without its namespace nothing is in Fleet":      m.home != nil && !m.retained && meta.IsStatusConditionTrue(result.conditions, addonsv1.FleetImportedCondition),
 				"Fleet looks where a namespace is missing":       has(look) && (m.home == nil || fleet != nil && fleet.relation == stamp.Foreign || fleet != nil && fleet.deleted),
 				"an import is undone only when asked":            has(withdraw) && (m.selected || !m.deleteDeselected),
 			} {

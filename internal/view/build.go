@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -134,7 +135,7 @@ func (b *builder) byOrigin() map[types.NamespacedName]types.NamespacedName {
 	for _, key := range sortedKeys(b.FleetClusters) {
 		fleet := b.FleetClusters[key]
 		from := types.NamespacedName{Namespace: key.Namespace, Name: fleet.Origin.Name}
-		if cluster := b.Clusters[fleet.Attached]; cluster != nil && cluster.Imported != nil && cluster.Imported.Reason == importedAttached {
+		if cluster := b.Clusters[fleet.Attached]; cluster != nil && cluster.Imported != nil && cluster.Imported.Reason == addonsv1.AttachedReason {
 			from = fleet.Attached
 		} else if !fleet.Ours || fleet.Origin.Name == "" {
 			continue
@@ -236,7 +237,7 @@ func (b *builder) namespace(class types.NamespacedName, namespace string) *Node 
 
 // judgeNamespace looks for the group and the mapping that an imported Cluster needs.
 func (b *builder) judgeNamespace(namespace *Node, cluster *CAPICluster) {
-	isImported := cluster.Imported != nil && cluster.Imported.Status == "True" && cluster.Imported.Reason == importedImported
+	isImported := cluster.Imported != nil && cluster.Imported.Status == "True" && cluster.Imported.Reason == addonsv1.ImportedReason
 	group := namespace.Fact(FactGroup)
 	if namespace.State != Ready || !isImported || group == "" {
 		return

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -65,7 +66,7 @@ func TestItself(t *testing.T) {
 	} {
 		objects := NewObjects()
 		objects.Server = test.server
-		cluster.Status.Conditions = []metav1.Condition{{Type: importedCondition, Status: test.status, Reason: "Imported"}}
+		cluster.Status.Conditions = []metav1.Condition{{Type: addonsv1.FleetImportedCondition, Status: test.status, Reason: "Imported"}}
 		objects.Clusters[types.NamespacedName{Namespace: "mgmt", Name: "self"}] = CutCluster(cluster)
 		if notes := Build(objects).Notes; slices.Contains(notes, note) != test.want {
 			t.Errorf("%+v: %q", test, notes)

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -28,25 +29,11 @@ const (
 	reasonNotSeen       = "NotSeenYet"
 	reasonNoFleet       = "FleetClusterMissing"
 	reasonUnread        = "Unread"
-	reasonAgentStale    = stamp.AgentStale
 	reasonWaitCheckIn   = "WaitCheckIn"
 	reasonClusterGone   = "ClusterGone"
 	reasonNoGroup       = "GroupMissing"
 	reasonNoMapping     = "MappingMissing"
 	reasonMappingRetire = "MappingRetired"
-)
-
-// Reasons of FleetImported that the graph distinguishes.
-const (
-	importedPaused     = "Paused"
-	importedDeselected = "Deselected"
-	importedWaiting    = "WaitingForControlPlane"
-	importedDeleting   = "FleetClusterDeleting"
-	importedAgent      = "WaitingForAgent"
-	importedImported   = "Imported"
-	importedAttached   = "Attached"
-	importedRancher    = "WaitingForRancher"
-	importedFleet      = "WaitingForFleet"
 )
 
 // judgeCluster judges a CAPI Cluster. fleet is nil if it has no Fleet Cluster.
@@ -62,8 +49,8 @@ func (b *builder) judgeCluster(key types.NamespacedName, cluster *CAPICluster, f
 	}
 	result := b.judgeImported(cluster, fleet)
 	switch {
-	case condition.Reason == importedImported, condition.Reason == importedAttached:
-	case condition.Reason == importedPaused || condition.Reason == importedDeselected:
+	case condition.Reason == addonsv1.ImportedReason, condition.Reason == addonsv1.AttachedReason:
+	case condition.Reason == addonsv1.PausedReason || condition.Reason == addonsv1.DeselectedReason:
 		if result.state == Ready {
 			return verdict{Inactive, condition.Reason, condition.Message}
 		}
@@ -91,9 +78,9 @@ func (b *builder) judgeUnreported(key types.NamespacedName, cluster *CAPICluster
 func judgeNotImported(condition *Condition) verdict {
 	result := verdict{Problem, condition.Reason, condition.Message}
 	switch condition.Reason {
-	case importedPaused, importedDeselected:
+	case addonsv1.PausedReason, addonsv1.DeselectedReason:
 		result.state = Inactive
-	case importedWaiting, importedDeleting, importedAgent, importedRancher, importedFleet:
+	case addonsv1.WaitingForControlPlaneReason, addonsv1.FleetClusterDeletingReason, addonsv1.WaitingForAgentReason, addonsv1.WaitingForRancherReason, addonsv1.WaitingForFleetReason:
 		result.state = Waiting
 	}
 	return result
@@ -120,7 +107,7 @@ func (b *builder) judgeImported(cluster *CAPICluster, fleet *InFleet) verdict {
 func (b *builder) judgeFleet(fleet *InFleet) verdict {
 	switch {
 	case fleet.Deleting:
-		return verdict{Waiting, importedDeleting, "the Fleet Cluster is being deleted"}
+		return verdict{Waiting, addonsv1.FleetClusterDeletingReason, "the Fleet Cluster is being deleted"}
 	case fleet.LastSeen.IsZero():
 		return verdict{Waiting, reasonWaitCheckIn, "Fleet's agent has not reported yet"}
 	case b.isStale(fleet):
@@ -128,7 +115,7 @@ func (b *builder) judgeFleet(fleet *InFleet) verdict {
 		if judged := judgeBundles(fleetv1.BundleState(fleet.State)); judged != Ready {
 			message += "; at that time it was " + fleet.State
 		}
-		return verdict{Problem, reasonAgentStale, message}
+		return verdict{Problem, addonsv1.AgentStaleReason, message}
 	}
 	state := fleetv1.BundleState(fleet.State)
 	if judged := judgeBundles(state); judged != Ready {
@@ -158,39 +145,39 @@ func OfBundle(state string) State { return judgeBundles(fleetv1.BundleState(stat
 
 // turns say, for each reason, who needs to act and how.
 var turns = map[string]struct{ whose, do string }{
-	importedWaiting:              {"Cluster API", "its control plane is not initialized: clusterctl describe cluster -n %[1]s %[2]s"},
-	importedPaused:               {"you", "nothing changes until it is unpaused"},
-	importedDeselected:           {"you", "to update it again, make the selectors of the FleetAddonConfig match the Cluster"},
-	importedDeleting:             {"Fleet", "its controller must run to remove the finalizer of the Fleet Cluster"},
-	importedAgent:                {"the cluster", "apply its manifest to the cluster: kubectl muster agent-manifest -n %[1]s %[2]s"},
-	importedRancher:              {"Rancher", "the message says what is missing"},
-	"DoubleImport":               {"you", "two agents run on it: delete one of the two Fleet Clusters"},
-	"RegistrarMissing":           {"you", "install the component registrar"},
-	"NameConflict":               {"you", "rename one of the two, or hand the Fleet object over; the message says how"},
-	"TemplateValuesUnresolved":   {"you", "make the objects that the Cluster refers to readable; the last good values are kept"},
-	"TooMuchMetadata":            {"you", "remove labels or annotations from the Cluster or its ClusterClass; what Fleet has is kept"},
-	"Failed":                     {"Muster", "it retries; if this stays, read the syncer's log"},
-	reasonDeleting:               {"Cluster API", ""},
-	reasonNotSelected:            {"you", "if it should be in Fleet, make the selectors of the FleetAddonConfig match it"},
-	reasonNotSeen:                {"Muster", "if this stays, the syncer does not run, or does not watch this namespace"},
-	reasonNoFleet:                {"Muster", "if this stays, the syncer does not run"},
-	reasonAgentStale:             {"the cluster", "check the fleet-agent on the cluster, and its connection to the management cluster"},
-	reasonWaitCheckIn:            {"the cluster", "if this stays, Fleet could not install its agent (events of the Fleet Cluster), or the agent cannot reach the management cluster"},
-	reasonClusterGone:            {"you", "Fleet still deploys to it; to stop that: kubectl delete clusters.fleet.cattle.io -n %[1]s %[2]s"},
-	reasonNoGroup:                {"Muster", "if this stays, the syncer does not run, or may not create it"},
-	reasonNoMapping:              {"Muster", "if this stays, the syncer does not run, or may not create it"},
-	reasonMappingRetire:          {"Muster", "no Cluster here is entitled to it any more; if one should be, let the FleetAddonConfig select it"},
-	"ClassMissing":               {"you", "create the ClusterClass, or make its Clusters use another"},
-	reasonTargeting:              {"the Bundle's author", "until it is corrected, Fleet changes nothing about this Bundle on any cluster; which Clusters stop it: kubectl muster trace %[1]s/%[2]s"},
-	reasonBundleError:            {"the Bundle's author", "until it is corrected, Fleet changes nothing about this Bundle on any cluster"},
-	reasonSameName:               {"the authors of both", "rename one of the two, or the GitRepo or HelmOp that makes it: Fleet removes what it installed, and installs it again under the new name"},
-	string(fleetv1.ErrApplied):   {"the Bundle's author", "its resources cannot be applied: the message is Helm's or the API server's"},
-	string(fleetv1.NotReady):     {"the Bundle's author", "it is applied, but its resources are not ready: check them on the cluster"},
-	string(fleetv1.Modified):     {"you", "someone changed resources of the Bundle on the cluster; revert that, or turn on correctDrift"},
-	string(fleetv1.OutOfSync):    {"Fleet", "a newer version waits for its turn in the rollout"},
-	string(fleetv1.Pending):      {"Fleet", "Fleet has not created the BundleDeployment yet"},
-	string(waitingForDependency): {"the Bundle's author", "a Bundle in its dependsOn is not ready on this Cluster yet"},
-	string(fleetv1.WaitApplied):  {"the cluster", "the agent on the cluster has not applied it yet"},
+	addonsv1.WaitingForControlPlaneReason:   {"Cluster API", "its control plane is not initialized: clusterctl describe cluster -n %[1]s %[2]s"},
+	addonsv1.PausedReason:                   {"you", "nothing changes until it is unpaused"},
+	addonsv1.DeselectedReason:               {"you", "to update it again, make the selectors of the FleetAddonConfig match the Cluster"},
+	addonsv1.FleetClusterDeletingReason:     {"Fleet", "its controller must run to remove the finalizer of the Fleet Cluster"},
+	addonsv1.WaitingForAgentReason:          {"the cluster", "apply its manifest to the cluster: kubectl muster agent-manifest -n %[1]s %[2]s"},
+	addonsv1.WaitingForRancherReason:        {"Rancher", "the message says what is missing"},
+	addonsv1.DoubleImportReason:             {"you", "two agents run on it: delete one of the two Fleet Clusters"},
+	addonsv1.RegistrarMissingReason:         {"you", "install the component registrar"},
+	addonsv1.NameConflictReason:             {"you", "rename one of the two, or hand the Fleet object over; the message says how"},
+	addonsv1.TemplateValuesUnresolvedReason: {"you", "make the objects that the Cluster refers to readable; the last good values are kept"},
+	addonsv1.TooMuchMetadataReason:          {"you", "remove labels or annotations from the Cluster or its ClusterClass; what Fleet has is kept"},
+	addonsv1.FailedReason:                   {"Muster", "it retries; if this stays, read the syncer's log"},
+	reasonDeleting:                          {"Cluster API", ""},
+	reasonNotSelected:                       {"you", "if it should be in Fleet, make the selectors of the FleetAddonConfig match it"},
+	reasonNotSeen:                           {"Muster", "if this stays, the syncer does not run, or does not watch this namespace"},
+	reasonNoFleet:                           {"Muster", "if this stays, the syncer does not run"},
+	addonsv1.AgentStaleReason:               {"the cluster", "check the fleet-agent on the cluster, and its connection to the management cluster"},
+	reasonWaitCheckIn:                       {"the cluster", "if this stays, Fleet could not install its agent (events of the Fleet Cluster), or the agent cannot reach the management cluster"},
+	reasonClusterGone:                       {"you", "Fleet still deploys to it; to stop that: kubectl delete clusters.fleet.cattle.io -n %[1]s %[2]s"},
+	reasonNoGroup:                           {"Muster", "if this stays, the syncer does not run, or may not create it"},
+	reasonNoMapping:                         {"Muster", "if this stays, the syncer does not run, or may not create it"},
+	reasonMappingRetire:                     {"Muster", "no Cluster here is entitled to it any more; if one should be, let the FleetAddonConfig select it"},
+	"ClassMissing":                          {"you", "create the ClusterClass, or make its Clusters use another"},
+	reasonTargeting:                         {"the Bundle's author", "until it is corrected, Fleet changes nothing about this Bundle on any cluster; which Clusters stop it: kubectl muster trace %[1]s/%[2]s"},
+	reasonBundleError:                       {"the Bundle's author", "until it is corrected, Fleet changes nothing about this Bundle on any cluster"},
+	reasonSameName:                          {"the authors of both", "rename one of the two, or the GitRepo or HelmOp that makes it: Fleet removes what it installed, and installs it again under the new name"},
+	string(fleetv1.ErrApplied):              {"the Bundle's author", "its resources cannot be applied: the message is Helm's or the API server's"},
+	string(fleetv1.NotReady):                {"the Bundle's author", "it is applied, but its resources are not ready: check them on the cluster"},
+	string(fleetv1.Modified):                {"you", "someone changed resources of the Bundle on the cluster; revert that, or turn on correctDrift"},
+	string(fleetv1.OutOfSync):               {"Fleet", "a newer version waits for its turn in the rollout"},
+	string(fleetv1.Pending):                 {"Fleet", "Fleet has not created the BundleDeployment yet"},
+	string(waitingForDependency):            {"the Bundle's author", "a Bundle in its dependsOn is not ready on this Cluster yet"},
+	string(fleetv1.WaitApplied):             {"the cluster", "the agent on the cluster has not applied it yet"},
 }
 
 // advise fills in who needs to act, and how.

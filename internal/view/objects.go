@@ -95,12 +95,6 @@ type Condition struct {
 	Since           time.Time
 }
 
-// Names of the conditions that the syncer keeps on a CAPI Cluster.
-const (
-	importedCondition = "FleetImported"
-	bundlesCondition  = "FleetBundlesReady"
-)
-
 // CutCluster reduces a CAPI Cluster.
 func CutCluster(in *clusterv1.Cluster) *CAPICluster {
 	_, annotated := in.Annotations[clusterv1.PausedAnnotation]
@@ -110,8 +104,8 @@ func CutCluster(in *clusterv1.Cluster) *CAPICluster {
 		Deleting:     !in.DeletionTimestamp.IsZero(),
 		Paused:       annotated || ptr.Deref(in.Spec.Paused, false),
 		Endpoint:     endpointOf(in),
-		Imported:     cutCondition(in.Status.Conditions, importedCondition),
-		BundlesReady: cutCondition(in.Status.Conditions, bundlesCondition),
+		Imported:     cutCondition(in.Status.Conditions, addonsv1.FleetImportedCondition),
+		BundlesReady: cutCondition(in.Status.Conditions, addonsv1.FleetBundlesReadyCondition),
 	}
 	if result.Imported == nil {
 		result.Labels = in.Labels

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/hold"
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
@@ -62,7 +62,7 @@ func (s *scene) holds(g Gomega, cluster *clusterv1.Cluster) {
 	g.Expect(s.admin.Create(ctx, addOn)).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		g.Expect(s.admin.Get(ctx, client.ObjectKeyFromObject(cluster), cluster)).To(Succeed())
-		g.Expect(conditions.IsTrue(cluster, hold.ImportedCondition)).To(BeTrue())
+		g.Expect(conditions.IsTrue(cluster, addonsv1.FleetImportedCondition)).To(BeTrue())
 	}).Should(Succeed())
 	upgrade := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"30m"}},"spec":{"topology":{"version":"v1.37.0"}}}`, stamp.HoldAnnotation)
 	g.Expect(s.admin.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, upgrade))).To(Succeed())

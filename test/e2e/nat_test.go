@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
@@ -105,7 +106,7 @@ func testRegistered(t *testing.T) (clientID, token string) {
 func manifestToken(g Gomega, other string) (token string) {
 	g.Eventually(func(g Gomega) {
 		cluster := getCluster(g, nat)
-		g.Expect(conditions.IsTrue(cluster, stamp.ManifestCondition)).To(BeTrue(), conditions.GetMessage(cluster, stamp.ManifestCondition))
+		g.Expect(conditions.IsTrue(cluster, addonsv1.FleetAgentManifestReadyCondition)).To(BeTrue(), conditions.GetMessage(cluster, addonsv1.FleetAgentManifestReadyCondition))
 		var secret corev1.Secret
 		g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: nat.Namespace, Name: "edge-fleet-agent"}, &secret)).To(Succeed())
 		g.Expect(secret.OwnerReferences).To(HaveLen(1))

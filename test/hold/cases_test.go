@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
@@ -97,7 +98,7 @@ func TestCases(t *testing.T) {
 		two.annotate(g, stamp.HoldAnnotation, `"0s"`)
 		g.Eventually(func(g Gomega) { g.Expect(two.controlPlane(g)).To(Equal("v1.35.3")) }).Should(Succeed())
 		g.Expect(two.live(g).Annotations).NotTo(HaveKey(stamp.HookAnnotation))
-		g.Eventually(func(g Gomega) { g.Expect(conditions.Get(two.live(g), hold.Condition)).To(BeNil()) }).Should(Succeed())
+		g.Eventually(func(g Gomega) { g.Expect(conditions.Get(two.live(g), addonsv1.FleetUpgradeHeldCondition)).To(BeNil()) }).Should(Succeed())
 	})
 	two.annotate(g, stamp.HoldAnnotation, `"10m"`)
 	g.Eventually(func(g Gomega) { two.says(g, "False NoUpgrade") }).Should(Succeed())

@@ -8,7 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/cluster-api/util/conditions"
 
-	"github.com/muster-fleet/muster/internal/hold"
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
@@ -38,7 +38,7 @@ func TestWithoutRuntimeSDK(t *testing.T) {
 	g.Expect(off.setVersion(g, "v1.36.3")).NotTo(BeEmpty())
 	g.Eventually(func(g Gomega) {
 		off.says(g, "False NotHeld")
-		g.Expect(conditions.Get(off.live(g), hold.Condition).Message).To(ContainSubstring("RuntimeSDK is off"))
+		g.Expect(conditions.Get(off.live(g), addonsv1.FleetUpgradeHeldCondition).Message).To(ContainSubstring("RuntimeSDK is off"))
 		g.Expect(off.live(g).Annotations).NotTo(HaveKey(stamp.HookAnnotation))
 		g.Expect(off.controlPlane(g)).To(Equal("v1.36.3"))
 	}).Should(Succeed())

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -86,7 +87,7 @@ func (c upgraded) setVersion(g Gomega, version string) string {
 
 // says expects a status and reason of the condition about holds.
 func (c upgraded) says(g Gomega, state string) {
-	its := conditions.Get(c.live(g), hold.Condition)
+	its := conditions.Get(c.live(g), addonsv1.FleetUpgradeHeldCondition)
 	g.Expect(its).NotTo(BeNil())
 	g.Expect(fmt.Sprintf("%s %s", its.Status, its.Reason)).To(Equal(state), its.Message)
 }
@@ -224,10 +225,10 @@ func TestHold(t *testing.T) {
 		defer func() { g.Expect(env.Start(ctx, "muster-helm")).To(Succeed()) }()
 		g.Expect(one.setVersion(g, "v1.36.3")).NotTo(BeEmpty())
 		g.Eventually(func(g Gomega) {
-			g.Expect(conditions.GetMessage(one.live(g), hold.Condition)).To(ContainSubstring("not ready: HelmChartProxy major, HelmChartProxy one"))
+			g.Expect(conditions.GetMessage(one.live(g), addonsv1.FleetUpgradeHeldCondition)).To(ContainSubstring("not ready: HelmChartProxy major, HelmChartProxy one"))
 		}).Should(Succeed())
 		g.Consistently(func(g Gomega) { one.says(g, "True WaitingForAddOns") }).WithTimeout(10 * time.Second).Should(Succeed())
-		t.Log(conditions.GetMessage(one.live(g), hold.Condition))
+		t.Log(conditions.GetMessage(one.live(g), addonsv1.FleetUpgradeHeldCondition))
 		g.Expect(one.setVersion(g, "v1.35.0")).To(BeEmpty(), "it is changed back")
 		g.Eventually(func(g Gomega) { one.says(g, "False Reverted") }).Should(Succeed())
 	})

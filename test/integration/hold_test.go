@@ -44,8 +44,8 @@ func setVersion(g Gomega, cluster *clusterv1.Cluster, version string) string {
 // willHold waits for the condition about holds: status and reason, and parts of its message.
 func willHold(g Gomega, cluster *clusterv1.Cluster, state string, messages ...string) {
 	g.Eventually(func(g Gomega) {
-		its := conditions.Get(current(g, cluster), hold.Condition)
-		g.Expect(its).NotTo(BeNil(), "no "+hold.Condition)
+		its := conditions.Get(current(g, cluster), addonsv1.FleetUpgradeHeldCondition)
+		g.Expect(its).NotTo(BeNil(), "no "+addonsv1.FleetUpgradeHeldCondition)
 		g.Expect(fmt.Sprintf("%s %s", its.Status, its.Reason)).To(Equal(state), its.Message)
 		for _, part := range messages {
 			g.Expect(its.Message).To(ContainSubstring(part))
@@ -207,7 +207,9 @@ func TestHoldsThatEnd(t *testing.T) {
 		g, cluster := scene(t, "out")
 		patch(g, cluster, entry("annotations", stamp.HoldAnnotation, "null"))
 		g.Expect(cluster.Annotations).NotTo(HaveKey(stamp.HookAnnotation), "the request ends the hold")
-		g.Eventually(func(g Gomega) { g.Expect(conditions.Get(current(g, cluster), hold.Condition)).To(BeNil()) }).Should(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(conditions.Get(current(g, cluster), addonsv1.FleetUpgradeHeldCondition)).To(BeNil())
+		}).Should(Succeed())
 		isAnnounced(g, cluster, "Normal", "OptedOut")
 	})
 	t.Run("Cluster API upgrades all the same", func(t *testing.T) {
@@ -277,7 +279,7 @@ func TestNeverHeld(t *testing.T) {
 		forged := hold.Hold{From: "v1.36.3", To: nextVersion, Since: time.Now()}.String()
 		patchf(g, cluster, `{"metadata":{"annotations":{%q:%q}}}`, stamp.HookAnnotation, forged)
 		g.Expect(cluster.Annotations).NotTo(HaveKey(stamp.HookAnnotation), "a request brings none of its own")
-		g.Expect(conditions.Get(current(g, cluster), hold.Condition)).To(BeNil())
+		g.Expect(conditions.Get(current(g, cluster), addonsv1.FleetUpgradeHeldCondition)).To(BeNil())
 	})
 }
 
@@ -303,7 +305,7 @@ func TestHoldByClass(t *testing.T) {
 	g.Eventually(func(g Gomega) {
 		isFree(g, cluster)
 		g.Expect(current(g, cluster).Annotations).NotTo(HaveKey(stamp.ClassHoldAnnotation))
-		g.Expect(conditions.Get(current(g, cluster), hold.Condition)).To(BeNil())
+		g.Expect(conditions.Get(current(g, cluster), addonsv1.FleetUpgradeHeldCondition)).To(BeNil())
 	}).Should(Succeed())
 }
 
@@ -342,7 +344,7 @@ func TestHoldWithoutPrograms(t *testing.T) {
 		restart()
 		g.Eventually(func(g Gomega) {
 			g.Expect(current(g, cluster).Annotations).NotTo(HaveKey(stamp.ClassHoldAnnotation))
-			g.Expect(conditions.Get(current(g, cluster), hold.Condition)).To(BeNil())
+			g.Expect(conditions.Get(current(g, cluster), addonsv1.FleetUpgradeHeldCondition)).To(BeNil())
 		}).Should(Succeed())
 	})
 	t.Run("the webhook is down", func(t *testing.T) {
@@ -393,7 +395,7 @@ func TestHoldOutsideTheFilter(t *testing.T) {
 		now := current(g, its)
 		g.Expect(now.Annotations).To(HaveKey(stamp.HookAnnotation))
 		g.Expect(now.Annotations).NotTo(HaveKey(stamp.ClassHoldAnnotation))
-		g.Expect(conditions.Get(now, hold.Condition)).To(BeNil())
+		g.Expect(conditions.Get(now, addonsv1.FleetUpgradeHeldCondition)).To(BeNil())
 		g.Expect(current(g, held).Annotations).To(HaveKey(stamp.HookAnnotation))
 	}).Should(Succeed())
 

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/hold"
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
@@ -52,7 +52,7 @@ func (s *side) patchWaiting(g Gomega, format string, args ...any) *clusterv1.Clu
 // says waits for a reason of the condition about holds.
 func (s *side) says(g Gomega, reason string) {
 	g.Eventually(func(g Gomega) {
-		its := conditions.Get(s.waiting(g), hold.Condition)
+		its := conditions.Get(s.waiting(g), addonsv1.FleetUpgradeHeldCondition)
 		g.Expect(its).NotTo(BeNil())
 		g.Expect(its.Reason).To(Equal(reason), its.Message)
 	}).WithTimeout(soon).Should(Succeed())
@@ -124,13 +124,13 @@ func TestMoveWhileHeld(t *testing.T) {
 		g.Expect(away.waiting(g).Annotations).To(HaveKeyWithValue(stamp.HookAnnotation, began))
 		away.says(g, "WaitingForAddOns")
 		away.waits(g, "v1.35.0")
-		t.Log(conditions.GetMessage(away.waiting(g), hold.Condition))
+		t.Log(conditions.GetMessage(away.waiting(g), addonsv1.FleetUpgradeHeldCondition))
 	})
 	t.Run("and ends by its bound", func(t *testing.T) {
 		g := NewWithT(t)
 		away.patchWaiting(g, `{"metadata":{"annotations":{%q:"1s"}}}`, stamp.HoldAnnotation)
 		away.says(g, "BoundPassed")
-		t.Log(conditions.GetMessage(away.waiting(g), hold.Condition))
+		t.Log(conditions.GetMessage(away.waiting(g), addonsv1.FleetUpgradeHeldCondition))
 		away.upgrades(g, "v1.35.1")
 	})
 	t.Run("a side without Muster keeps the topology until the command of the page", func(t *testing.T) {

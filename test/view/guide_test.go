@@ -25,7 +25,6 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
-	"github.com/muster-fleet/muster/internal/sync"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
@@ -170,7 +169,7 @@ func guideScene(t *testing.T) {
 			fleet.Status.Display = fleetv1.ClusterDisplay{State: string(fleetv1.NotReady), ReadyBundles: "1/2"}
 			fleet.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: corev1.ConditionFalse, Message: "NotReady(1) [Bundle cni]"}}
 			cluster.Status.Conditions = append(cluster.Status.Conditions, metav1.Condition{
-				Type: sync.BundlesReadyCondition, Status: metav1.ConditionFalse, Reason: "BundlesNotReady", Message: "NotReady(1) [Bundle cni]", LastTransitionTime: metav1.Now(),
+				Type: addonsv1.FleetBundlesReadyCondition, Status: metav1.ConditionFalse, Reason: "BundlesNotReady", Message: "NotReady(1) [Bundle cni]", LastTransitionTime: metav1.Now(),
 			})
 		case "staging":
 			condition := &cluster.Status.Conditions[0]

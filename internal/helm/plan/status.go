@@ -27,10 +27,6 @@ const (
 )
 
 const (
-	// ReadyReason is the reason of Ready conditions that are True.
-	ReadyReason = "Ready"
-	// AvailableReason is the reason of ClusterAvailable conditions that are True.
-	AvailableReason = "Available"
 	// NotDeployed says that Fleet's agent is behind.
 	NotDeployed = "Fleet's agent has not deployed this yet"
 	// NotCopied says that the agent cannot install the release yet.
@@ -121,7 +117,7 @@ func Observe(deployment *fleetv1.BundleDeployment, wanted Wanted) Release {
 	}
 	// Helm has returned. With wait, all resources were ready then; without it, Ready follows Helm, as with
 	// cluster-api-addon-provider-helm.
-	release.Ready, release.Deployed, release.Status, release.Reason = true, true, Deployed, ReadyReason
+	release.Ready, release.Deployed, release.Status, release.Reason = true, true, Deployed, addonsv1.ReadyReason
 	release.Healthy = status.Ready
 	if !status.NonModified {
 		release.Message = "others have changed deployed objects"
@@ -201,7 +197,7 @@ type Trouble struct{ Reason, Message string }
 
 // ReleaseConditions returns the conditions of a HelmReleaseProxy.
 func ReleaseConditions(trouble Trouble, release Release) []metav1.Condition {
-	available := condition(addonsv1.ClusterAvailableCondition, true, AvailableReason, "")
+	available := condition(addonsv1.ClusterAvailableCondition, true, addonsv1.AvailableReason, "")
 	if trouble != (Trouble{}) {
 		available = condition(available.Type, trouble.Reason != addonsv1.GetClusterFailedReason, trouble.Reason, trouble.Message)
 	}
@@ -217,8 +213,8 @@ func ReleaseConditions(trouble Trouble, release Release) []metav1.Condition {
 // HelmReleaseProxies. Trouble is a problem of the HelmChartProxy itself, or one About a Cluster, and notice a message for
 // its author.
 func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmReleaseProxy) []metav1.Condition {
-	specs := condition(addonsv1.HelmReleaseProxySpecsUpToDateCondition, true, "UpToDate", notice)
-	ready := condition(addonsv1.HelmReleaseProxiesReadyCondition, true, ReadyReason, "")
+	specs := condition(addonsv1.HelmReleaseProxySpecsUpToDateCondition, true, addonsv1.UpToDateReason, notice)
+	ready := condition(addonsv1.HelmReleaseProxiesReadyCondition, true, addonsv1.ReadyReason, "")
 	var troubled, unready []string
 	add := func(to *metav1.Condition, entries []string, release *addonsv1.HelmReleaseProxy, its *metav1.Condition) []string {
 		if len(entries) == 0 || its.Reason == addonsv1.HelmInstallOrUpgradeFailedReason {
@@ -228,7 +224,7 @@ func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmRe
 		return append(entries, message.Short(message.Text(About(ClusterOf(release), cmp.Or(its.Message, its.Reason))), longestEntry))
 	}
 	for _, release := range releases {
-		if its := find(release, addonsv1.ClusterAvailableCondition); its.Reason != AvailableReason {
+		if its := find(release, addonsv1.ClusterAvailableCondition); its.Reason != addonsv1.AvailableReason {
 			troubled = add(&specs, troubled, release, its)
 		}
 		if its := find(release, addonsv1.HelmReleaseReadyCondition); its.Status != metav1.ConditionTrue {
@@ -295,7 +291,7 @@ func summary(all ...metav1.Condition) metav1.Condition {
 			return condition(addonsv1.ReadyCondition, false, part.Reason, part.Message)
 		}
 	}
-	return condition(addonsv1.ReadyCondition, true, ReadyReason, "")
+	return condition(addonsv1.ReadyCondition, true, addonsv1.ReadyReason, "")
 }
 
 func condition(of string, holds bool, reason, message string) metav1.Condition {

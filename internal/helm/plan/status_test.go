@@ -35,10 +35,10 @@ func TestObserve(t *testing.T) {
 		secret bool
 		want   Release
 	}{
-		"deployed": {func(*fleetv1.BundleDeployment) {}, false, Release{Ready: true, Deployed: true, Healthy: true, Reason: ReadyReason, Status: Deployed, Revision: 3}},
+		"deployed": {func(*fleetv1.BundleDeployment) {}, false, Release{Ready: true, Deployed: true, Healthy: true, Reason: addonsv1.ReadyReason, Status: Deployed, Revision: 3}},
 		// Without wait, Ready follows Helm; Fleet's own Ready wants a LoadBalancer to have an address.
-		"not ready for Fleet": {func(its *fleetv1.BundleDeployment) { its.Status.Ready = false }, false, Release{Ready: true, Deployed: true, Reason: ReadyReason, Status: Deployed, Revision: 3}},
-		"changed":             {func(its *fleetv1.BundleDeployment) { its.Status.NonModified = false }, false, Release{Ready: true, Deployed: true, Healthy: true, Reason: ReadyReason, Status: Deployed, Revision: 3, Message: "others have changed deployed objects"}},
+		"not ready for Fleet": {func(its *fleetv1.BundleDeployment) { its.Status.Ready = false }, false, Release{Ready: true, Deployed: true, Reason: addonsv1.ReadyReason, Status: Deployed, Revision: 3}},
+		"changed":             {func(its *fleetv1.BundleDeployment) { its.Status.NonModified = false }, false, Release{Ready: true, Deployed: true, Healthy: true, Reason: addonsv1.ReadyReason, Status: Deployed, Revision: 3, Message: "others have changed deployed objects"}},
 		"of other content":    {func(its *fleetv1.BundleDeployment) { its.Labels[ContentLabel] = "b" }, false, waits},
 		"of other values":     {func(its *fleetv1.BundleDeployment) { its.Spec.Options.DownstreamResources[0].Name = "u" }, false, waits},
 		"of Fleet before 0.16": {func(its *fleetv1.BundleDeployment) { its.Spec.Options.DownstreamResources = nil }, false,
@@ -82,7 +82,7 @@ func TestProxyConditions(t *testing.T) {
 		its.Status.Conditions = ReleaseConditions(trouble, state)
 		return its
 	}
-	ready := Release{Ready: true, Reason: ReadyReason}
+	ready := Release{Ready: true, Reason: addonsv1.ReadyReason}
 	fails := Release{Reason: addonsv1.HelmInstallOrUpgradeFailedReason, Message: "denied"}
 	waits := Release{Reason: addonsv1.HelmReleasePendingReason, Message: NotDeployed}
 	lost := Trouble{addonsv1.GetClusterFailedReason, "not in Fleet"}

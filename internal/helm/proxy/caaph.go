@@ -31,11 +31,8 @@ const (
 	CAAPHReleaseFinalizer = "helmreleaseproxy.addons.cluster.x-k8s.io"
 )
 
-// AnotherController is the condition reason if CAAPH runs, too.
-const AnotherController = "AnotherController"
-
 var rival = plan.Trouble{
-	Reason:  AnotherController,
+	Reason:  addonsv1.AnotherControllerReason,
 	Message: "cluster-api-addon-provider-helm reconciles it, too; stop it, and remove its finalizer " + caaphFinalizer,
 }
 
@@ -86,7 +83,7 @@ func (r *Reconciler) reportNotManaged(ctx context.Context, proxy *addonsv1.HelmC
 	}
 	before := proxy.DeepCopy()
 	changed := meta.SetStatusCondition(&proxy.Status.Conditions, metav1.Condition{
-		Type: addonsv1.NotManagedCondition, Status: metav1.ConditionTrue, Reason: AnotherController, LastTransitionTime: metav1.NewTime(r.Now().Truncate(time.Second)),
+		Type: addonsv1.NotManagedCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AnotherControllerReason, LastTransitionTime: metav1.NewTime(r.Now().Truncate(time.Second)),
 		Message: "Muster does not reconcile it: CustomResourceDefinition " + CRDName + " has no label " + stamp.ManagedByLabel + "=" + stamp.ManagedBy +
 			"; stop cluster-api-addon-provider-helm and apply manifests/helm to make Muster reconcile it",
 	})

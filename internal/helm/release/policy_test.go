@@ -48,7 +48,7 @@ func TestPolicyRefuses(t *testing.T) {
 			if wrote := renders.count > 0 || s.record.String() != before.String(); wrote != (test.trouble == (plan.Trouble{})) {
 				t.Errorf("it was written: %t", wrote)
 			}
-			if status := plan.ReleaseConditions(s.trouble, plan.Release{Ready: true, Reason: plan.ReadyReason}); test.want != "" && (status[0].Status != "False" || status[0].Reason != test.want || status[2].Status != "True") {
+			if status := plan.ReleaseConditions(s.trouble, plan.Release{Ready: true, Reason: addonsv1.ReadyReason}); test.want != "" && (status[0].Status != "False" || status[0].Reason != test.want || status[2].Status != "True") {
 				t.Errorf("the conditions are %v", status)
 			}
 		})

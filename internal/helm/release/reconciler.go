@@ -371,7 +371,7 @@ func waitOf(key plan.Key) string { return "HelmReleaseProxy " + key.String() }
 // observe returns the state of the release, and updates the record with it.
 func (r *Reconciler) observe(s *scope) plan.Release {
 	// CAAPH installed the release, it was moved here, or a user deleted the Bundle: it stays installed.
-	once := plan.Release{Ready: true, Deployed: true, Status: plan.Deployed, Reason: plan.ReadyReason, Revision: max(1, s.release.Status.Revision)}
+	once := plan.Release{Ready: true, Deployed: true, Status: plan.Deployed, Reason: addonsv1.ReadyReason, Revision: max(1, s.release.Status.Revision)}
 	if s.isInstalledOnce() && (s.record.FleetCluster == "" || s.bundle == nil) {
 		return once
 	}

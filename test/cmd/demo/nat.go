@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 )
@@ -39,7 +40,7 @@ spec:
     controlPlane: {replicas: 1}
     workers: {machineDeployments: [{class: default-worker, name: md-0, replicas: 1}]}
 `, shopfloor.namespace, shopfloor.name, stamp.RegistrationAnnotation))
-	s.untilTrue(stamp.ManifestCondition, patience, "-n", shopfloor.namespace, capiClusters, shopfloor.name)
+	s.untilTrue(addonsv1.FleetAgentManifestReadyCondition, patience, "-n", shopfloor.namespace, capiClusters, shopfloor.name)
 	s.checked("Muster has registered it in advance: Secret %s/%s-fleet-agent holds one manifest", shopfloor.namespace, shopfloor.name)
 	secret, err := s.Kubectl(s.ctx, "-n", shopfloor.namespace, "get", "clusters.fleet.cattle.io", shopfloor.name, "-o", "jsonpath={.spec.kubeConfigSecret}")
 	s.must(err)

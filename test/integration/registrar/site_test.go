@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
@@ -197,14 +198,14 @@ func (s *site) condition(g Gomega, name string) (reason, message string) {
 }
 
 func (s *site) reason(g Gomega) string {
-	reason, _ := s.condition(g, stamp.ManifestCondition)
+	reason, _ := s.condition(g, addonsv1.FleetAgentManifestReadyCondition)
 	return reason
 }
 
 // waits waits for a reason with this text in its message.
 func (s *site) waits(g Gomega, reason, text string) {
 	g.Eventually(func(g Gomega) {
-		its, message := s.condition(g, stamp.ManifestCondition)
+		its, message := s.condition(g, addonsv1.FleetAgentManifestReadyCondition)
 		g.Expect(its).To(Equal(reason))
 		g.Expect(message).To(ContainSubstring(text))
 	}).Should(Succeed())
