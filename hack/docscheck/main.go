@@ -68,13 +68,9 @@ func check(root string) ([]string, error) {
 	problems = append(problems, named(pages, flagSpan, flags, "flag")...)
 	problems = append(problems, missing(pages, reference, flags, "--", "flag")...)
 
-	var metrics []string
-	for _, dir := range []string{"internal/metrics", "internal/helm"} {
-		its, err := literals(filepath.Join(root, dir), metricName)
-		if err != nil {
-			return nil, err
-		}
-		metrics = append(metrics, its...)
+	metrics, err := literals(filepath.Join(root, "internal"), metricName)
+	if err != nil {
+		return nil, err
 	}
 	problems = append(problems, named(pages, metricName, metrics, "metric")...)
 	problems = append(problems, missing(pages, reference, metrics, "", "metric")...)

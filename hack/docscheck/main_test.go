@@ -86,8 +86,8 @@ func TestReadsTheCode(t *testing.T) {
 	expect(t, "webhook", webhooks, err, "stamp.clusters.fleet.addons.cluster.x-k8s.io")
 	roles, err := manifestNames(filepath.Join(root, "manifests/rbac/*.yaml"), "role")
 	expect(t, "role", roles, err, "muster-webhook", "muster-syncer-leader-election", "muster-syncer-template-values")
-	metrics, err := literals(filepath.Join(root, "internal", "metrics"), metricName)
-	expect(t, "metric", metrics, err, "muster_clusters")
+	metrics, err := literals(filepath.Join(root, "internal"), metricName)
+	expect(t, "metric", metrics, err, "muster_clusters", "muster_apply_total", "muster_manifests_by_reason")
 }
 
 func expect(t *testing.T, what string, got []string, err error, want ...string) {

@@ -29,7 +29,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -153,7 +152,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	failures := &sync.Map{}
 	managed := &proxy.Managed{Reader: mgr.GetClient(), WatchFilter: options.WatchFilter}
-	if err := ctrlmetrics.Registry.Register(&collector{mgr.GetClient(), reader, mgr.Elected()}); err != nil {
+	if err := registerCounts(mgr.Elected(), mgr.GetClient(), reader); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
 

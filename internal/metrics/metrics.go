@@ -10,16 +10,6 @@ import (
 )
 
 var (
-	clusters = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "muster_clusters",
-		Help: "CAPI Clusters by state: imported, pending, conflicted, failed, unselected.",
-	}, []string{"state"})
-
-	reasons = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "muster_clusters_by_reason",
-		Help: "CAPI Clusters by the reason of their condition FleetImported. Clusters without the condition are left out.",
-	}, []string{"reason"})
-
 	conditions = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "muster_config_condition",
 		Help: "1 if a condition of the FleetAddonConfig is True, otherwise 0: APIsAvailable, ConfigValid, InstallerAvailable. Also without a FleetAddonConfig.",
@@ -48,7 +38,7 @@ var (
 )
 
 func init() {
-	ctrlmetrics.Registry.MustRegister(clusters, reasons, conditions, applies, importLatency, buildInfo, admissions)
+	ctrlmetrics.Registry.MustRegister(conditions, applies, importLatency, buildInfo, admissions)
 }
 
 // Build records the build of this program.
@@ -66,12 +56,6 @@ func Applied(kind, result string, err error) {
 
 // Imported observes the duration of an import.
 func Imported(latency time.Duration) { importLatency.Observe(latency.Seconds()) }
-
-// Clusters sets the number of Clusters in a state.
-func Clusters(state string, count int) { clusters.WithLabelValues(state).Set(float64(count)) }
-
-// Reasons sets the number of Clusters whose condition has a reason.
-func Reasons(reason string, count int) { reasons.WithLabelValues(reason).Set(float64(count)) }
 
 // Condition records whether a condition is True.
 func Condition(condition string, holds bool) {
@@ -100,36 +84,14 @@ func Admits(webhook string) {
 // Admitted counts an answer of a webhook.
 func Admitted(webhook, result string) { admissions.WithLabelValues(webhook, result).Inc() }
 
-var manifests = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-	Name: "muster_manifests_by_reason",
-	Help: "CAPI Clusters by the reason of their condition FleetAgentManifestReady. Clusters without the condition are left out.",
-}, []string{"reason"})
+// configMissing is a vector without labels: it has no series until it is set, so a program that does not know does not
+// report 0.
+var configMissing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	Name: "muster_config_missing",
+	Help: "1 if there was a FleetAddonConfig, and has been none for more than a minute, so that its settings are unknown; otherwise 0.",
+}, nil)
 
-func init() { ctrlmetrics.Registry.MustRegister(manifests) }
-
-// Manifests sets the number of Clusters whose FleetAgentManifestReady has a reason.
-func Manifests(reason string, count int) { manifests.WithLabelValues(reason).Set(float64(count)) }
-
-// Both are vectors without labels. A vector has no series until it is set, so a program that does not count, or
-// has not counted yet, does not report 0.
-var (
-	crossNamespaceClass = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "muster_cross_namespace_class_clusters",
-		Help: "CAPI Clusters whose class is in another namespace, and which therefore receive the bundles of that namespace.",
-	}, nil)
-
-	released = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "muster_released_fleet_clusters",
-		Help: "Fleet Clusters that were released for a move and whose CAPI Cluster is gone: it was moved, or deleted.",
-	}, nil)
-
-	configMissing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "muster_config_missing",
-		Help: "1 if there was a FleetAddonConfig, and has been none for more than a minute, so that its settings are unknown; otherwise 0.",
-	}, nil)
-)
-
-func init() { ctrlmetrics.Registry.MustRegister(crossNamespaceClass, released, configMissing) }
+func init() { ctrlmetrics.Registry.MustRegister(configMissing) }
 
 // ConfigMissing sets whether the FleetAddonConfig is gone.
 func ConfigMissing(isMissing bool) {
@@ -139,14 +101,6 @@ func ConfigMissing(isMissing bool) {
 	}
 	configMissing.WithLabelValues().Set(value)
 }
-
-// CrossNamespaceClassClusters sets the number of Clusters whose class is in another namespace.
-func CrossNamespaceClassClusters(count int) {
-	crossNamespaceClass.WithLabelValues().Set(float64(count))
-}
-
-// ReleasedFleetClusters sets the number of released Fleet Clusters whose Cluster is gone.
-func ReleasedFleetClusters(count int) { released.WithLabelValues().Set(float64(count)) }
 
 // Certificate exposes when a certificate of the webhook, "mounted" or "served", expires. Each scrape calls
 // end; the series is missing while end returns an error.
@@ -233,23 +187,12 @@ func FleetCondition(condition, status, reason string, reasons []string) {
 	}
 }
 
-// upgradesHeld is a vector without labels for the same reason as above.
-var (
-	upgradesHeld = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "muster_upgrades_held",
-		Help: "CAPI Clusters whose upgrade waits for its add-ons.",
-	}, nil)
+var upgradeHolds = prometheus.NewCounterVec(prometheus.CounterOpts{
+	Name: "muster_upgrade_holds_total",
+	Help: "Upgrades of CAPI Clusters that Muster held, or should have held, by how the hold ended: the reason of the condition FleetUpgradeHeld.",
+}, []string{"end"})
 
-	upgradeHolds = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "muster_upgrade_holds_total",
-		Help: "Upgrades of CAPI Clusters that Muster held, or should have held, by how the hold ended: the reason of the condition FleetUpgradeHeld.",
-	}, []string{"end"})
-)
-
-func init() { ctrlmetrics.Registry.MustRegister(upgradesHeld, upgradeHolds) }
-
-// UpgradesHeld sets the number of Clusters whose upgrade is held.
-func UpgradesHeld(count int) { upgradesHeld.WithLabelValues().Set(float64(count)) }
+func init() { ctrlmetrics.Registry.MustRegister(upgradeHolds) }
 
 // UpgradeHoldEnded counts the end of a hold.
 func UpgradeHoldEnded(end string) { upgradeHolds.WithLabelValues(end).Inc() }

@@ -43,14 +43,10 @@ func gathered(t *testing.T, name string) map[string]float64 {
 
 // Dashboards depend on these names and labels.
 func TestMetrics(t *testing.T) {
-	Clusters("imported", 3)
-	Clusters("imported", 2)
-	Clusters("pending", 0)
 	Applied("Cluster", "created", nil)
 	Applied("Cluster", "created", nil)
 	Applied("Cluster", "updated", errors.New("no"))
 	Imported(1500 * time.Millisecond)
-	Reasons("NameConflict", 4)
 	Condition("ConfigValid", true)
 	Condition("APIsAvailable", true)
 	Condition("APIsAvailable", false)
@@ -59,10 +55,8 @@ func TestMetrics(t *testing.T) {
 	Admitted("/stamp-cluster", Denied)
 
 	for name, want := range map[string]map[string]float64{
-		"muster_clusters":               {"state=imported ": 2, "state=pending ": 0},
 		"muster_apply_total":            {"kind=Cluster result=created ": 2, "kind=Cluster result=error ": 1},
 		"muster_import_latency_seconds": {"count": 1, "sum": 1.5},
-		"muster_clusters_by_reason":     {"reason=NameConflict ": 4},
 		"muster_config_condition":       {"condition=APIsAvailable ": 0, "condition=ConfigValid ": 1},
 		"muster_build_info":             {"goversion=go1.26.0 revision=abc version=v1.2.3 ": 1},
 		"muster_admission_total": {
@@ -93,24 +87,6 @@ func TestCertificate(t *testing.T) {
 	problem = errors.New("nobody answers")
 	if diff := cmp.Diff(map[string]float64{"certificate=mounted ": 1.7e9}, gathered(t, name)); diff != "" {
 		t.Errorf("one is not read (-want +got):\n%s", diff)
-	}
-}
-
-// Without a count there is no series, because 0 would be a statement.
-func TestTenantMetrics(t *testing.T) {
-	for name, set := range map[string]func(int){
-		"muster_cross_namespace_class_clusters": CrossNamespaceClassClusters,
-		"muster_released_fleet_clusters":        ReleasedFleetClusters,
-	} {
-		if got := gathered(t, name); got != nil {
-			t.Errorf("%s is exposed before it is counted: %v", name, got)
-		}
-		set(3)
-		set(0)
-		set(2)
-		if diff := cmp.Diff(map[string]float64{"": 2}, gathered(t, name)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
 	}
 }
 

@@ -64,7 +64,7 @@ func newBound(t *testing.T, binding fixture.Binding) *bound {
 			return c.Create(ctx, object, options...)
 		}}).Build()
 	b.r = &reconciler{
-		Client: b.api, live: b.api, settings: settings.NewReader(b.api), tally: newTally(), recorder: events.NewFakeRecorder(100),
+		Client: b.api, live: b.api, settings: settings.NewReader(b.api), recorder: events.NewFakeRecorder(100),
 		Options: Options{FleetNamespace: defaultFleetNamespace, RegistrationNamespace: defaultRegistrationNamespace},
 		now:     func() time.Time { return b.clock },
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -157,41 +155,4 @@ func isOfType(err error) bool {
 	return errors.As(err, &status) && status.Status().Details != nil && slices.ContainsFunc(status.Status().Details.Causes, func(cause metav1.StatusCause) bool {
 		return cause.Field == "type"
 	})
-}
-
-// tally counts Clusters by the reason of their condition, for the metrics.
-type tally struct {
-	mu     sync.Mutex
-	of     map[types.NamespacedName]string
-	counts map[string]int
-}
-
-// newTally returns an empty tally. Every reason has a series from the start, so that the first
-// Cluster with it shows as an increase.
-func newTally() *tally {
-	t := &tally{of: map[types.NamespacedName]string{}, counts: map[string]int{}}
-	for _, reason := range addonsv1.FleetAgentManifestReadyReasons {
-		metrics.Manifests(reason, 0)
-	}
-	return t
-}
-
-// set records a Cluster's reason; empty removes the Cluster.
-func (t *tally) set(cluster types.NamespacedName, reason string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	before := t.of[cluster]
-	if before == reason {
-		return
-	}
-	if before != "" {
-		t.counts[before]--
-		metrics.Manifests(before, t.counts[before])
-	}
-	delete(t.of, cluster)
-	if reason != "" {
-		t.of[cluster] = reason
-		t.counts[reason]++
-		metrics.Manifests(reason, t.counts[reason])
-	}
 }

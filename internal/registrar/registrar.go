@@ -15,8 +15,6 @@ import (
 	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
-	"sigs.k8s.io/cluster-api/util/conditions"
-	capilabels "sigs.k8s.io/cluster-api/util/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -59,7 +57,6 @@ type reconciler struct {
 	live     client.Reader // reads past the cache
 	settings *settings.Reader
 	recorder events.EventRecorder
-	tally    *tally
 	seen     observedClientIDs
 	now      func() time.Time
 }
@@ -69,14 +66,12 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	switch err := r.Get(ctx, req.NamespacedName, cluster); {
 	case apierrors.IsNotFound(err):
 		r.seen.forget(req.NamespacedName)
-		r.tally.set(req.NamespacedName, "")
 		_, err := r.recordOf(ctx, req.NamespacedName, "") // This deletes the record.
 		return ctrl.Result{}, err
 	case err != nil:
 		return ctrl.Result{}, err
 	}
-	if r.WatchFilter != "" && !capilabels.HasWatchLabel(cluster, r.WatchFilter) {
-		r.tally.set(req.NamespacedName, "")
+	if !r.isWatched(cluster) {
 		return ctrl.Result{}, nil
 	}
 	s, err := r.newScope(ctx, cluster)
@@ -92,11 +87,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	default:
 		result = waiting(addonsv1.FailedReason, err.Error(), 0)
-	}
-	if result.keep {
-		r.tally.set(req.NamespacedName, conditions.GetReason(cluster, addonsv1.FleetAgentManifestReadyCondition))
-	} else {
-		r.tally.set(req.NamespacedName, result.reason)
 	}
 	return ctrl.Result{RequeueAfter: result.after}, errors.Join(err, r.report(ctx, cluster, result))
 }

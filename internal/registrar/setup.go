@@ -9,6 +9,7 @@ package registrar
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -24,6 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	capilabels "sigs.k8s.io/cluster-api/util/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -35,6 +38,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -126,7 +130,10 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	r := &reconciler{
 		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(),
 		settings: settings.NewReader(mgr.GetClient()).WithRecord(mgr.GetAPIReader(), nil, os.Getenv("POD_NAMESPACE")),
-		recorder: mgr.GetEventRecorder("muster-registrar"), tally: newTally(), now: time.Now,
+		recorder: mgr.GetEventRecorder("muster-registrar"), now: time.Now,
+	}
+	if err := metrics.Count(mgr.Elected(), r.count, clustersByReason); err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
 	}
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
@@ -147,6 +154,27 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.NewPredicateFuncs(r.settings.Saw), predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(namespace, handler.EnqueueRequestsFromMapFunc(r.inNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Complete(r)
+}
+
+var clustersByReason = metrics.NewGauge("muster_manifests_by_reason",
+	"CAPI Clusters by the reason of their condition FleetAgentManifestReady. Clusters without the condition are left out.", "reason", addonsv1.FleetAgentManifestReadyReasons...)
+
+// count counts the watched Clusters in the cache by the reason of their condition.
+func (r *reconciler) count(ctx context.Context, counts metrics.Counts) error {
+	var clusters clusterv1.ClusterList
+	if err := r.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
+		return err
+	}
+	for i := range clusters.Items {
+		if its := &clusters.Items[i]; r.isWatched(its) {
+			counts.Add(clustersByReason, conditions.GetReason(its, addonsv1.FleetAgentManifestReadyCondition), 1)
+		}
+	}
+	return nil
+}
+
+func (r *reconciler) isWatched(cluster *clusterv1.Cluster) bool {
+	return r.WatchFilter == "" || capilabels.HasWatchLabel(cluster, r.WatchFilter)
 }
 
 // ownersOf returns the UIDs of the Fleet Clusters that own an object.

@@ -11,17 +11,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/message"
+	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/program"
 )
 
@@ -83,48 +82,29 @@ func fakeBuilder(t *testing.T) *fake.ClientBuilder {
 	return fake.NewClientBuilder().WithScheme(scheme)
 }
 
-func TestTally(t *testing.T) {
-	one, two := types.NamespacedName{Namespace: "team", Name: "one"}, types.NamespacedName{Namespace: "team", Name: "two"}
-	counts := newTally()
-	expect := func(what string, want map[string]float64) {
-		t.Helper()
-		for _, reason := range addonsv1.FleetAgentManifestReadyReasons {
-			got, found := gauge(t, "muster_manifests_by_reason", reason)
-			if !found || got != want[reason] {
-				t.Errorf("%s: %s is %v (exposed: %v), want %v", what, reason, got, found, want[reason])
-			}
+// Clusters are counted by the reason of their condition, without those that another registrar watches.
+func TestCount(t *testing.T) {
+	cluster := func(name, watchedBy, reason string) client.Object {
+		its := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, Labels: map[string]string{clusterv1.WatchLabel: watchedBy}}}
+		if reason != "" {
+			its.Status.Conditions = []metav1.Condition{{Type: addonsv1.FleetAgentManifestReadyCondition, Reason: reason}}
 		}
+		return its
 	}
-	expect("nothing", nil)
-	counts.set(one, addonsv1.WaitingForFleetReason)
-	counts.set(two, addonsv1.WaitingForFleetReason)
-	counts.set(two, addonsv1.WaitingForFleetReason)
-	expect("two wait", map[string]float64{addonsv1.WaitingForFleetReason: 2})
-	counts.set(one, addonsv1.ManifestReadyReason)
-	expect("one is ready", map[string]float64{addonsv1.WaitingForFleetReason: 1, addonsv1.ManifestReadyReason: 1})
-	counts.set(two, "")
-	counts.set(two, "")
-	expect("the other is gone", map[string]float64{addonsv1.ManifestReadyReason: 1})
-}
-
-// gauge returns the value of a metric for a reason.
-func gauge(t *testing.T, name, reason string) (float64, bool) {
-	t.Helper()
-	families, err := ctrlmetrics.Registry.Gather()
-	if err != nil {
+	r := &reconciler{Options: Options{WatchFilter: "a"}, Client: fakeBuilder(t).WithObjects(
+		cluster("one", "a", addonsv1.WaitingForFleetReason), cluster("two", "a", addonsv1.WaitingForFleetReason), cluster("three", "a", addonsv1.ManifestReadyReason),
+		cluster("none", "a", ""), cluster("other", "b", addonsv1.ManifestReadyReason),
+	).Build()}
+	counts := metrics.Counts{}
+	if err := r.count(t.Context(), counts); err != nil {
 		t.Fatal(err)
 	}
-	for _, family := range families {
-		if family.GetName() != name {
-			continue
-		}
-		for _, series := range family.GetMetric() {
-			if label := series.GetLabel(); len(label) == 1 && label[0].GetValue() == reason {
-				return series.GetGauge().GetValue(), true
-			}
+	for _, reason := range addonsv1.FleetAgentManifestReadyReasons {
+		want := map[string]int{addonsv1.WaitingForFleetReason: 2, addonsv1.ManifestReadyReason: 1}[reason]
+		if got := counts[clustersByReason][reason]; got != want {
+			t.Errorf("%d Clusters with %s, want %d", got, reason, want)
 		}
 	}
-	return 0, false
 }
 
 // TestReportIsBounded: the answer of an admission webhook has no bound, and the API server accepts

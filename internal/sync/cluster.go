@@ -53,7 +53,6 @@ type clusterReconciler struct {
 	reporter     *reporter
 	digests      *digests
 	bundlesReady bundlesReady
-	tally        *Tally
 	// busy serializes Clusters that want the same Fleet Cluster.
 	busy keymutex.KeyMutex
 	// watchFilter limits reconciling to Clusters whose watch label has this value; empty for all
@@ -61,7 +60,7 @@ type clusterReconciler struct {
 	watchFilter string
 }
 
-func newClusterReconciler(c *common, reader *references.Reader, groups *groupReconciler, mappings *mappingReconciler, tally *Tally) *clusterReconciler {
+func newClusterReconciler(c *common, reader *references.Reader, groups *groupReconciler, mappings *mappingReconciler) *clusterReconciler {
 	return &clusterReconciler{
 		Client: c.GetClient(), live: c.GetAPIReader(), applier: c.applier, settings: c.settings, fields: c.fields, users: c.users,
 		scopes: &scopeReader{
@@ -69,7 +68,7 @@ func newClusterReconciler(c *common, reader *references.Reader, groups *groupRec
 			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
 		},
 		references: reader, digests: newDigests(c.GetClient(), c.store, reader, c.bundlesReady), bundlesReady: c.bundlesReady,
-		groups: groups, mappings: mappings, tally: tally,
+		groups: groups, mappings: mappings,
 		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.GetEventRecorder("muster-syncer")),
 	}
@@ -114,7 +113,6 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		return ctrl.Result{}, err
 	}
 	if !found || !isWatched(cluster, r.watchFilter) {
-		r.tally.Forget(req.NamespacedName)
 		r.reporter.forget(req.NamespacedName)
 		r.digests.forget(req.NamespacedName)
 		if found {
@@ -200,11 +198,8 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 	if s != nil {
 		cluster, result = s.cluster, r.bundlesReady.of(s, result)
 	}
-	if result.state == "" && result.isNothing() {
+	if result.isNothing() && !result.bare {
 		return ctrl.Result{}, err // It is none of our business.
-	}
-	if result.state != "" {
-		r.tally.Set(req.NamespacedName, entry{result.state, result.reason(), !useOf(cluster).isZero()})
 	}
 	cluster, wait, reportErr := r.reporter.report(ctx, cluster, result)
 	if err = errors.Join(err, reportErr); err != nil {

@@ -18,14 +18,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -56,7 +57,6 @@ type configReconciler struct {
 	client.Client
 	settings *settings.Reader
 	fields   *fleetFields
-	tally    *Tally
 	gate     *Gate
 	now      func() time.Time
 	// watchFilter limits which Clusters are counted, and which FleetAddonConfig is
@@ -72,50 +72,43 @@ type configReconciler struct {
 	goneSince time.Time
 	// missing names the kinds that are not served, as of the last check.
 	missing string
-	// counted means that every Cluster found at startup has been reconciled.
-	counted bool
+	// controller is the one that this reconciler belongs to.
+	controller controller.Controller
 	// wrote is when the status was last written.
 	wrote time.Time
 }
 
-func (r *configReconciler) setUp(mgr ctrl.Manager) error {
-	counts := make(chan event.TypedGenericEvent[*addonsv1.FleetAddonConfig])
-	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return relay(ctx, r.tally.Changed(), counts) })); err != nil {
-		return err
-	}
-	return ctrl.NewControllerManagedBy(mgr).Named("fleetaddonconfig").
+func (r *configReconciler) setUp(mgr ctrl.Manager) (err error) {
+	r.controller, err = ctrl.NewControllerManagedBy(mgr).Named("fleetaddonconfig").
 		For(&addonsv1.FleetAddonConfig{}).
 		WatchesMetadata(references.CRD(), enqueue(theConfig), builder.WithPredicates(requiredCRDs)).
-		WatchesRawSource(source.Channel(counts, &handler.TypedEnqueueRequestForObject[*addonsv1.FleetAddonConfig]{})).
-		Complete(r)
+		Build(r)
+	return err
+}
+
+// watchClusters makes the reconciler look again when a Cluster changes its state, at most once in a statusInterval.
+func (r *configReconciler) watchClusters(c *common) error {
+	later := func(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		queue.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: addonsv1.FleetAddonConfigName}}, statusInterval)
+	}
+	return r.controller.Watch(source.Kind(c.GetCache(), &clusterv1.Cluster{}, handler.TypedFuncs[*clusterv1.Cluster, reconcile.Request]{
+		CreateFunc: func(_ context.Context, _ event.TypedCreateEvent[*clusterv1.Cluster], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			later(queue)
+		},
+		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Cluster], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			if stateOf(e.ObjectOld) != stateOf(e.ObjectNew) || isWatched(e.ObjectOld, r.watchFilter) != isWatched(e.ObjectNew, r.watchFilter) {
+				later(queue)
+			}
+		},
+		DeleteFunc: func(_ context.Context, _ event.TypedDeleteEvent[*clusterv1.Cluster], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			later(queue)
+		},
+	}))
 }
 
 // theConfig returns the request for the FleetAddonConfig, whatever has changed.
 func theConfig(context.Context, client.Object) []reconcile.Request {
 	return requests(types.NamespacedName{Name: addonsv1.FleetAddonConfigName})
-}
-
-// relay turns changes of the counts into events, at most one in a statusInterval.
-func relay(ctx context.Context, changed <-chan struct{}, out chan<- event.TypedGenericEvent[*addonsv1.FleetAddonConfig]) error {
-	config := &addonsv1.FleetAddonConfig{}
-	config.Name = addonsv1.FleetAddonConfigName
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case out <- event.TypedGenericEvent[*addonsv1.FleetAddonConfig]{Object: config}:
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(statusInterval):
-		}
-	}
 }
 
 // Reconcile writes the status if it has news.
@@ -139,11 +132,14 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if r.missing == "" && !r.gate.opened.Load() {
 		return ctrl.Result{RequeueAfter: gateInterval}, nil
 	}
-	if err := errors.Join(r.count(ctx), r.countReleased(ctx)); err != nil {
-		return ctrl.Result{}, err
-	}
-	if !r.counted || r.missing != "" { // A CRD that exists may not be served yet.
+	var counts map[state]int
+	if r.missing != "" { // A CRD that exists may not be served yet.
 		later.RequeueAfter = statusInterval
+	} else {
+		counts = map[state]int{}
+		if err := countClusters(ctx, r, r.watchFilter, func(_ *clusterv1.Cluster, its state) { counts[its]++ }); err != nil {
+			return ctrl.Result{}, err
+		}
 	}
 	asks := settings.AsksForInstall(config) || settings.AsksForFleetSettings(config)
 	available, err := r.helmAvailable(ctx)
@@ -159,7 +155,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	wanted := r.status(in, unserved, asks, lacks, available)
+	wanted := r.status(in, counts, unserved, asks, lacks, available)
 	wanted.Classes, err = r.classes(ctx)
 	reached, mappingsErr := r.mappings(ctx, in.Mappings)
 	if err := errors.Join(err, mappingsErr); err != nil {
@@ -222,57 +218,6 @@ func (r *configReconciler) reportGone(ctx context.Context, in *settings.InForce)
 	return ctrl.Result{RequeueAfter: missingInterval}
 }
 
-// count notes whether all Clusters have been reconciled since the start. Until then the
-// last status says more than counts that grow from zero.
-func (r *configReconciler) count(ctx context.Context) error {
-	if r.counted || r.missing != "" {
-		return nil
-	}
-	current, err := r.settings.Current(ctx)
-	if err != nil {
-		return err
-	}
-	var clusters clusterv1.ClusterList
-	if err := r.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("listing Clusters: %w", err)
-	}
-	waiting := 0
-	for i := range clusters.Items {
-		if isWatched(&clusters.Items[i], r.watchFilter) && clusters.Items[i].DeletionTimestamp.IsZero() {
-			waiting++
-		}
-	}
-	// While the import is off, or impossible, the syncer reconciles no Cluster, so waiting is
-	// pointless.
-	r.counted = r.tally.Len() >= waiting || !current.Cluster.Enabled
-	return nil
-}
-
-// countReleased counts the Fleet Clusters that were released and whose Cluster is gone.
-// They were moved, or left over: a syncer that was down while a Cluster was unpaused and
-// deleted cannot distinguish the two, and deletes neither.
-func (r *configReconciler) countReleased(ctx context.Context) error {
-	if r.missing != "" {
-		return nil
-	}
-	var released fleetv1.ClusterList
-	if err := r.List(ctx, &released, client.MatchingFields{byReleased: "true"}, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("listing Fleet Clusters: %w", err)
-	}
-	count := 0
-	for i := range released.Items {
-		var cluster clusterv1.Cluster
-		key := client.ObjectKey{Namespace: released.Items[i].Namespace, Name: stamp.OriginOf(&released.Items[i]).Name}
-		if err := r.Get(ctx, key, &cluster, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("reading a Cluster from the cache: %w", err)
-		} else if err != nil {
-			count++
-		}
-	}
-	metrics.ReleasedFleetClusters(count)
-	return nil
-}
-
 // own returns the part of a status that the syncer writes. The installer writes the rest.
 func own(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConfigStatus {
 	result := status.DeepCopy()
@@ -284,19 +229,19 @@ func own(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConfigStat
 }
 
 // status returns the desired state of the syncer's part of the status. A condition whose status did
-// not change keeps its transition time. Unserved says which settings Fleet has no field for.
-func (r *configReconciler) status(in *settings.InForce, unserved error, asks, installerMissing bool, helm *metav1.Condition) addonsv1.FleetAddonConfigStatus {
+// not change keeps its transition time. Counts has the Clusters by state; if it is nil, they are as last reported. Unserved says
+// which settings Fleet has no field for.
+func (r *configReconciler) status(in *settings.InForce, counts map[state]int, unserved error, asks, installerMissing bool, helm *metav1.Condition) addonsv1.FleetAddonConfigStatus {
 	config := in.Config
-	counts := r.tally.Counts()
 	status := *own(&config.Status)
 	status.ObservedGeneration = config.Generation
 	imported := clustersImported(counts)
-	if r.counted {
+	if counts != nil {
 		status.Clusters = &addonsv1.ClusterCounts{
-			Selected:   int32(counts[StateImported] + counts[StatePending] + counts[StateConflicted] + counts[StateFailed]),
-			Imported:   int32(counts[StateImported]),
-			Pending:    int32(counts[StatePending]),
-			Conflicted: int32(counts[StateConflicted]),
+			Selected:   int32(counts[stateImported] + counts[statePending] + counts[stateConflicted] + counts[stateFailed]),
+			Imported:   int32(counts[stateImported]),
+			Pending:    int32(counts[statePending]),
+			Conflicted: int32(counts[stateConflicted]),
 		}
 	} else if last := meta.FindStatusCondition(status.Conditions, imported.Type); last != nil {
 		imported.Status, imported.Reason, imported.Message = last.Status, last.Reason, last.Message
@@ -413,10 +358,10 @@ func configValid(invalid error) metav1.Condition {
 	return metav1.Condition{Type: addonsv1.ConfigValidCondition, Status: metav1.ConditionTrue, Reason: addonsv1.ValidReason}
 }
 
-func clustersImported(counts map[State]int) metav1.Condition {
-	if stuck := counts[StateConflicted] + counts[StateFailed]; stuck > 0 {
+func clustersImported(counts map[state]int) metav1.Condition {
+	if stuck := counts[stateConflicted] + counts[stateFailed]; stuck > 0 {
 		return metav1.Condition{Type: addonsv1.ClustersImportedCondition, Status: metav1.ConditionFalse, Reason: addonsv1.ClustersStuckReason,
-			Message: fmt.Sprintf("%d conflicted, %d failed; see the condition %s of the Clusters", counts[StateConflicted], counts[StateFailed], addonsv1.FleetImportedCondition)}
+			Message: fmt.Sprintf("%d conflicted, %d failed; see the condition %s of the Clusters", counts[stateConflicted], counts[stateFailed], addonsv1.FleetImportedCondition)}
 	}
 	return metav1.Condition{Type: addonsv1.ClustersImportedCondition, Status: metav1.ConditionTrue, Reason: addonsv1.NoneStuckReason}
 }

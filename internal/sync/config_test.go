@@ -10,6 +10,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -61,8 +62,8 @@ func TestBundleMappingsThatAreNotRead(t *testing.T) {
 		t.Errorf("got %v, %v, in %d lists", got, err, lists)
 	}
 
-	r.tally, r.now = NewTally(), time.Now
-	status := r.status(&settings.InForce{Settings: settings.Settings{Mappings: asked}, Config: &addonsv1.FleetAddonConfig{}}, nil, false, false, nil)
+	r.now = time.Now
+	status := r.status(&settings.InForce{Settings: settings.Settings{Mappings: asked}, Config: &addonsv1.FleetAddonConfig{}}, nil, nil, false, false, nil)
 	for _, condition := range status.Conditions {
 		if condition.Type == addonsv1.ConfigValidCondition && (condition.Status != metav1.ConditionFalse || condition.Message !=
 			"spec.rancher.bundleMappings: the flag --namespace of the syncer leaves out the namespace or the workspace of other/ws, one/elsewhere") {
@@ -83,7 +84,7 @@ func TestMissingConfigIsReported(t *testing.T) {
 	).Build()
 	now, recorder := time.Now(), events.NewFakeRecorder(10)
 	r := &configReconciler{
-		Client: api, settings: settings.NewReader(api).WithRecord(api, api, "muster"), tally: NewTally(), recorder: recorder, now: func() time.Time { return now },
+		Client: api, settings: settings.NewReader(api).WithRecord(api, api, "muster"), recorder: recorder, now: func() time.Time { return now },
 	}
 	reconcile := func(after, again time.Duration, isReported bool) {
 		t.Helper()
@@ -123,4 +124,25 @@ func TestMissingConfigIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	reconcile(0, time.Minute, false)
+}
+
+// The counts are those of the Clusters in the cache. While Cluster API is not served, they are as last reported.
+func TestStatusCounts(t *testing.T) {
+	r := &configReconciler{now: time.Now}
+	config := &addonsv1.FleetAddonConfig{}
+	for i, test := range []struct {
+		counts map[state]int
+		want   addonsv1.ClusterCounts
+		reason string
+	}{
+		{map[state]int{stateImported: 5, statePending: 4, stateConflicted: 2, stateFailed: 1, stateUnselected: 9}, addonsv1.ClusterCounts{Selected: 12, Imported: 5, Pending: 4, Conflicted: 2}, "ClustersStuck"},
+		{nil, addonsv1.ClusterCounts{Selected: 12, Imported: 5, Pending: 4, Conflicted: 2}, "ClustersStuck"},
+		{map[state]int{}, addonsv1.ClusterCounts{}, "NoneStuck"},
+	} {
+		config.Status = r.status(&settings.InForce{Config: config}, test.counts, nil, false, false, nil)
+		reported := meta.FindStatusCondition(config.Status.Conditions, addonsv1.ClustersImportedCondition)
+		if config.Status.Clusters == nil || *config.Status.Clusters != test.want || reported.Reason != test.reason {
+			t.Errorf("%d: %+v, %s; want %+v, %s", i, config.Status.Clusters, reported.Reason, test.want, test.reason)
+		}
+	}
 }

@@ -396,7 +396,6 @@ func (r *holdReconciler) enter(key types.NamespacedName) *heldCluster {
 	defer r.mu.Unlock()
 	if r.held[key] == nil {
 		r.held[key] = &heldCluster{}
-		metrics.UpgradesHeld(len(r.held))
 	}
 	return r.held[key]
 }
@@ -417,8 +416,5 @@ func (r *holdReconciler) count() int {
 func (r *holdReconciler) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.held[key] != nil {
-		delete(r.held, key)
-		metrics.UpgradesHeld(len(r.held))
-	}
+	delete(r.held, key)
 }

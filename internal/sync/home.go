@@ -208,9 +208,6 @@ func (s *scope) untilHome(result outcome) outcome {
 	if condition == nil || condition.Status != metav1.ConditionTrue {
 		return result
 	}
-	if result.state == StateImported {
-		result.state = StatePending
-	}
 	reported := s.cluster.Status.Conditions
 	if s.home.isExpected() && !meta.IsStatusConditionTrue(reported, addonsv1.FleetImportedCondition) && !meta.IsStatusConditionTrue(reported, addonsv1.FleetBundlesReadyCondition) {
 		result.conditions, result.keep, result.unsaid = nil, conditionTypes, true

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -19,10 +18,11 @@ var conditionTypes = []string{addonsv1.FleetImportedCondition, addonsv1.FleetBun
 // outcome is the result that a reconcile reports on the Cluster. Conditions that are neither given nor
 // kept are removed, except that the zero outcome leaves the Cluster alone.
 type outcome struct {
-	state      State
 	conditions []metav1.Condition
 	// keep are the types of the conditions that stay as they are if they are not given.
 	keep []string
+	// bare takes all conditions off the Cluster.
+	bare bool
 	// passing leaves the status of FleetImportedCondition as it is, if there is one.
 	passing bool
 	// unsaid leaves all conditions as they are.
@@ -40,28 +40,20 @@ func (o outcome) again(after time.Duration) outcome {
 	return o
 }
 
-// reason returns the reason of FleetImportedCondition, or "" if there is none.
-func (o outcome) reason() string {
-	if condition := meta.FindStatusCondition(o.conditions, addonsv1.FleetImportedCondition); condition != nil {
-		return condition.Reason
-	}
-	return ""
-}
-
-func notImported(state State, reason, message string) outcome {
-	return outcome{state: state, conditions: []metav1.Condition{
+func notImported(reason, message string) outcome {
+	return outcome{conditions: []metav1.Condition{
 		{Type: addonsv1.FleetImportedCondition, Status: metav1.ConditionFalse, Reason: reason, Message: message},
 	}}
 }
 
 func conflicting(message string) outcome {
-	return notImported(StateConflicted, addonsv1.NameConflictReason, message)
+	return notImported(addonsv1.NameConflictReason, message)
 }
 
 // failed is the outcome of an error. An imported Cluster stays imported: its objects in Fleet are
 // unchanged, and availability gates must not close for a passing error.
 func failed(err error) outcome {
-	result := notImported(StateFailed, addonsv1.FailedReason, err.Error())
+	result := notImported(addonsv1.FailedReason, err.Error())
 	result.keep, result.passing = conditionTypes, true
 	return result
 }
@@ -69,7 +61,7 @@ func failed(err error) outcome {
 // displaced is the outcome for a Cluster whose group would have the name of the group of a class in
 // the Cluster's own namespace. The objects in Fleet stay as they are.
 func displaced(imported bool, used use, class string) outcome {
-	return retained(StateConflicted, imported, addonsv1.NameConflictReason, fmt.Sprintf(
+	return retained(imported, addonsv1.NameConflictReason, fmt.Sprintf(
 		"ClusterGroup %q of this namespace is that of ClusterClass %q here, and would be that of ClusterClass %q of namespace %q: bundles for one would reach the other; rename one of the two classes",
 		used.group().Name, class, used.class.Name, used.class.Namespace))
 }
@@ -86,21 +78,21 @@ func unserved(err error) outcome {
 
 // paused is the outcome for a paused Cluster: in Fleet or not, as it was.
 func paused(imported bool) outcome {
-	return retained(StatePending, imported, addonsv1.PausedReason, "the Cluster is paused; nothing is changed in Fleet until it is unpaused")
+	return retained(imported, addonsv1.PausedReason, "the Cluster is paused; nothing is changed in Fleet until it is unpaused")
 }
 
 // unselected is the outcome for a Cluster that no selector matches: if it was claimed, Muster retains
 // it; otherwise Muster ignores it.
 func unselected(claimed, imported bool, why string) outcome {
 	if !claimed {
-		return outcome{state: StateUnselected}
+		return outcome{bare: true}
 	}
-	return retained(StateUnselected, imported, addonsv1.DeselectedReason, "what Fleet has of it is kept as it was: "+why)
+	return retained(imported, addonsv1.DeselectedReason, "what Fleet has of it is kept as it was: "+why)
 }
 
 // retained is the outcome for a Cluster that the syncer leaves unchanged for now.
-func retained(state State, imported bool, reason, message string) outcome {
-	result := notImported(state, reason, message)
+func retained(imported bool, reason, message string) outcome {
+	result := notImported(reason, message)
 	if imported {
 		result.conditions[0].Status = metav1.ConditionTrue
 	}
@@ -124,10 +116,10 @@ func (s *scope) unchanged() outcome {
 // must not, be reached.
 func waitingForAgent(cluster string, unregistered bool) outcome {
 	if unregistered {
-		return notImported(StatePending, addonsv1.RegistrarMissingReason,
+		return notImported(addonsv1.RegistrarMissingReason,
 			"its Fleet agent is to register itself, but the registrar does not run: install Muster's component registrar (manifests/registrar)").again(presenceInterval)
 	}
-	return notImported(StatePending, addonsv1.WaitingForAgentReason, fmt.Sprintf(
+	return notImported(addonsv1.WaitingForAgentReason, fmt.Sprintf(
 		"its Fleet agent has not checked in yet; once the condition %s is True, apply the manifest in Secret %q (key %s) to the cluster, if its bootstrap does not",
 		addonsv1.FleetAgentManifestReadyCondition, stamp.ManifestSecret(cluster), stamp.ManifestKey)).again(waitingInterval)
 }
@@ -135,7 +127,7 @@ func waitingForAgent(cluster string, unregistered bool) outcome {
 // waitingForRancher is the outcome for a Cluster that Rancher manages, or will manage, and that has no
 // Fleet Cluster yet to attach to.
 func waitingForRancher(what string) outcome {
-	return notImported(StatePending, addonsv1.WaitingForRancherReason, "it waits for "+what)
+	return notImported(addonsv1.WaitingForRancherReason, "it waits for "+what)
 }
 
 // attached is the outcome for a Cluster whose Fleet Cluster is Rancher's. Others are the fields of it
@@ -168,5 +160,5 @@ func imported(cluster, fleetCluster string, stays stale, note string) outcome {
 		condition.Message = fmt.Sprintf("in Fleet as Cluster %q", fleetCluster)
 	}
 	condition.Message = strings.TrimPrefix(condition.Message+note, "; ")
-	return outcome{state: StateImported, conditions: []metav1.Condition{condition}}
+	return outcome{conditions: []metav1.Condition{condition}}
 }

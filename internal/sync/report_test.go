@@ -160,7 +160,7 @@ func TestMessagesAreDamped(t *testing.T) {
 	now := time.Now()
 	r.now = func() time.Time { return now }
 	ready := func(message string) outcome {
-		result := notImported(StateImported, addonsv1.ImportedReason, "in Fleet")
+		result := notImported(addonsv1.ImportedReason, "in Fleet")
 		result.conditions = append(result.conditions, metav1.Condition{Type: addonsv1.FleetBundlesReadyCondition, Status: "False", Reason: "BundlesNotReady", Message: message})
 		return result
 	}
@@ -257,7 +257,7 @@ func TestReportedGeneration(t *testing.T) {
 	server.cluster.Status.Conditions[0].ObservedGeneration, server.cluster.Generation = 0, 4 // By an earlier version.
 	r.mustReport(t, result)
 	want(2, 0)
-	pending := notImported(StatePending, addonsv1.WaitingForControlPlaneReason, "it waits")
+	pending := notImported(addonsv1.WaitingForControlPlaneReason, "it waits")
 	r.mustReport(t, pending)
 	server.cluster.Generation = 5
 	r.mustReport(t, pending)

@@ -10,6 +10,7 @@ package sync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -51,19 +52,19 @@ type Options struct {
 // Setup adds the syncer to a manager. Its reconcilers start when the kinds they
 // watch are served.
 func Setup(mgr ctrl.Manager, options Options) error {
-	tally, namespace := NewTally(), os.Getenv("POD_NAMESPACE")
+	namespace := os.Getenv("POD_NAMESPACE")
 	current := settings.NewReader(mgr.GetClient()).WithRecord(mgr.GetAPIReader(), mgr.GetClient(), namespace)
 	fields := &fleetFields{crds: mgr.GetClient(), live: mgr.GetAPIReader()}
 	gate := &Gate{crds: mgr.GetClient(), mapper: mgr.GetRESTMapper()}
-	gate.open = func(ctx context.Context) error { return setupReconcilers(ctx, mgr, options, tally, current, fields) }
-	if err := mgr.Add(everywhere{gate}); err != nil {
-		return err
-	}
 	status := &configReconciler{
-		Client: mgr.GetClient(), settings: current, fields: fields, tally: tally, gate: gate, now: time.Now, recorder: mgr.GetEventRecorder("muster-syncer"),
+		Client: mgr.GetClient(), settings: current, fields: fields, gate: gate, now: time.Now, recorder: mgr.GetEventRecorder("muster-syncer"),
 		watchFilter: options.WatchFilter, namespaces: options.Cache.DefaultNamespaces,
 		installer: newPresence(mgr.GetAPIReader(), namespace, stamp.InstallerLease),
 		helm:      newPresence(mgr.GetAPIReader(), namespace, stamp.HelmLease),
+	}
+	gate.open = func(ctx context.Context) error { return setupReconcilers(ctx, mgr, options, status) }
+	if err := mgr.Add(everywhere{gate}); err != nil {
+		return err
 	}
 	return status.setUp(mgr)
 }
@@ -88,7 +89,7 @@ type common struct {
 	bundlesReady bundlesReady
 }
 
-func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, tally *Tally, current *settings.Reader, fields *fleetFields) error {
+func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, status *configReconciler) error {
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -96,8 +97,8 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	c := &common{
 		Manager: mgr, Options: options, store: store, missed: kube.NewMissedWrites(store),
 		applier:      &kube.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
-		settings:     current,
-		fields:       fields,
+		settings:     status.settings,
+		fields:       status.fields,
 		users:        newUsers(mgr.GetClient(), mgr.GetAPIReader(), store),
 		bundlesReady: bundlesReady{staleAfter: options.StaleAfter, now: time.Now},
 	}
@@ -125,14 +126,14 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		groups, mappings,
 		&namespaceReconciler{Client: mgr.GetClient(), users: c.users, settings: c.settings},
 		&classReconciler{mgr.GetClient()},
-		newClusterReconciler(c, reader, groups, mappings, tally),
+		newClusterReconciler(c, reader, groups, mappings),
 		newHoldReconciler(c, reader),
 	} {
 		if err := reconciler.setUp(c); err != nil {
 			return fmt.Errorf("setting up %T: %w", reconciler, err)
 		}
 	}
-	return nil
+	return errors.Join(status.watchClusters(c), registerCounts(c))
 }
 
 // newCache adds a cache to a running manager, on standbys too.

@@ -105,7 +105,7 @@ func (s *scope) nextOfImport() (step, outcome) {
 		return detach, outcome{}
 	case s.rival.Name != "":
 		name := stamp.OnSync(s.in, s.subject, s.pin()).Pin.ClusterName // The Cluster may not be pinned to it.
-		return s.first(reclaim), retained(StateConflicted, s.isIn(), addonsv1.NameConflictReason,
+		return s.first(reclaim), retained(s.isIn(), addonsv1.NameConflictReason,
 			stamp.SharedFleetNamespace(s.cluster.Namespace, name, s.cluster.Name)).again(rivalInterval)
 	case !s.taken[claim]:
 		return claim, outcome{}
@@ -116,25 +116,25 @@ func (s *scope) nextOfImport() (step, outcome) {
 	case s.fleet != nil && s.relation == stamp.Foreign:
 		return rest, conflicting(s.whose)
 	case s.fleet != nil && !s.fleet.DeletionTimestamp.IsZero():
-		return rest, notImported(StatePending, addonsv1.FleetClusterDeletingReason, "the Fleet Cluster is being deleted; it is made again when it is gone")
+		return rest, notImported(addonsv1.FleetClusterDeletingReason, "the Fleet Cluster is being deleted; it is made again when it is gone")
 	case s.fleet != nil && s.relation == stamp.EarlierCluster:
-		return rest, notImported(StatePending, addonsv1.FleetClusterDeletingReason, fmt.Sprintf(
+		return rest, notImported(addonsv1.FleetClusterDeletingReason, fmt.Sprintf(
 			"Fleet Cluster %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", s.fleet.Name))
 	case s.leftover != "":
-		return rest, notImported(StatePending, addonsv1.FleetClusterDeletingReason, fmt.Sprintf(
+		return rest, notImported(addonsv1.FleetClusterDeletingReason, fmt.Sprintf(
 			"Fleet has yet to remove Namespace %q of an earlier cluster of this name; the Fleet Cluster is made when it has", s.leftover)).again(leftoverInterval)
 	case s.isNew() && s.byAgent && s.isUnmade():
-		return rest, notImported(StatePending, addonsv1.WaitingForControlPlaneReason, "Cluster API has not made the control plane and the infrastructure yet; the Cluster is registered in Fleet when it has")
+		return rest, notImported(addonsv1.WaitingForControlPlaneReason, "Cluster API has not made the control plane and the infrastructure yet; the Cluster is registered in Fleet when it has")
 	case s.isNew() && !s.byAgent && !s.isInitialized():
-		return rest, notImported(StatePending, addonsv1.WaitingForControlPlaneReason, "the control plane is not initialized yet; the Cluster is imported into Fleet when it is")
+		return rest, notImported(addonsv1.WaitingForControlPlaneReason, "the control plane is not initialized yet; the Cluster is imported into Fleet when it is")
 	case !s.taken[resolve]:
 		return resolve, outcome{}
 	case s.tooMuch != "" && !s.has():
-		return rest, notImported(StatePending, addonsv1.TooMuchMetadataReason, s.tooMuch)
+		return rest, notImported(addonsv1.TooMuchMetadataReason, s.tooMuch)
 	case s.isNew() && s.unresolved != "":
 		// A Fleet Cluster without its values would stop every bundle that reads them, for all
 		// clusters (Fleet targets with missingkey=error).
-		return rest, notImported(StatePending, addonsv1.TemplateValuesUnresolvedReason, s.unresolved).again(s.again)
+		return rest, notImported(addonsv1.TemplateValuesUnresolvedReason, s.unresolved).again(s.again)
 	case s.fleet != nil && (s.relation == stamp.HandedOver || s.relation == stamp.Orphan):
 		return takeOver, outcome{}
 	case !s.taken[put] && s.first(reclaim) == reclaim:
@@ -142,14 +142,14 @@ func (s *scope) nextOfImport() (step, outcome) {
 	case !s.taken[put]:
 		return put, outcome{}
 	case s.foreign != "":
-		return s.first(reclaim), retained(StateConflicted, s.isIn(), addonsv1.NameConflictReason, s.foreign).again(s.again)
+		return s.first(reclaim), retained(s.isIn(), addonsv1.NameConflictReason, s.foreign).again(s.again)
 	case s.waits() && s.isTurning():
-		return s.first(reclaim), notImported(StatePending, addonsv1.WaitingForControlPlaneReason,
+		return s.first(reclaim), notImported(addonsv1.WaitingForControlPlaneReason,
 			"the control plane is not initialized yet; when it is, Fleet installs the agent that was to register itself")
 	case s.waits():
 		return s.first(reclaim), waitingForAgent(s.cluster.Name, s.unregistered)
 	case s.beside.Fleet.Name != "":
-		return s.first(reclaim), retained(StateImported, true, addonsv1.DoubleImportReason, fmt.Sprintf(
+		return s.first(reclaim), retained(true, addonsv1.DoubleImportReason, fmt.Sprintf(
 			"in Fleet as Cluster %q, and as %q of Rancher: two agents run in the cluster; docs/rancher.md says how to give up either", s.fleet.Name, s.beside.Fleet)).again(s.again)
 	default:
 		return s.first(reclaim), imported(s.cluster.Name, s.fleet.Name, s.stays(), s.agentNote()+s.undetached).again(s.again)
@@ -164,9 +164,9 @@ func (s *scope) nextBesideRancher() (step, outcome) {
 	case !s.taken[resolve]:
 		return resolve, outcome{}
 	case s.tooMuch != "" && s.rancher == nil:
-		return rest, notImported(StatePending, addonsv1.TooMuchMetadataReason, s.tooMuch)
+		return rest, notImported(addonsv1.TooMuchMetadataReason, s.tooMuch)
 	case s.unresolved != "" && s.rancher == nil:
-		return rest, notImported(StatePending, addonsv1.TemplateValuesUnresolvedReason, s.unresolved).again(s.again)
+		return rest, notImported(addonsv1.TemplateValuesUnresolvedReason, s.unresolved).again(s.again)
 	case !s.taken[attach]:
 		return attach, outcome{}
 	case s.rancher == nil: // It is deleted; when it appears again, the event brings the Cluster back.
@@ -174,9 +174,9 @@ func (s *scope) nextBesideRancher() (step, outcome) {
 	case s.stray && !s.taken[detach]:
 		return detach, outcome{}
 	case s.foreign != "":
-		return rest, retained(StateConflicted, true, addonsv1.NameConflictReason, s.foreign)
+		return rest, retained(true, addonsv1.NameConflictReason, s.foreign)
 	case s.fleet != nil && (s.relation == stamp.HandedOver || s.relation == stamp.Orphan):
-		return rest, retained(StateImported, true, addonsv1.DoubleImportReason, fmt.Sprintf(
+		return rest, retained(true, addonsv1.DoubleImportReason, fmt.Sprintf(
 			"in Fleet as Cluster %q of Rancher; Fleet Cluster %q of this namespace is left over from an earlier import, and its agent may run in the cluster as well; docs/rancher.md says how to give up either",
 			s.beside.Fleet, s.fleet.Name)).again(s.again)
 	default:

@@ -9,11 +9,13 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/settings"
@@ -236,5 +238,6 @@ func isPlainlyOf(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
 // target could not be made, the next reconcile tries again.
 func (s *scope) isConverged(result outcome) bool {
 	isTargeted := useOf(s.cluster).isZero() || !s.in.Cluster.ApplyClassGroup || s.targets.Group != "" && (s.targets.Mapping != "" || !s.has())
-	return result.state == StateImported && result.after == 0 && s.unresolved == "" && isTargeted && s.isIn()
+	reported := meta.FindStatusCondition(result.conditions, addonsv1.FleetImportedCondition)
+	return reported != nil && isImported(reported) && result.after == 0 && s.unresolved == "" && isTargeted && s.isIn()
 }

@@ -142,7 +142,7 @@ func (s *server) reconciler() *clusterReconciler {
 		groups:   &groupReconciler{Reader: s, Applier: applier, users: users, settings: in, busy: keymutex.NewHashed(1)},
 		mappings: &mappingReconciler{Reader: s, Applier: applier, live: s.direct, users: users, settings: in, busy: keymutex.NewHashed(2), retiring: map[types.NamespacedName]retirement{}},
 		reporter: newReporter(s.WithWatch, store, events.NewFakeRecorder(100)), digests: newDigests(s, store, reader, reflects), bundlesReady: reflects,
-		tally: NewTally(), busy: keymutex.NewHashed(1),
+		busy: keymutex.NewHashed(1),
 	}
 }
 

@@ -100,7 +100,7 @@ func (s *session) importWhile(ctx context.Context, g *generator, from, to int, a
 
 // renameAndReconcile renames, and waits for n reconciles. It does not wait for quiet: new imports go on.
 func (s *session) renameAndReconcile(ctx context.Context, suffix string, n int) error {
-	before, err := s.counts(ctx)
+	before, err := s.reconciles(ctx)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (s *session) renameAndReconcile(ctx context.Context, suffix string, n int) 
 		return err
 	}
 	return wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		now, err := s.counts(ctx)
-		return now.reconciles-before.reconciles >= n, err
+		now, err := s.reconciles(ctx)
+		return now-before >= n, err
 	})
 }

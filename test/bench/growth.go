@@ -242,11 +242,11 @@ func (s *session) measureUnchanged(ctx context.Context, g *generator, least leas
 	var cpu time.Duration
 	var asked requests
 	for _, suffix := range []string{"-renamed", ""} {
-		before, err := s.counts(ctx)
+		before, err := s.reconciles(ctx)
 		if err != nil {
 			return err
 		}
-		p, err := s.duringReconciles(ctx, before.reconciles+g.next, func(*phase) error { return s.rename(ctx, suffix) })
+		p, err := s.duringReconciles(ctx, before+g.next, func(*phase) error { return s.rename(ctx, suffix) })
 		if err != nil {
 			return err
 		}

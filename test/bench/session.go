@@ -167,12 +167,12 @@ func (s *session) restartSyncer(ctx context.Context, n int) (*phase, error) {
 func (s *session) duringReconciles(ctx context.Context, reconciles int, happens func(*phase) error) (*phase, error) {
 	p, err := s.during(ctx, syncer, happens)
 	for err == nil {
-		now, err := s.counts(ctx) // The query waits until it is quiet, because it costs the syncer something.
-		if err != nil || now.reconciles >= reconciles {
+		now, err := s.reconciles(ctx) // The query waits until it is quiet, because it costs the syncer something.
+		if err != nil || now >= reconciles {
 			return p, err
 		}
 		if time.Since(p.start) > patience {
-			return p, fmt.Errorf("the syncer has reconciled Clusters %d times, not %d", now.reconciles, reconciles)
+			return p, fmt.Errorf("the syncer has reconciled Clusters %d times, not %d", now, reconciles)
 		}
 		if err := p.quiet(ctx); err != nil {
 			return p, err
@@ -187,15 +187,8 @@ func (s *session) quiet(ctx context.Context) error {
 	return err
 }
 
-// counts are the syncer's own counts since it started.
-type counts struct {
-	// reconciles are its reconciles of Clusters.
-	reconciles int
-	// imported is muster_clusters{state="imported"}: Clusters whose reconcile has completed.
-	imported int
-}
-
-func (s *session) counts(ctx context.Context) (counts, error) {
+// reconciles returns how many reconciles of Clusters the syncer has completed since it started.
+func (s *session) reconciles(ctx context.Context) (int, error) {
 	code, text, err := fixture.Scrape(ctx, s.env, syncer, s.token)
 	if err == nil && code != http.StatusOK { // There is no token yet, or it has expired.
 		if s.token, err = fixture.MetricsReader(ctx, s.env, s.admin); err == nil {
@@ -203,24 +196,21 @@ func (s *session) counts(ctx context.Context) (counts, error) {
 		}
 	}
 	if err != nil {
-		return counts{}, err
+		return 0, err
 	}
 	if code != http.StatusOK {
-		return counts{}, fmt.Errorf("the metrics of the syncer: %d %s", code, text)
+		return 0, fmt.Errorf("the metrics of the syncer: %d %s", code, text)
 	}
-	return countsIn(text)
+	return reconcilesIn(text)
 }
 
-func countsIn(text string) (counts, error) {
-	const reconciles, clusters = "controller_runtime_reconcile_total", "muster_clusters"
-	snapshot, err := metrics.Parse(text, reconciles, clusters)
-	having := func(key, value string) func(map[string]string) bool {
-		return func(labels map[string]string) bool { return labels[key] == value }
-	}
-	return counts{
-		reconciles: int(snapshot.Sum(reconciles, having("controller", "cluster"))),
-		imported:   int(snapshot.Sum(clusters, having("state", "imported"))),
-	}, err
+// reconcilesIn returns the number of reconciles of Clusters in the syncer's metrics, without those that failed.
+func reconcilesIn(text string) (int, error) {
+	const reconciles = "controller_runtime_reconcile_total"
+	snapshot, err := metrics.Parse(text, reconciles)
+	return int(snapshot.Sum(reconciles, func(labels map[string]string) bool {
+		return labels["controller"] == "cluster" && labels["result"] != "error"
+	})), err
 }
 
 func (s *session) pid(name string) (int, error) {

@@ -42,7 +42,7 @@ func (s *session) measureStart(ctx context.Context, newcomers *generator, least 
 	t.note("%d Clusters; processor time: from the start of the process until it has looked at all Clusters, by its own metrics, and is idle; nothing else happens meanwhile", least.n)
 	t.note("baseline: a process that fills the same caches, keeps the names only and does nothing else")
 	t.note("then another start, in which %d control planes are initialized, one every 0.5 s, until the first of their Clusters is imported. "+
-		"The first that can be imported is the first Cluster that muster_clusters{state=imported} counts, as each was imported before, or whose Fleet Cluster is written; "+
+		"The first that can be imported is the first Cluster whose reconcile is completed (controller_runtime_reconcile_total), or whose Fleet Cluster is written; "+
 		"from then on, or from its own initialization if that is later, each one waits until its Fleet Cluster is written", len(waited))
 	t.add(
 		value("processor time", "s", p.cpu.Seconds()).against(least.filling.Seconds()).ratioAtMost(maxStart),
@@ -77,7 +77,7 @@ func (s *session) importDuringStart(ctx context.Context, g *generator) ([]time.D
 		return nil, err
 	}
 	initialized := map[client.ObjectKey]time.Time{}
-	// This is the last time at which the syncer's metrics counted none: the first Cluster was counted after that.
+	// This is the last time at which the syncer's metrics counted no reconcile: the first one was completed after that.
 	none, some := p.start, false
 	for pauses := 0; !some || len(p.requests.fleetWrites(initialized)) == 0; pauses++ {
 		if i := from + len(initialized); pauses%every == 0 && i < to {
@@ -87,8 +87,8 @@ func (s *session) importDuringStart(ctx context.Context, g *generator) ([]time.D
 			initialized[g.key(i)] = p.start
 		}
 		asked := time.Now()
-		if now, err := s.counts(ctx); err == nil && !some {
-			if some = now.imported > 0; !some {
+		if now, err := s.reconciles(ctx); err == nil && !some {
+			if some = now > 0; !some {
 				none = asked
 			}
 		}
@@ -109,7 +109,7 @@ func (s *session) importDuringStart(ctx context.Context, g *generator) ([]time.D
 }
 
 // waits returns how long each Cluster waited. The wait starts at its initialization or, if later, when the first
-// import became possible: when the syncer last counted none, or earlier, when the first Cluster was written.
+// import became possible: when the syncer had last completed no reconcile, or earlier, when the first Cluster was written.
 func waits(none time.Time, initialized, written map[client.ObjectKey]request) (result []time.Duration) {
 	ready := none
 	for _, write := range written {
