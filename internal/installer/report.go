@@ -5,18 +5,16 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/metrics"
 )
@@ -28,39 +26,34 @@ func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConf
 	}
 	have := ownStatus(&config.Status)
 	want := addonsv1.FleetAddonConfigStatus{InstalledVersion: version}
-	var news []metav1.Condition
+	var given []metav1.Condition
 	for _, entry := range []struct {
 		kind   string
 		wanted *metav1.Condition
 	}{{addonsv1.FleetConfiguredCondition, p.configured}, {addonsv1.FleetInstalledCondition, p.installed}} {
-		old, wanted := meta.FindStatusCondition(have.Conditions, entry.kind), entry.wanted
-		if wanted == nil && p.step != rest {
-			wanted = old // The old condition stays until the step has been taken.
+		old := meta.FindStatusCondition(have.Conditions, entry.kind)
+		switch {
+		case entry.wanted != nil:
+			given = append(given, *entry.wanted)
+		case old != nil && p.step != rest: // The old condition stays until the step has been taken.
+			stays := *old
+			stays.ObservedGeneration = config.Generation
+			given = append(given, stays)
 		}
-		if wanted == nil {
-			continue
-		}
-		now := *wanted
-		now.ObservedGeneration = config.Generation
-		now.Message = message.Short(now.Message, message.Condition)
-		now.LastTransitionTime = metav1.NewTime(r.now().Truncate(time.Second))
-		if old != nil && old.Status == now.Status {
-			now.LastTransitionTime = old.LastTransitionTime
-		}
-		if old == nil || old.Status != now.Status || old.Reason != now.Reason {
-			news = append(news, now)
-		}
-		want.Conditions = append(want.Conditions, now)
 	}
+	want.Conditions, _ = kube.Merge(have.Conditions, nil, config.Generation, r.now(), given...)
 	tally(&want)
 	if equality.Semantic.DeepEqual(have, &want) {
 		return nil
 	}
-	if err := r.writeStatus(ctx, config, &want); err != nil {
+	object := &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: config.Name, UID: config.UID}}
+	if err := kube.ApplyStatus(ctx, r, FieldManager, addonsv1.GroupVersion.WithKind("FleetAddonConfig"), object, &want); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	for _, condition := range news {
-		r.event(config, &condition)
+	for i := range want.Conditions {
+		if kube.IsTurned(have.Conditions, want.Conditions[i]) {
+			r.event(config, &want.Conditions[i])
+		}
 	}
 	return nil
 }
@@ -109,21 +102,6 @@ func ownStatus(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConf
 	}
 	slices.SortFunc(result.Conditions, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
 	return result
-}
-
-// writeStatus applies the installer's part of the status. Fields that it no longer names disappear;
-// the syncer's stay.
-func (r *reconciler) writeStatus(ctx context.Context, config *addonsv1.FleetAddonConfig, want *addonsv1.FleetAddonConfigStatus) error {
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
-	if err != nil {
-		return err
-	}
-	object := map[string]any{
-		"apiVersion": addonsv1.GroupVersion.String(), "kind": "FleetAddonConfig",
-		"metadata": map[string]any{"name": config.Name, "uid": string(config.UID)}, "status": fields,
-	}
-	return r.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: object}),
-		client.FieldOwner(FieldManager), client.ForceOwnership)
 }
 
 func (r *reconciler) event(config *addonsv1.FleetAddonConfig, condition *metav1.Condition) {

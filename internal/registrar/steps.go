@@ -3,17 +3,13 @@ package registrar
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -159,39 +155,22 @@ func (r *reconciler) revoke(ctx context.Context, s *scope) error {
 
 // report writes the condition if it has changed, and an event if its reason has.
 func (r *reconciler) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) error {
-	result.message = message.Short(result.message, message.Condition)
-	before := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetAgentManifestReadyCondition)
-	if result.keep || before == nil && result.reason == "" {
+	if result.keep {
 		return nil
 	}
-	conditions := []metav1.Condition{}
+	var want []metav1.Condition
 	if result.reason != "" {
-		condition := metav1.Condition{
-			Type: addonsv1.FleetAgentManifestReadyCondition, Status: result.status, Reason: result.reason, Message: result.message,
-			LastTransitionTime: metav1.NewTime(r.now().Truncate(time.Second)), ObservedGeneration: cluster.Generation,
-		}
-		if kube.Says(before, condition) {
-			return nil
-		}
-		if before != nil && before.Status == condition.Status {
-			condition.LastTransitionTime = before.LastTransitionTime
-		}
-		conditions = append(conditions, condition)
+		want = append(want, metav1.Condition{Type: addonsv1.FleetAgentManifestReadyCondition, Status: result.status, Reason: result.reason, Message: result.message})
 	}
-	configuration, err := json.Marshal(map[string]any{
-		"apiVersion": clusterv1.GroupVersion.String(), "kind": clusterv1.ClusterKind,
-		"metadata": map[string]any{"namespace": cluster.Namespace, "name": cluster.Name, "uid": cluster.UID},
-		"status":   map[string]any{"conditions": conditions},
-	})
-	if err != nil {
-		return err
+	have := cluster.Status.Conditions
+	conditions, changed := kube.Merge(have, []string{addonsv1.FleetAgentManifestReadyCondition}, cluster.Generation, r.now(), want...)
+	if changed == nil {
+		return nil
 	}
-	target := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
-	if err := r.Status().Patch(ctx, target, client.RawPatch(types.ApplyPatchType, configuration),
-		client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("writing condition %s: %w", addonsv1.FleetAgentManifestReadyCondition, err))
+	if _, err := kube.ApplyConditions(ctx, r, FieldManager, cluster, conditions); err != nil {
+		return client.IgnoreNotFound(err)
 	}
-	if result.reason != "" && result.reason != addonsv1.WaitingForFleetReason && (before == nil || before.Reason != result.reason) {
+	if result.reason != "" && result.reason != addonsv1.WaitingForFleetReason && kube.IsTurned(have, conditions[0]) {
 		eventType := corev1.EventTypeWarning
 		if result.reason == addonsv1.ManifestReadyReason {
 			eventType = corev1.EventTypeNormal

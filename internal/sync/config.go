@@ -14,8 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -170,24 +168,8 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	r.wrote = r.now()
-	return later, r.write(ctx, config, &wanted)
-}
-
-// write applies the syncer's part of the status.
-func (r *configReconciler) write(ctx context.Context, config *addonsv1.FleetAddonConfig, wanted *addonsv1.FleetAddonConfigStatus) error {
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(wanted)
-	if err != nil {
-		return err
-	}
-	object := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": addonsv1.GroupVersion.String(),
-		"kind":       "FleetAddonConfig",
-		"metadata":   map[string]any{"name": config.Name},
-		"status":     fields,
-	}}
-	err = r.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(object),
-		client.FieldOwner(desired.FieldManager), client.ForceOwnership)
-	return client.IgnoreNotFound(err)
+	object := &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: config.Name, UID: config.UID}}
+	return later, client.IgnoreNotFound(kube.ApplyStatus(ctx, r, desired.FieldManager, addonsv1.GroupVersion.WithKind("FleetAddonConfig"), object, &wanted))
 }
 
 // reportGone reports that the FleetAddonConfig is gone, or that this could not be recorded ahead, and returns when to
@@ -258,16 +240,7 @@ func (r *configReconciler) status(in *settings.InForce, counts map[state]int, un
 	if helm != nil {
 		conditions = append(conditions, *helm)
 	}
-	status.Conditions = nil
-	for _, condition := range conditions {
-		if old := meta.FindStatusCondition(config.Status.Conditions, condition.Type); old != nil && old.Status == condition.Status {
-			condition.LastTransitionTime = old.LastTransitionTime
-		} else {
-			condition.LastTransitionTime = metav1.NewTime(r.now().Truncate(time.Second))
-		}
-		condition.ObservedGeneration = config.Generation
-		status.Conditions = append(status.Conditions, condition)
-	}
+	status.Conditions, _ = kube.Merge(config.Status.Conditions, nil, config.Generation, r.now(), conditions...)
 	return status
 }
 

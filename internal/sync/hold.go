@@ -2,7 +2,6 @@ package sync
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -313,38 +312,22 @@ func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluste
 // tell gives the Cluster the wanted condition, unless it has it already. It returns the delay if only the
 // message differs, and was written just now.
 func (r *holdReconciler) tell(ctx context.Context, cluster *clusterv1.Cluster, told, wanted *metav1.Condition) (time.Duration, error) {
-	conditions := []metav1.Condition{}
-	switch {
-	case told == wanted: // None, or the same object of the cache, which must not be changed.
+	var want []metav1.Condition
+	if wanted != nil {
+		want = append(want, *wanted)
+	}
+	conditions, changed := kube.Merge(cluster.Status.Conditions, []string{addonsv1.FleetUpgradeHeldCondition}, cluster.Generation, r.now(), want...)
+	if changed == nil {
 		return 0, nil
-	case wanted == nil:
-	default:
-		wanted.Message = message.Short(wanted.Message, message.Condition)
-		wanted.LastTransitionTime, wanted.ObservedGeneration = metav1.NewTime(r.now().Truncate(time.Second)), cluster.Generation
-		if kube.Says(told, *wanted) {
-			return 0, nil
-		}
-		if told != nil && told.Status == wanted.Status {
-			wanted.LastTransitionTime = told.LastTransitionTime
-		}
+	}
+	if wanted != nil {
 		if wait := r.damp(cluster, told, wanted); wait > 0 {
 			return wait, nil
 		}
-		conditions = append(conditions, *wanted)
 	}
-	configuration, err := json.Marshal(map[string]any{
-		"apiVersion": clusterv1.GroupVersion.String(),
-		"kind":       clusterv1.ClusterKind,
-		"metadata":   map[string]any{"namespace": cluster.Namespace, "name": cluster.Name, "uid": cluster.UID},
-		"status":     map[string]any{"conditions": conditions},
-	})
+	answer, err := kube.ApplyConditions(ctx, r, holdManager, cluster, conditions)
 	if err != nil {
 		return 0, err
-	}
-	answer := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
-	if err := r.Status().Patch(ctx, answer, client.RawPatch(types.ApplyPatchType, configuration),
-		client.FieldOwner(holdManager), client.ForceOwnership); err != nil {
-		return 0, fmt.Errorf("writing condition %s: %w", addonsv1.FleetUpgradeHeldCondition, err)
 	}
 	if wanted != nil && wanted.Status == metav1.ConditionTrue && (told == nil || told.Status != wanted.Status) {
 		r.announce(cluster, wanted)

@@ -2,13 +2,17 @@ package sync
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -33,6 +37,29 @@ type outcome struct {
 
 // isNothing reports whether the outcome leaves the Cluster alone, or takes all conditions off it.
 func (o outcome) isNothing() bool { return len(o.conditions) == 0 && len(o.keep) == 0 }
+
+// given returns the conditions of the outcome for a Cluster that has some already. A passing error does not turn FleetImported,
+// and what is kept stays. Cluster API makes several generations before the Cluster is imported, which writes the last one;
+// until then, a new generation alone is not written.
+func (o outcome) given(have []metav1.Condition) (wanted []metav1.Condition) {
+	for _, conditionType := range conditionTypes {
+		old, want := meta.FindStatusCondition(have, conditionType), meta.FindStatusCondition(o.conditions, conditionType)
+		switch {
+		case want != nil:
+			its := *want
+			if old != nil && o.passing && conditionType == addonsv1.FleetImportedCondition {
+				its.Status = old.Status
+			}
+			if old != nil && !meta.IsStatusConditionTrue(have, addonsv1.FleetImportedCondition) && !kube.IsTurned(have, its) && old.Message == message.Short(its.Message, message.Condition) {
+				its.ObservedGeneration = old.ObservedGeneration
+			}
+			wanted = append(wanted, its)
+		case old != nil && slices.Contains(o.keep, conditionType):
+			wanted = append(wanted, *old)
+		}
+	}
+	return wanted
+}
 
 // again returns the outcome with a delay after which the Cluster is reconciled again.
 func (o outcome) again(after time.Duration) outcome {

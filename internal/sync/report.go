@@ -3,8 +3,6 @@ package sync
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -63,25 +61,32 @@ func newReporter(writer client.Client, store *kube.Store, recorder events.EventR
 // as it is then, and the delay if the write must wait.
 func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) (now *clusterv1.Cluster, again time.Duration, err error) {
 	have := cluster.Status.Conditions
-	wanted, news := r.merge(have, result, cluster.Generation)
-	switch news {
-	case nothing:
+	wanted, changed := kube.Merge(have, conditionTypes, cluster.Generation, r.now(), result.given(have)...)
+	if changed == nil {
 		return cluster, 0, nil
-	case messageOnly:
+	}
+	if isMessageOnly(have, wanted, changed) {
 		if wait := r.damp(client.ObjectKeyFromObject(cluster)); wait > 0 {
 			return cluster, wait, nil
 		}
 	}
-	now, err = r.apply(ctx, cluster, wanted)
+	now, err = kube.ApplyConditions(ctx, r, desired.FieldManager, cluster, wanted)
 	if err != nil {
 		return cluster, 0, client.IgnoreNotFound(err)
 	}
-	before := meta.FindStatusCondition(have, addonsv1.FleetImportedCondition)
-	if after := meta.FindStatusCondition(wanted, addonsv1.FleetImportedCondition); after != nil &&
-		(before == nil || before.Status != after.Status || before.Reason != after.Reason) {
-		r.event(cluster, after)
+	if imported := meta.FindStatusCondition(wanted, addonsv1.FleetImportedCondition); imported != nil && kube.IsTurned(have, *imported) {
+		r.event(cluster, imported)
 	}
-	return now, 0, nil
+	return now, 0, r.store.Wrote(now)
+}
+
+// isMessageOnly reports whether nothing but the message of FleetBundlesReady changes.
+func isMessageOnly(have, wanted []metav1.Condition, changed []string) bool {
+	if !slices.Equal(changed, []string{addonsv1.FleetBundlesReadyCondition}) {
+		return false
+	}
+	was, now := meta.FindStatusCondition(have, changed[0]), meta.FindStatusCondition(wanted, changed[0])
+	return now != nil && !kube.IsTurned(have, *now) && was.Message != now.Message
 }
 
 // isBrief reports whether an error is a passing one that has not lasted long, and returns how long
@@ -139,75 +144,6 @@ func (r *reporter) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.since, key)
-}
-
-// news specifies which part of the conditions has changed.
-type news int
-
-const (
-	nothing news = iota
-	messageOnly
-	everything
-)
-
-// merge returns the desired state of all our conditions for a generation of the Cluster, with the time of their last
-// transition, and which part of them has changed.
-func (r *reporter) merge(have []metav1.Condition, result outcome, generation int64) (wanted []metav1.Condition, what news) {
-	for _, conditionType := range conditionTypes {
-		old := meta.FindStatusCondition(have, conditionType)
-		want := meta.FindStatusCondition(result.conditions, conditionType)
-		if result.passing && conditionType == addonsv1.FleetImportedCondition && want != nil && old != nil {
-			want.Status = old.Status
-		}
-		if want != nil {
-			want.Message, want.ObservedGeneration = message.Short(want.Message, message.Condition), generation
-		}
-		switch {
-		case want == nil && old == nil:
-		case want == nil && slices.Contains(result.keep, conditionType):
-			wanted = append(wanted, *old)
-		case want == nil:
-			what = everything
-		case old != nil && old.Status == want.Status:
-			want.LastTransitionTime = old.LastTransitionTime
-			switch {
-			case kube.Says(old, *want):
-			case old.Reason == want.Reason && old.Message == want.Message && !meta.IsStatusConditionTrue(have, addonsv1.FleetImportedCondition):
-				// Cluster API makes several generations before the Cluster is imported, which writes the last one.
-			case old.Reason == want.Reason && old.Message != want.Message && conditionType == addonsv1.FleetBundlesReadyCondition:
-				what = max(what, messageOnly)
-			default:
-				what = everything
-			}
-			wanted = append(wanted, *want)
-		default:
-			want.LastTransitionTime = metav1.NewTime(r.now().Truncate(time.Second))
-			what = everything
-			wanted = append(wanted, *want)
-		}
-	}
-	return wanted, what
-}
-
-func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted []metav1.Condition) (*clusterv1.Cluster, error) {
-	if wanted == nil {
-		wanted = []metav1.Condition{}
-	}
-	configuration, err := json.Marshal(map[string]any{
-		"apiVersion": clusterv1.GroupVersion.String(),
-		"kind":       clusterv1.ClusterKind,
-		"metadata":   map[string]any{"namespace": cluster.Namespace, "name": cluster.Name, "uid": cluster.UID},
-		"status":     map[string]any{"conditions": wanted},
-	})
-	if err != nil {
-		return nil, err
-	}
-	answer := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
-	if err := r.Status().Patch(ctx, answer, client.RawPatch(types.ApplyPatchType, configuration),
-		client.FieldOwner(desired.FieldManager), client.ForceOwnership); err != nil {
-		return nil, fmt.Errorf("writing conditions: %w", err)
-	}
-	return answer, r.store.Wrote(answer)
 }
 
 func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition) {

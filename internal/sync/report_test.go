@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -228,6 +229,45 @@ func TestPassingErrors(t *testing.T) {
 		now = now.Add(step.pass)
 		if _, got := r.isBrief(key, step.err); got != step.isBrief {
 			t.Errorf("step %d: is passing: %v", i, got)
+		}
+	}
+}
+
+// A passing error turns no condition, a deselected or paused Cluster keeps what it was, and what is unchanged keeps both.
+func TestGivenConditions(t *testing.T) {
+	have := func(status metav1.ConditionStatus, reason string) []metav1.Condition {
+		return []metav1.Condition{
+			{Type: addonsv1.FleetImportedCondition, Status: status, Reason: reason, Message: "m", ObservedGeneration: 3},
+			{Type: addonsv1.FleetBundlesReadyCondition, Status: "True", Reason: "BundlesReady", ObservedGeneration: 2},
+		}
+	}
+	isIn, isOut := have("True", "Imported"), have("False", "WaitingForControlPlane")
+	for name, test := range map[string]struct {
+		outcome outcome
+		have    []metav1.Condition
+		want    string
+	}{
+		"an error, in Fleet":            {failed(errors.New("x")), isIn, "FleetImported True Failed 0, FleetBundlesReady True BundlesReady 2"},
+		"an error, not in Fleet":        {failed(errors.New("x")), isOut, "FleetImported False Failed 0, FleetBundlesReady True BundlesReady 2"},
+		"an error at first":             {failed(errors.New("x")), nil, "FleetImported False Failed 0"},
+		"deselected, in Fleet":          {unselected(true, true, "x"), isIn, "FleetImported True Deselected 0"},
+		"deselected, not in Fleet":      {unselected(true, false, "x"), isOut, "FleetImported False Deselected 0"},
+		"never claimed":                 {unselected(false, false, "x"), isOut, ""},
+		"paused, in Fleet":              {paused(true), isIn, "FleetImported True Paused 0"},
+		"paused, not in Fleet":          {paused(false), isOut, "FleetImported False Paused 0"},
+		"a conflict":                    {conflicting("x"), isIn, "FleetImported False NameConflict 0"},
+		"the import is off":             {outcome{keep: []string{addonsv1.FleetImportedCondition}}, isIn, "FleetImported True Imported 3"},
+		"the settings are unknown":      {outcome{keep: conditionTypes}, isIn, "FleetImported True Imported 3, FleetBundlesReady True BundlesReady 2"},
+		"the same, in Fleet":            {outcome{conditions: []metav1.Condition{{Type: addonsv1.FleetImportedCondition, Status: "True", Reason: "Imported", Message: "m"}}}, isIn, "FleetImported True Imported 0"},
+		"the same, not in Fleet":        {notImported("WaitingForControlPlane", "m"), isOut, "FleetImported False WaitingForControlPlane 3"},
+		"another message, not in Fleet": {notImported("WaitingForControlPlane", "n"), isOut, "FleetImported False WaitingForControlPlane 0"},
+	} {
+		var got []string
+		for _, its := range test.outcome.given(test.have) {
+			got = append(got, fmt.Sprintf("%s %s %s %d", its.Type, its.Status, its.Reason, its.ObservedGeneration))
+		}
+		if got := strings.Join(got, ", "); got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
 		}
 	}
 }
