@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -63,6 +64,29 @@ func TestEveryReasonIsTallied(t *testing.T) {
 		if diff := cmp.Diff(slices.Compact(names), slices.Compact(slices.Clone(known))); diff != "" {
 			t.Errorf("the reasons that are %s, and what is tallied (-%s +tallied):\n%s", what, what, diff)
 		}
+	}
+}
+
+// While a step is taken, a condition that the step is not about stays, and holds for the generation that the step is for.
+func TestConditionStaysDuringAStep(t *testing.T) {
+	p := newFixture(t, custom(), fleetSettings())
+	p.releases[FleetChart] = foreign(released("0.16.0", nil))
+	before := p.after(0, addonsv1.FleetConfiguredCondition)
+	config := &addonsv1.FleetAddonConfig{}
+	config.Name = addonsv1.FleetAddonConfigName
+	if err := p.live.Get(t.Context(), client.ObjectKeyFromObject(config), config); err != nil {
+		t.Fatal(err)
+	}
+	config.Generation = before.ObservedGeneration + 1
+	if err := p.report(t.Context(), config, "", &plan{step: putFleet, installed: installedIs(false, addonsv1.InstallingReason, "x")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.live.Get(t.Context(), client.ObjectKeyFromObject(config), config); err != nil {
+		t.Fatal(err)
+	}
+	before.ObservedGeneration++
+	if after := meta.FindStatusCondition(config.Status.Conditions, before.Type); after == nil || *after != before {
+		t.Errorf("got %+v, want %+v", after, before)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 // Only the leader reports, and only what it could count: 0 would be a statement. Values that are not announced have no series.
 func TestCount(t *testing.T) {
 	byReason, all := NewGauge("muster_test_by_reason", "Help.", "reason", "A", "B"), NewGauge("muster_test", "Help.", "")
-	elected, problem := make(chan struct{}), errors.New("the cache has not synced")
+	elected, problem := make(chan struct{}), error(nil)
 	if err := Count(elected, func(ctx context.Context, counts Counts) error {
 		if ctx.Err() == nil {
 			t.Error("the count may wait for a cache")
@@ -35,6 +35,7 @@ func TestCount(t *testing.T) {
 	}
 	want("on a standby", nil, nil)
 	close(elected)
+	problem = errors.New("the cache has not synced")
 	want("without a cache", nil, nil)
 	problem = nil
 	want("counted", map[string]float64{"reason=A ": 3, "reason=B ": 0}, map[string]float64{"": 4})

@@ -22,6 +22,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // statusServer is an API server with one Cluster, and a cache of it.
@@ -269,6 +270,30 @@ func TestGivenConditions(t *testing.T) {
 		if got := strings.Join(got, ", "); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
 		}
+	}
+}
+
+// A Cluster that is deselected, and whose import is undone, has no conditions any more.
+func TestConditionsGoWithTheImport(t *testing.T) {
+	s := newScene(t, "standard", "", nil)
+	s.reconcile(t)
+	config := fixture.Config()
+	if err := s.direct.Get(t.Context(), client.ObjectKeyFromObject(config), config); err != nil {
+		t.Fatal(err)
+	}
+	config.Spec.Cluster.Selector, config.Spec.Cluster.OnDeselect = &metav1.LabelSelector{MatchLabels: map[string]string{"is": "other"}}, addonsv1.DeselectDelete
+	if err := s.direct.Update(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{1, 0} {
+		var cluster clusterv1.Cluster
+		if err := s.direct.Get(t.Context(), s.key, &cluster); err != nil {
+			t.Fatal(err)
+		}
+		if have := cluster.Status.Conditions; len(have) != want {
+			t.Errorf("%d conditions, want %d: %v", len(have), want, have)
+		}
+		s.reconcile(t)
 	}
 }
 
