@@ -123,7 +123,7 @@ func (a *Applier) Patch(ctx context.Context, seen client.Object, change map[stri
 		return nil, fmt.Errorf("patching %s %s: %w", kindOf(seen), client.ObjectKeyFromObject(seen), err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Patched", logKeyOf(seen), client.ObjectKeyFromObject(seen).String())
-	return written, a.Store.Wrote(written)
+	return written, a.Store.Wrote(ctx, written)
 }
 
 // Apply creates or updates the object and returns the result. have is the live object, or nil if
@@ -195,11 +195,11 @@ func (a *Applier) create(ctx context.Context, want client.Object) (client.Object
 		if err != nil {
 			return nil, err
 		}
-		return written, a.Store.Created(written)
+		return written, a.Store.Created(ctx, written)
 	}
 	written := ShallowCopy(want)
 	reflect.ValueOf(written).Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(answer.ObjectMeta))
-	return written, a.Store.Created(written)
+	return written, a.Store.Created(ctx, written)
 }
 
 func (a *Applier) update(ctx context.Context, want client.Object) (client.Object, error) {
@@ -221,7 +221,7 @@ func (a *Applier) update(ctx context.Context, want client.Object) (client.Object
 		}
 		written = whole
 	}
-	return written, a.Store.Wrote(written)
+	return written, a.Store.Wrote(ctx, written)
 }
 
 // withHashOf returns a part of an object with the hash of the object as last applied, which stays.
@@ -243,7 +243,7 @@ func (a *Applier) createPart(ctx context.Context, want client.Object) (client.Ob
 	if err := a.Client.Create(ctx, written, client.FieldOwner(desired.FieldManager)); err != nil {
 		return nil, err
 	}
-	return written, a.Store.Created(written)
+	return written, a.Store.Created(ctx, written)
 }
 
 // updatePart changes only the fields that differ, so that the rest is not even sent. It fails if the object has changed
@@ -253,7 +253,7 @@ func (a *Applier) updatePart(ctx context.Context, want, have client.Object) (cli
 	if err := a.settle(ctx, want, written, unspared(have, want), client.MergeFromWithOptimisticLock{}); err != nil {
 		return nil, err
 	}
-	return written, a.Store.Wrote(written)
+	return written, a.Store.Wrote(ctx, written)
 }
 
 // send applies an object and decodes the API server's answer into another one.
@@ -317,10 +317,7 @@ func (a *Applier) Delete(ctx context.Context, object client.Object) error {
 		return fmt.Errorf("deleting %s %s: %w", kindOf(object), client.ObjectKeyFromObject(object), err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Deleted", logKeyOf(object), client.ObjectKeyFromObject(object).String())
-	if len(object.GetFinalizers()) > 0 {
-		return nil // It lives until its finalizers are gone, and the cache will show that.
-	}
-	return a.Store.Deleted(object)
+	return a.Store.Deleted(ctx, object)
 }
 
 // kindOf returns the Go type's name, which is the kind: objects from a cache carry no TypeMeta.

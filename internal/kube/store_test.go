@@ -3,6 +3,8 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/muster-fleet/muster/internal/program"
 )
@@ -47,11 +50,11 @@ func version(uid, resourceVersion string) *fleetv1.Cluster {
 	return &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: types.UID(uid), ResourceVersion: resourceVersion}}
 }
 
-// The event of a write may come between a read of the cache and the look for own writes. The result is not older than the write.
+// The cache may show a write between a read of it and the look for own writes. The result is not older than the write.
 func TestEventDuringGet(t *testing.T) {
 	for name, test := range map[string]struct {
 		before, after *fleetv1.Cluster
-		remember      func(*Store, client.Object) error
+		note          func(*Store, context.Context, client.Object) error
 	}{
 		"created": {nil, version("a", "1"), (*Store).Created},
 		"changed": {version("a", "1"), version("a", "2"), (*Store).Wrote},
@@ -60,24 +63,21 @@ func TestEventDuringGet(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cached := &lagging{shows: test.before}
-			scheme, err := program.Scheme()
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := NewStore(cached, scheme)
+			s := newStore(t, cached)
 			wrote := test.before
 			if test.after != nil {
 				wrote = test.after
 			}
-			if err := test.remember(s, wrote.DeepCopy()); err != nil {
+			if err := test.note(s, t.Context(), wrote.DeepCopy()); err != nil {
 				t.Fatal(err)
 			}
-			cached.then = func() {
-				cached.shows = test.after
-				s.Saw(wrote, test.after == nil)
+			cached.then = func() { cached.shows = test.after }
+			key := client.ObjectKeyFromObject(wrote)
+			if _, err := s.Get(t.Context(), key, &fleetv1.Cluster{}); !errors.Is(err, ErrBehind) {
+				t.Errorf("what was read before the event: %v", err)
 			}
 			got := &fleetv1.Cluster{}
-			found, err := s.Get(t.Context(), client.ObjectKeyFromObject(wrote), got)
+			found, err := s.Get(t.Context(), key, got)
 			if err != nil || found != (test.after != nil) || found && (got.UID != wrote.UID || got.ResourceVersion != wrote.ResourceVersion) {
 				t.Errorf("found: %t, version %s of %s (%v)", found, got.ResourceVersion, got.UID, err)
 			}
@@ -85,72 +85,70 @@ func TestEventDuringGet(t *testing.T) {
 	}
 }
 
-func TestStore(t *testing.T) {
-	wrote := func(object *fleetv1.Cluster) func(*Store) error {
-		return func(s *Store) error { return s.Created(object) }
-	}
-	changed := func(object *fleetv1.Cluster) func(*Store) error {
-		return func(s *Store) error { return s.Wrote(object) }
-	}
-	deleted := func(object *fleetv1.Cluster) func(*Store) error {
-		return func(s *Store) error { return s.Deleted(object) }
-	}
-	saw := func(object *fleetv1.Cluster, gone bool) func(*Store) error {
-		return func(s *Store) error { s.Saw(object, gone); return nil }
-	}
-	type steps []func(*Store) error
-	tests := map[string]struct {
-		steps steps
-		later time.Duration
-		cache *fleetv1.Cluster
-		want  *fleetv1.Cluster
-	}{
-		"nothing anywhere":       {},
-		"what the cache shows":   {cache: version("a", "5"), want: version("a", "5")},
-		"created, not shown yet": {steps: steps{wrote(version("a", "5"))}, want: version("a", "5")},
-		// The event of the deletion may come before the answer to the write.
-		"changed, gone meanwhile":             {steps: steps{saw(version("a", "11"), true), changed(version("a", "10"))}},
-		"changed, shown as before":            {steps: steps{changed(version("a", "10"))}, cache: version("a", "9"), want: version("a", "10")},
-		"created and changed, not shown yet":  {steps: steps{wrote(version("a", "5")), changed(version("a", "10"))}, want: version("a", "10")},
-		"changed, its predecessor created":    {steps: steps{wrote(version("b", "5")), changed(version("a", "10"))}},
-		"updated, shown as before":            {steps: steps{wrote(version("a", "10"))}, cache: version("a", "9"), want: version("a", "10")},
-		"updated, shown":                      {steps: steps{wrote(version("a", "10"))}, cache: version("a", "10"), want: version("a", "10")},
-		"another client wrote later":          {steps: steps{wrote(version("a", "10"))}, cache: version("a", "11"), want: version("a", "11")},
-		"numbers, not words":                  {steps: steps{wrote(version("a", "99"))}, cache: version("a", "100"), want: version("a", "100")},
-		"the last write counts":               {steps: steps{wrote(version("a", "10")), wrote(version("a", "12"))}, cache: version("a", "11"), want: version("a", "12")},
-		"deleted, still shown":                {steps: steps{deleted(version("a", "10"))}, cache: version("a", "10")},
-		"deleted, still shown, changed":       {steps: steps{deleted(version("a", "10"))}, cache: version("a", "11")},
-		"deleted, gone":                       {steps: steps{deleted(version("a", "10"))}},
-		"deleted, replaced by another client": {steps: steps{deleted(version("a", "10"))}, cache: version("b", "12"), want: version("b", "12")},
-		"deleted and created again":           {steps: steps{deleted(version("a", "10")), wrote(version("b", "12"))}, cache: version("a", "10"), want: version("b", "12")},
-		"created and deleted again":           {steps: steps{wrote(version("b", "12")), deleted(version("b", "12"))}, cache: version("b", "12")},
-		"not shown for long: cache is true":   {steps: steps{wrote(version("a", "10"))}, later: Lag + time.Second, cache: version("a", "9"), want: version("a", "9")},
-		"gone for long: cache is true":        {steps: steps{wrote(version("a", "10"))}, later: Lag + time.Second},
-		"shown long after the deletion":       {steps: steps{deleted(version("a", "10"))}, later: Lag + time.Second, cache: version("a", "10"), want: version("a", "10")},
-		"just not too long":                   {steps: steps{wrote(version("a", "10"))}, later: Lag - time.Second, cache: version("a", "9"), want: version("a", "10")},
-
-		"saw the write, then it was deleted":       {steps: steps{wrote(version("a", "10")), saw(version("a", "10"), false)}},
-		"saw its deletion":                         {steps: steps{wrote(version("a", "10")), saw(version("a", "11"), true)}},
-		"saw the deletion of its predecessor":      {steps: steps{wrote(version("b", "10")), saw(version("a", "9"), true)}, want: version("b", "10")},
-		"saw what was before":                      {steps: steps{wrote(version("a", "10")), saw(version("a", "9"), false)}, want: version("a", "10")},
-		"saw a change of what it deleted":          {steps: steps{deleted(version("a", "10")), saw(version("a", "11"), false)}, cache: version("a", "11")},
-		"saw the deletion it made":                 {steps: steps{deleted(version("a", "10")), saw(version("a", "11"), true)}, cache: version("c", "20"), want: version("c", "20")},
-		"saw a successor of what it deleted":       {steps: steps{deleted(version("a", "10")), saw(version("b", "12"), false)}, cache: version("b", "12"), want: version("b", "12")},
-		"saw something it never wrote":             {steps: steps{saw(version("a", "10"), false)}, cache: version("a", "10"), want: version("a", "10")},
-		"another object's write does not count":    {steps: steps{wrote(&fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "other", UID: "o", ResourceVersion: "50"}})}, cache: version("a", "5"), want: version("a", "5")},
-		"another namespace's write does not count": {steps: steps{wrote(&fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "else", Name: "prod", UID: "o", ResourceVersion: "50"}})}, cache: version("a", "5"), want: version("a", "5")},
-	}
+func newStore(t *testing.T, cached client.Reader) *Store {
+	t.Helper()
 	scheme, err := program.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return NewStore(cached, scheme)
+}
+
+func TestStore(t *testing.T) {
+	type step func(context.Context, *Store) error
+	created := func(object *fleetv1.Cluster) step {
+		return func(ctx context.Context, s *Store) error { return s.Created(ctx, object) }
+	}
+	changed := func(object *fleetv1.Cluster) step {
+		return func(ctx context.Context, s *Store) error { return s.Wrote(ctx, object) }
+	}
+	deleted := func(object *fleetv1.Cluster) step {
+		return func(ctx context.Context, s *Store) error { return s.Deleted(ctx, object) }
+	}
+	terminating := version("a", "11")
+	terminating.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	type steps []step
+	tests := map[string]struct {
+		steps    steps
+		later    time.Duration
+		cache    *fleetv1.Cluster
+		isBehind bool
+	}{
+		"nothing anywhere":                         {},
+		"what the cache shows":                     {cache: version("a", "5")},
+		"created, not shown yet":                   {steps: steps{created(version("a", "5"))}, isBehind: true},
+		"created, its predecessor shown":           {steps: steps{created(version("a", "5"))}, cache: version("b", "4"), isBehind: true},
+		"created, shown":                           {steps: steps{created(version("a", "5"))}, cache: version("a", "5")},
+		"created and changed, not shown yet":       {steps: steps{created(version("a", "5")), changed(version("a", "10"))}, isBehind: true},
+		"created and changed, shown before":        {steps: steps{created(version("a", "5")), changed(version("a", "10"))}, cache: version("a", "5"), isBehind: true},
+		"changed, shown as before":                 {steps: steps{changed(version("a", "10"))}, cache: version("a", "9"), isBehind: true},
+		"changed, gone meanwhile":                  {steps: steps{changed(version("a", "10"))}},
+		"changed, its predecessor created":         {steps: steps{created(version("b", "5")), changed(version("a", "10"))}},
+		"changed, shown":                           {steps: steps{changed(version("a", "10"))}, cache: version("a", "10")},
+		"another client wrote later":               {steps: steps{changed(version("a", "10"))}, cache: version("a", "11")},
+		"numbers, not words":                       {steps: steps{changed(version("a", "99"))}, cache: version("a", "100")},
+		"the last write counts":                    {steps: steps{changed(version("a", "10")), changed(version("a", "12"))}, cache: version("a", "11"), isBehind: true},
+		"deleted, still shown":                     {steps: steps{deleted(version("a", "10"))}, cache: version("a", "10"), isBehind: true},
+		"deleted, still shown, changed":            {steps: steps{deleted(version("a", "10"))}, cache: version("a", "11"), isBehind: true},
+		"deleted, waits for its finalizers":        {steps: steps{deleted(version("a", "10"))}, cache: terminating},
+		"deleted, gone":                            {steps: steps{deleted(version("a", "10"))}},
+		"deleted, replaced by another client":      {steps: steps{deleted(version("a", "10"))}, cache: version("b", "12")},
+		"deleted and created again":                {steps: steps{deleted(version("a", "10")), created(version("b", "12"))}, cache: version("a", "10"), isBehind: true},
+		"created and deleted again":                {steps: steps{created(version("b", "12")), deleted(version("b", "12"))}, cache: version("b", "12"), isBehind: true},
+		"not shown for long":                       {steps: steps{changed(version("a", "10"))}, later: Lag + time.Second, cache: version("a", "9")},
+		"created, never shown":                     {steps: steps{created(version("a", "10"))}, later: Lag + time.Second},
+		"shown long after the deletion":            {steps: steps{deleted(version("a", "10"))}, later: Lag + time.Second, cache: version("a", "10")},
+		"just not too long":                        {steps: steps{changed(version("a", "10"))}, later: Lag - time.Second, cache: version("a", "9"), isBehind: true},
+		"another object's write does not count":    {steps: steps{created(named("team", "other"))}, cache: version("a", "5")},
+		"another namespace's write does not count": {steps: steps{created(named("else", "prod"))}, cache: version("a", "5")},
+	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			now := time.Now()
-			store := NewStore(&lagging{shows: test.cache}, scheme)
+			store := newStore(t, &lagging{shows: test.cache})
 			store.now = func() time.Time { return now }
 			for _, step := range test.steps {
-				if err := step(store); err != nil {
+				if err := step(t.Context(), store); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -158,13 +156,16 @@ func TestStore(t *testing.T) {
 			for _, time := range []string{"first", "second"} {
 				var got fleetv1.Cluster
 				found, err := store.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "prod"}, &got)
-				if err != nil {
-					t.Fatal(err)
+				if isBehind := errors.Is(err, ErrBehind); isBehind != test.isBehind || err != nil && !isBehind {
+					t.Fatalf("the %s time: %v", time, err)
 				}
-				if found != (test.want != nil) {
+				if test.isBehind {
+					continue
+				}
+				if found != (test.cache != nil) {
 					t.Fatalf("the %s time, found: %v", time, found)
 				}
-				if diff := cmp.Diff(test.want, &got); found && diff != "" {
+				if diff := cmp.Diff(test.cache, &got); found && diff != "" {
 					t.Errorf("the %s time (-want +got):\n%s", time, diff)
 				}
 			}
@@ -172,15 +173,17 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// The Store forgets a write once the cache has caught up, so it does not grow.
+func named(namespace, name string) *fleetv1.Cluster {
+	return &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "o", ResourceVersion: "50"}}
+}
+
+// The Store forgets a write once the cache has caught up, or after the Lag, so it does not grow.
 func TestStoreForgets(t *testing.T) {
-	scheme, err := program.Scheme()
-	if err != nil {
-		t.Fatal(err)
-	}
 	cache := &lagging{}
-	store := NewStore(cache, scheme)
-	if err := errors.Join(store.Wrote(version("a", "10"))); err != nil {
+	store := newStore(t, cache)
+	now := time.Now()
+	store.now = func() time.Time { return now }
+	if err := store.Wrote(t.Context(), version("a", "10")); err != nil {
 		t.Fatal(err)
 	}
 	cache.shows = version("a", "10")
@@ -195,38 +198,21 @@ func TestStoreForgets(t *testing.T) {
 	if found, err := store.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "prod"}, &fleetv1.Cluster{}); err != nil || found {
 		t.Errorf("found: %v, %v", found, err)
 	}
-}
-
-// A caller may change an object after writing it.
-func TestStoreKeepsACopy(t *testing.T) {
-	scheme, err := program.Scheme()
-	if err != nil {
-		t.Fatal(err)
+	for _, never := range []string{"read", "again"} {
+		if err := store.Created(t.Context(), named("team", never)); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(2 * Lag)
 	}
-	store := NewStore(&lagging{}, scheme)
-	written := version("a", "10")
-	written.Labels = map[string]string{"a": "1"}
-	if err := store.Created(written); err != nil {
-		t.Fatal(err)
-	}
-	written.Labels["a"] = "changed by the writer"
-	var got fleetv1.Cluster
-	if _, err := store.Get(t.Context(), client.ObjectKeyFromObject(written), &got); err != nil {
-		t.Fatal(err)
-	}
-	if got.Labels["a"] != "1" {
-		t.Fatalf("it was %s", got.Labels["a"])
+	if len(store.writes) != 1 {
+		t.Errorf("it remembers %v", store.writes)
 	}
 }
 
 func TestStoreReportsErrors(t *testing.T) {
-	scheme, err := program.Scheme()
-	if err != nil {
-		t.Fatal(err)
-	}
 	broken := errors.New("the cache is broken")
-	store := NewStore(&lagging{err: broken}, scheme)
-	if err := store.Created(version("a", "10")); err != nil {
+	store := newStore(t, &lagging{err: broken})
+	if err := store.Created(t.Context(), version("a", "10")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := store.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "prod"}, &fleetv1.Cluster{}); !errors.Is(err, broken) {
@@ -234,53 +220,65 @@ func TestStoreReportsErrors(t *testing.T) {
 	}
 }
 
-// A write that the cache never shows is returned once, when it is overdue, even if it was read meanwhile.
-func TestStoreMissed(t *testing.T) {
-	scheme, err := program.Scheme()
-	if err != nil {
+// Lists from the cache may lack what was just created.
+func TestCreating(t *testing.T) {
+	cache := &lagging{}
+	store := newStore(t, cache)
+	if err := errors.Join(store.Created(t.Context(), version("a", "10")), store.Wrote(t.Context(), named("team", "changed")),
+		store.Created(t.Context(), named("team", "deleted")), store.Deleted(t.Context(), named("team", "deleted"))); err != nil {
 		t.Fatal(err)
 	}
-	now := time.Now()
-	store := NewStore(&lagging{}, scheme)
-	store.now = func() time.Time { return now }
-	seen, missed := version("a", "10"), version("b", "10")
-	seen.Name = "seen"
-	if err := errors.Join(store.Created(seen), store.Created(missed)); err != nil {
+	keys, err := store.Creating(&fleetv1.Cluster{})
+	if want := []client.ObjectKey{{Namespace: "team", Name: "prod"}}; err != nil || !slices.Equal(keys, want) {
+		t.Errorf("%v, %v", keys, err)
+	}
+	if groups, err := store.Creating(&fleetv1.ClusterGroup{}); err != nil || len(groups) > 0 {
+		t.Errorf("groups: %v, %v", groups, err)
+	}
+	cache.shows = version("a", "10")
+	if _, err := store.Get(t.Context(), client.ObjectKeyFromObject(cache.shows), &fleetv1.Cluster{}); err != nil {
 		t.Fatal(err)
 	}
-	store.Saw(seen, false)
-	if early := store.Missed(); len(early) > 0 {
-		t.Errorf("too early: %v", early)
-	}
-	now = now.Add(Lag + time.Second)
-	if found, err := store.Get(t.Context(), client.ObjectKeyFromObject(missed), &fleetv1.Cluster{}); found || err != nil {
-		t.Errorf("an overdue write is read: %v, %v", found, err)
-	}
-	if late := store.Missed(); len(late) != 1 || late[0].GetUID() != "b" {
-		t.Errorf("overdue: %v", late)
-	}
-	if again := store.Missed(); len(again) > 0 {
-		t.Errorf("again: %v", again)
+	if keys, err := store.Creating(&fleetv1.Cluster{}); err != nil || len(keys) > 0 {
+		t.Errorf("shown: %v, %v", keys, err)
 	}
 }
 
-// A reconcile may have read the remembered write of an object whose deletion the cache showed first.
-func TestStoreGoneBeforeSeen(t *testing.T) {
-	scheme, err := program.Scheme()
-	if err != nil {
-		t.Fatal(err)
-	}
-	store := NewStore(&lagging{}, scheme)
-	if err := store.Created(version("a", "10")); err != nil {
-		t.Fatal(err)
-	}
-	store.Saw(version("b", "11"), true) // The deletion of an earlier object.
-	if missed := store.Missed(); len(missed) > 0 {
-		t.Errorf("after another's deletion: %v", missed)
-	}
-	store.Saw(version("a", "9"), true)
-	if missed := store.Missed(); len(missed) != 1 {
-		t.Errorf("after its deletion: %v", missed)
+// A reconcile that meets its own write is put back, and one that wrote comes back, because what it made may be gone before
+// any event.
+func TestConsistent(t *testing.T) {
+	store, broken := newStore(t, &lagging{}), errors.New("broken")
+	for name, test := range map[string]struct {
+		reconcile reconcile.Func
+		want      reconcile.Result
+		err       error
+	}{
+		"nothing": {func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{RequeueAfter: time.Hour}, nil
+		}, reconcile.Result{RequeueAfter: time.Hour}, nil},
+		"wrote": {func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, store.Created(ctx, version("a", "10"))
+		}, reconcile.Result{RequeueAfter: Lag}, nil},
+		"wrote, comes sooner": {func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{RequeueAfter: time.Second, Priority: new(-5)}, store.Wrote(ctx, version("a", "11"))
+		}, reconcile.Result{RequeueAfter: time.Second, Priority: new(-5)}, nil},
+		"wrote, failed": {func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, errors.Join(store.Deleted(ctx, named("team", "other")), broken)
+		}, reconcile.Result{}, broken},
+		"behind": {func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+			_, err := store.Get(ctx, client.ObjectKey{Namespace: "team", Name: "prod"}, &fleetv1.Cluster{})
+			return reconcile.Result{RequeueAfter: time.Hour, Priority: new(-5)}, fmt.Errorf("reading: %w", err)
+		}, reconcile.Result{RequeueAfter: behindInterval}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := store.Created(t.Context(), version("a", "10")); err != nil {
+				t.Fatal(err)
+			}
+			got, err := Consistent(test.reconcile).Reconcile(t.Context(), reconcile.Request{})
+			if diff := cmp.Diff(test.want, got); diff != "" || !errors.Is(err, test.err) {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		})
 	}
 }
 

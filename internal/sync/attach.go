@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -147,16 +148,21 @@ func (r *clusterReconciler) sendAttached(ctx context.Context, key types.Namespac
 	if err := r.Patch(ctx, written, client.RawPatch(types.ApplyPatchType, body), client.FieldOwner(stamp.AttachManager)); err != nil {
 		return nil, fmt.Errorf("applying to Rancher's Fleet Cluster %s: %w", key, err)
 	}
-	return written, r.applier.Store.Wrote(written)
+	return written, r.applier.Store.Wrote(ctx, written)
 }
 
 // detach removes Muster's fields from the Fleet Clusters that the Cluster is no longer attached to. If
 // that fails, the condition says so, and nothing else waits for it.
-func (r *clusterReconciler) detach(ctx context.Context, s *scope) {
-	if err := r.detachAll(ctx, client.ObjectKeyFromObject(s.cluster), s.attachedTo()); err != nil {
+func (r *clusterReconciler) detach(ctx context.Context, s *scope) error {
+	err := r.detachAll(ctx, client.ObjectKeyFromObject(s.cluster), s.attachedTo())
+	if errors.Is(err, kube.ErrBehind) {
+		return err
+	}
+	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Muster's fields stay on a Fleet Cluster of Rancher; it is tried again")
 		s.undetached, s.again = "; Muster's labels stay on another Fleet Cluster of Rancher: "+err.Error(), lastRetry
 	}
+	return nil
 }
 
 // detachAll applies an empty attachment to the Fleet Clusters that a Cluster is attached to, except
@@ -168,12 +174,15 @@ func (r *clusterReconciler) detachAll(ctx context.Context, cluster, but types.Na
 	}
 	for i := range attached {
 		key := client.ObjectKeyFromObject(&attached[i])
+		if key == but {
+			continue
+		}
 		current := &fleetv1.Cluster{}
 		found, err := r.applier.Store.Get(ctx, key, current)
 		if err != nil {
 			return err
 		}
-		if !found || key == but || !current.DeletionTimestamp.IsZero() || !stamp.IsAttached(current) {
+		if !found || !current.DeletionTimestamp.IsZero() || !stamp.IsAttached(current) {
 			continue
 		}
 		if _, err := r.sendAttached(ctx, key, map[string]any{

@@ -18,9 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
@@ -86,8 +84,6 @@ func (r *clusterReconciler) setUp(c *common) error {
 		Watches(&clusterv1.Cluster{}, enqueueAt(itself, unimportedPriority), builder.WithPredicates(watched(c.WatchFilter), unimported)).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.rivals), builder.WithPredicates(removed)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(afterStart, fleetClusterNews(c.bundlesReady))).
-		WatchesRawSource(source.Channel(c.missed.Clusters, &handler.EnqueueRequestForObject{})).
-		WatchesRawSource(source.Channel(c.missed.FleetClusters, enqueue(c.events.clusterOfFleetCluster))).
 		WatchesRawSource(r.references.Source()).
 		WatchesRawSource(c.rancher.source()).
 		// Changes that may concern many Clusters at once.
@@ -101,7 +97,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 		Watches(&fleetv1.ClusterGroup{}, behind(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existenceOrMaker)).
 		Watches(&fleetv1.BundleNamespaceMapping{}, behind(c.events.clustersOfMapping), builder.WithPredicates(afterStart, mappingNews)).
 		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allClusters), builder.WithPredicates(afterStart, settingsNews)).
-		Complete(r)
+		Complete(kube.Consistent(r))
 }
 
 // Reconcile brings one Cluster's stamp and Fleet Cluster to their desired state, and reports
@@ -126,7 +122,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	if controllerutil.ContainsFinalizer(cluster, stamp.LegacyFinalizer) {
 		changed := cluster.DeepCopy()
 		if finalizerErr = removeLegacyFinalizer(ctx, r.Client, changed); finalizerErr == nil {
-			cluster, finalizerErr = changed, r.applier.Store.Wrote(changed)
+			cluster, finalizerErr = changed, r.applier.Store.Wrote(ctx, changed)
 		}
 	}
 	in, unread := r.settings.Current(ctx)
@@ -137,6 +133,9 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		return ctrl.Result{}, errors.Join(unread, finalizerErr, err)
 	}
 	result, err := r.reconcile(ctx, in, req, cluster)
+	if errors.Is(err, kube.ErrBehind) {
+		return result, err
+	}
 	if err = errors.Join(err, finalizerErr, unread); err != nil {
 		// Retries of failing Clusters must not delay Clusters that have not been reconciled yet.
 		result.Priority = new(lastPriority)
@@ -164,6 +163,8 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 	}
 	switch {
 	case err == nil:
+	case errors.Is(err, kube.ErrBehind):
+		return ctrl.Result{}, err
 	case errors.Is(err, errUncachedNamespace):
 		return ctrl.Result{RequeueAfter: absentInterval}, nil
 	case kube.IsAbsent(err): // The Cluster or its namespace is being deleted.
@@ -257,8 +258,7 @@ func (r *clusterReconciler) take(ctx context.Context, s *scope, next step) error
 	case attach:
 		return r.attach(ctx, s)
 	case detach:
-		r.detach(ctx, s)
-		return nil
+		return r.detach(ctx, s)
 	case release:
 		return r.release(ctx, s)
 	case reclaim:

@@ -15,9 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
@@ -59,8 +57,7 @@ func (r *groupReconciler) setUp(c *common) error {
 		Watches(&fleetv1.Cluster{}, enqueue(workspaceGroups), builder.WithPredicates(afterStart, labelsOrExistence)).
 		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allGroups), builder.WithPredicates(afterStart, settingsNews)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.inNamespace(use.group)), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
-		WatchesRawSource(source.Channel(c.missed.Groups, &handler.EnqueueRequestForObject{})).
-		Complete(patient{r})
+		Complete(kube.Consistent(patient{r}))
 }
 
 // Reconcile restores one ClusterGroup, or deletes it. The groups that Clusters need are made by

@@ -93,7 +93,7 @@ func (r *holdReconciler) setUp(c *common) error {
 		For(&clusterv1.Cluster{}, builder.WithPredicates(predicate.Or(watched(c.WatchFilter), isHeld), holdNews)).
 		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(classHoldNews)).
 		Watches(&fleetv1.Cluster{}, enqueue(r.heldOf(c.events)), builder.WithPredicates(afterStart, fleetClusterNews(c.bundlesReady))).
-		Complete(r)
+		Complete(kube.Consistent(r))
 }
 
 // holdNews passes Clusters that ask for holds, and changes after which others may begin to, by their class.
@@ -332,7 +332,7 @@ func (r *holdReconciler) tell(ctx context.Context, cluster *clusterv1.Cluster, t
 	if wanted != nil && wanted.Status == metav1.ConditionTrue && (told == nil || told.Status != wanted.Status) {
 		r.announce(cluster, wanted)
 	}
-	return 0, r.applier.Store.Wrote(answer)
+	return 0, r.applier.Store.Wrote(ctx, answer)
 }
 
 // damp returns how long a change of only the message has to wait.

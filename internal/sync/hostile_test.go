@@ -220,7 +220,7 @@ func TestLegacyFinalizerGoesOnce(t *testing.T) {
 		digests: newDigests(live, store, nil, bundlesReady{}), reporter: newReporter(live, store, nil),
 	}
 	for range 2 {
-		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+		if _, err := kube.Consistent(r).Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
 			t.Error(err)
 		}
 	}

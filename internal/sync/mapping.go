@@ -24,7 +24,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
@@ -91,8 +90,7 @@ func (r *mappingReconciler) setUp(c *common) error {
 		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allMappings), builder.WithPredicates(afterStart, settingsNews)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(askedMappings(c.Options.Cache.DefaultNamespaces)), builder.WithPredicates(settingsNews)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.inNamespace(use.mapping)), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
-		WatchesRawSource(source.Channel(c.missed.Mappings, &handler.EnqueueRequestForObject{})).
-		Complete(patient{r})
+		Complete(kube.Consistent(patient{r}))
 }
 
 // askedMappings returns the mappings into workspaces of Rancher that a FleetAddonConfig asks for. No

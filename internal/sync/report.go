@@ -77,7 +77,7 @@ func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, resul
 	if imported := meta.FindStatusCondition(wanted, addonsv1.FleetImportedCondition); imported != nil && kube.IsTurned(have, *imported) {
 		r.event(cluster, imported)
 	}
-	return now, 0, r.store.Wrote(now)
+	return now, 0, r.store.Wrote(ctx, now)
 }
 
 // isMessageOnly reports whether nothing but the message of FleetBundlesReady changes.

@@ -30,13 +30,16 @@ func (l *scopeReader) rivalOf(ctx context.Context, s *scope, name string) (types
 	var planned []stamp.FleetClaim
 	if !s.has() {
 		// The cache may lag behind the Fleet Clusters that this process makes for other Clusters.
-		made, err := l.store.Unconfirmed(&fleetv1.Cluster{})
+		creating, err := l.store.Creating(&fleetv1.Cluster{})
 		if err != nil {
 			return types.NamespacedName{}, err
 		}
-		for _, other := range made {
-			if stamp.FleetNamespace(other.GetNamespace(), other.GetName()) == stamp.FleetNamespace(key.Namespace, key.Name) {
-				planned = append(planned, stamp.FleetClaim{NamespacedName: client.ObjectKeyFromObject(other), Since: other.GetCreationTimestamp().Time})
+		for _, other := range creating {
+			if stamp.FleetNamespace(other.Namespace, other.Name) != stamp.FleetNamespace(key.Namespace, key.Name) {
+				continue
+			}
+			if _, err := l.store.Get(ctx, other, &fleetv1.Cluster{}); err != nil {
+				return types.NamespacedName{}, err
 			}
 		}
 		pinned, err := kube.PinnedTo(ctx, l, key)

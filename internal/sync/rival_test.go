@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"errors"
 	"testing"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -70,14 +71,14 @@ func TestRivalThatIsNotInTheCacheYet(t *testing.T) {
 		WithIndex(&clusterv1.Cluster{}, "muster.fleetNamespace", func(client.Object) []string { return nil }).Build()
 	store := kube.NewStore(cache, scheme)
 	made := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: first, UID: "1", ResourceVersion: "1"}}
-	if err := store.Created(made); err != nil {
+	if err := store.Created(t.Context(), made); err != nil {
 		t.Fatal(err)
 	}
 	l := &scopeReader{Reader: cache, store: store}
-	for name, want := range map[string]string{second: first, "a-production-eu-west-1-payments-cluster-00024711": ""} {
+	for name, isBehind := range map[string]bool{second: true, "a-production-eu-west-1-payments-cluster-00024711": false} {
 		s := &scope{cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}}
-		if rival, err := l.rivalOf(t.Context(), s, name); err != nil || rival.Name != want {
-			t.Errorf("the rival of %s is %q (%v), want %q", name, rival.Name, err, want)
+		if rival, err := l.rivalOf(t.Context(), s, name); errors.Is(err, kube.ErrBehind) != isBehind || err != nil && !isBehind || rival.Name != "" {
+			t.Errorf("the rival of %s is %q (%v)", name, rival.Name, err)
 		}
 	}
 }

@@ -17,7 +17,6 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -79,7 +78,6 @@ type common struct {
 	ctrl.Manager
 	Options
 	store        *kube.Store
-	missed       *kube.MissedWrites
 	applier      *kube.Applier
 	settings     *settings.Reader
 	fields       *fleetFields
@@ -95,7 +93,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 	}
 	store := kube.NewStore(mgr.GetClient(), mgr.GetScheme())
 	c := &common{
-		Manager: mgr, Options: options, store: store, missed: kube.NewMissedWrites(store),
+		Manager: mgr, Options: options, store: store,
 		applier:      &kube.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
 		settings:     status.settings,
 		fields:       status.fields,
@@ -103,12 +101,6 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 		bundlesReady: bundlesReady{staleAfter: options.StaleAfter, now: time.Now},
 	}
 	c.events = &enqueuer{Reader: mgr.GetClient(), settings: c.settings}
-	if err := forgetSeen(ctx, mgr, store); err != nil {
-		return err
-	}
-	if err := mgr.Add(c.missed); err != nil {
-		return err
-	}
 	objects, err := newCache(mgr, options.Cache)
 	if err != nil {
 		return err
@@ -160,34 +152,6 @@ func retries[T comparable]() workqueue.TypedRateLimiter[T] {
 
 func controllerOptions(concurrency int) controller.Options {
 	return controller.Options{MaxConcurrentReconciles: concurrency, RateLimiter: retries[reconcile.Request]()}
-}
-
-// forgetSeen makes the store forget a write as soon as the cache shows it.
-func forgetSeen(ctx context.Context, mgr ctrl.Manager, store *kube.Store) error {
-	for _, object := range []client.Object{
-		&clusterv1.Cluster{}, &fleetv1.Cluster{}, &fleetv1.ClusterGroup{}, &fleetv1.BundleNamespaceMapping{},
-	} {
-		informer, err := mgr.GetCache().GetInformer(ctx, object)
-		if err != nil {
-			return fmt.Errorf("watching %T: %w", object, err)
-		}
-		saw := func(news any, gone bool) {
-			if last, ok := news.(toolscache.DeletedFinalStateUnknown); ok {
-				news = last.Obj
-			}
-			if object, ok := news.(client.Object); ok {
-				store.Saw(object, gone)
-			}
-		}
-		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(object any) { saw(object, false) },
-			UpdateFunc: func(_, object any) { saw(object, false) },
-			DeleteFunc: func(object any) { saw(object, true) },
-		}); err != nil {
-			return fmt.Errorf("watching %T: %w", object, err)
-		}
-	}
-	return nil
 }
 
 // Indexes, so that "who uses it now?" does not walk through all clusters.
