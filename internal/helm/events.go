@@ -16,6 +16,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -65,7 +66,7 @@ func later(pause time.Duration, of handler.MapFunc) handler.EventHandler {
 
 // first enqueues an object before all others: otherwise, a worker would wait for it.
 var first = handler.Funcs{GenericFunc: func(_ context.Context, e event.GenericEvent, queue requests) {
-	kube.Enqueue(queue, new(1), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)})
+	kube.Enqueue(queue, priorityqueue.AddOpts{Priority: new(1)}, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)})
 }}
 
 // one returns a request for a name, unless no object can have it: users may write anything into annotations.

@@ -6,14 +6,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Enqueue adds requests to a controller's queue at a priority; nil for the one of the event. A queue without priorities, which
-// a controller has if its options say so, gets them, too.
-func Enqueue(queue workqueue.TypedRateLimitingInterface[reconcile.Request], priority *int, requests ...reconcile.Request) {
+// Enqueue adds requests to a controller's queue; without a priority, they get the one of the event. A queue without priorities,
+// which a controller has if its options say so, gets them, too.
+func Enqueue(queue workqueue.TypedRateLimitingInterface[reconcile.Request], options priorityqueue.AddOpts, requests ...reconcile.Request) {
 	if its, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
-		its.AddWithOpts(priorityqueue.AddOpts{Priority: priority}, requests...)
+		its.AddWithOpts(options, requests...)
 		return
 	}
 	for _, request := range requests {
-		queue.Add(request)
+		queue.AddAfter(request, options.After)
 	}
 }

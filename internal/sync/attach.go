@@ -38,7 +38,7 @@ func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
 	if s.unresolved != "" || stamp.IsAttachedTo(have, s.cluster) && !s.in.Cluster.PatchResource {
 		return nil // The attached fields stay as they are.
 	}
-	group, err := r.groups.ensureInWorkspace(ctx, s.in, s.beside.Fleet.Namespace, s.cluster.Namespace, s.subject.Class)
+	group, err := r.targets.ensureInWorkspace(ctx, s.in, s.beside.Fleet.Namespace, s.cluster.Namespace, s.subject.Class)
 	if taken := (*groupTakenError)(nil); errors.As(err, &taken) {
 		s.foreign, err = taken.Error(), nil
 	}

@@ -49,7 +49,7 @@ func newRancherScene(t *testing.T, more ...client.Object) *scene {
 	t.Helper()
 	s := newScene(t, "standard", "classes", func(cluster *clusterv1.Cluster) { cluster.Finalizers = []string{"capicluster.turtles.cattle.io"} })
 	s.scopes.rancher = newRancher(s.server, listed{&informertest.FakeInformers{Scheme: s.direct.Scheme()}, s.server})
-	s.users.rancher = s.scopes.rancher
+	s.targets.rancher = s.scopes.rancher
 	for _, object := range append(more,
 		rancherCRDOf(stamp.ManagementCRD), rancherCRDOf(provisioningCRD),
 		ranchers(managementKind, "", theirs.Name, map[string]string{"cluster-api.cattle.io/capi-cluster-owner": s.key.Name, "cluster-api.cattle.io/capi-cluster-owner-ns": s.key.Namespace}, map[string]any{

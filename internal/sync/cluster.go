@@ -45,9 +45,7 @@ type clusterReconciler struct {
 	settings     *settings.Reader
 	fields       *fleetFields
 	references   *references.Reader
-	users        *users
-	groups       *groupReconciler
-	mappings     *mappingReconciler
+	targets      *targets
 	reporter     *reporter
 	digests      *digests
 	bundlesReady bundlesReady
@@ -58,15 +56,15 @@ type clusterReconciler struct {
 	watchFilter string
 }
 
-func newClusterReconciler(c *common, reader *references.Reader, groups *groupReconciler, mappings *mappingReconciler) *clusterReconciler {
+func newClusterReconciler(c *common, reader *references.Reader) *clusterReconciler {
 	return &clusterReconciler{
-		Client: c.GetClient(), live: c.GetAPIReader(), applier: c.applier, settings: c.settings, fields: c.fields, users: c.users,
+		Client: c.GetClient(), live: c.GetAPIReader(), applier: c.applier, settings: c.settings, fields: c.fields,
 		scopes: &scopeReader{
-			Reader: c.GetClient(), store: c.store, users: c.users, rancher: c.rancher,
+			Reader: c.GetClient(), store: c.store, rancher: c.rancher,
 			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
 		},
 		references: reader, digests: newDigests(c.GetClient(), c.store, reader, c.bundlesReady), bundlesReady: c.bundlesReady,
-		groups: groups, mappings: mappings,
+		targets: c.targets,
 		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.GetEventRecorder("muster-syncer")),
 	}
@@ -333,7 +331,7 @@ func (r *clusterReconciler) claim(ctx context.Context, s *scope) (err error) {
 	if s.rival, err = r.scopes.rivalOf(ctx, s, s.pin()); err != nil {
 		return err
 	}
-	s.displacing, err = r.users.displacing(ctx, s.in, useOf(s.cluster))
+	s.displacing, err = r.targets.displacing(ctx, s.in, useOf(s.cluster))
 	return err
 }
 
@@ -341,11 +339,11 @@ func (r *clusterReconciler) claim(ctx context.Context, s *scope) (err error) {
 // and records their UIDs. The Fleet Cluster carries a hash of them: if one is recreated, the
 // hash changes, and Fleet works out the bundles again.
 func (r *clusterReconciler) target(ctx context.Context, s *scope) error {
-	group, err := r.groups.ensure(ctx, s.in, s.cluster.Namespace, s.subject.Class)
+	group, err := r.targets.ensureGroup(ctx, s.in, s.cluster.Namespace, s.subject.Class)
 	if s.targets.Group, err = s.orForeign(group, err); err != nil {
 		return err
 	}
-	mapping, err := r.mappings.ensure(ctx, s.in, useOf(s.cluster))
+	mapping, err := r.targets.ensureMapping(ctx, s.in, useOf(s.cluster))
 	s.targets.Mapping, err = s.orForeign(mapping, err)
 	return err
 }

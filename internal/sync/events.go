@@ -2,7 +2,6 @@ package sync
 
 import (
 	"context"
-	"slices"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -45,44 +44,6 @@ func requests(keys ...types.NamespacedName) []reconcile.Request {
 	return result
 }
 
-// keyOf returns the key of the group or mapping that a use needs: use.group or use.mapping.
-type keyOf func(use) types.NamespacedName
-
-// ofCluster returns the group or mapping that a Cluster may need, and the one that its Fleet Cluster
-// uses, which counts as long as the Cluster exists.
-func (e *enqueuer) ofCluster(key keyOf) handler.MapFunc {
-	return func(ctx context.Context, object client.Object) []reconcile.Request {
-		result := requests(key(useOf(object.(*clusterv1.Cluster))))
-		for _, cluster := range e.fleetClustersOf(ctx, object) {
-			result = append(result, requests(key(useOfFleet(&cluster)))...)
-		}
-		return result
-	}
-}
-
-// ofFleetCluster returns the group or mapping that a Fleet Cluster uses.
-func (e *enqueuer) ofFleetCluster(key keyOf) handler.MapFunc {
-	return func(_ context.Context, object client.Object) []reconcile.Request {
-		return requests(key(useOfFleet(object.(*fleetv1.Cluster))))
-	}
-}
-
-// inNamespace returns the groups or mappings that the Clusters of a Namespace may need: the
-// Namespace's labels decide whether the Clusters are selected.
-func (e *enqueuer) inNamespace(key keyOf) handler.MapFunc {
-	return func(ctx context.Context, namespace client.Object) []reconcile.Request {
-		var result []reconcile.Request
-		known := map[use]bool{}
-		for _, cluster := range e.clusters(ctx, client.InNamespace(namespace.GetName())) {
-			if used := useOf(&cluster); !known[used] {
-				known[used] = true
-				result = append(result, requests(key(used))...)
-			}
-		}
-		return result
-	}
-}
-
 // rivals returns the Clusters that may have waited for a deleted Cluster: those pinned to the same
 // Fleet Cluster, and those pinned to another Fleet Cluster of the deleted Cluster.
 func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile.Request {
@@ -99,22 +60,17 @@ func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile
 	return result
 }
 
-func (e *enqueuer) namespaceOf(_ context.Context, object client.Object) []reconcile.Request {
-	return requests(types.NamespacedName{Name: object.GetNamespace()})
-}
-
-// groupsOfClass returns the class's own group and the groups for the class's users in other
-// namespaces.
-func (e *enqueuer) groupsOfClass(ctx context.Context, object client.Object) []reconcile.Request {
-	result := requests(client.ObjectKeyFromObject(object))
+// namespacesOfClass returns the namespaces whose groups have the labels of a class: its own, and those of its users.
+func (e *enqueuer) namespacesOfClass(ctx context.Context, object client.Object) []reconcile.Request {
+	namespaces := map[string]bool{object.GetNamespace(): true}
 	for _, cluster := range e.clusters(ctx, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()}) {
-		result = append(result, requests(useOf(&cluster).group())...)
+		namespaces[cluster.Namespace] = true
 	}
 	// A retained or moved Cluster's Fleet Cluster may be the only user left.
 	for _, cluster := range e.fleetClusters(ctx, client.MatchingFields{byGroup: stamp.GroupName(object.GetName(), object.GetNamespace())}) {
-		result = append(result, requests(useOfFleet(&cluster).group())...)
+		namespaces[cluster.Namespace] = true
 	}
-	return result
+	return namespaceRequests(namespaces)
 }
 
 // clustersOfClass returns the Clusters of a class, and the Clusters whose group it displaces.
@@ -190,56 +146,29 @@ func (e *enqueuer) allClusters(ctx context.Context, _ client.Object) []reconcile
 	return e.clusterRequests(ctx)
 }
 
-func (e *enqueuer) allGroups(ctx context.Context, _ client.Object) []reconcile.Request {
-	var result []reconcile.Request
-	var groups fleetv1.ClusterGroupList
-	e.list(ctx, &groups)
-	for i := range groups.Items {
-		result = append(result, requests(client.ObjectKeyFromObject(&groups.Items[i]))...)
+// allNamespaces returns all namespaces, and those that mappings name, whether they exist or a FleetAddonConfig asks for them.
+func (e *enqueuer) allNamespaces(ctx context.Context, config client.Object) []reconcile.Request {
+	namespaces := map[string]bool{}
+	for _, key := range settings.MappingsOf(config.(*addonsv1.FleetAddonConfig)) {
+		namespaces[key.Name] = true
 	}
-	for _, cluster := range e.clusters(ctx) {
-		result = append(result, requests(useOf(&cluster).group())...)
-	}
-	for _, cluster := range e.fleetClusters(ctx) {
-		result = append(result, requests(useOfFleet(&cluster).group())...)
-	}
-	classes := classMetadataList()
-	e.list(ctx, classes)
-	for i := range classes.Items {
-		result = append(result, requests(client.ObjectKeyFromObject(&classes.Items[i]))...)
-	}
-	return result
-}
-
-func (e *enqueuer) allMappings(ctx context.Context, _ client.Object) []reconcile.Request {
-	var result []reconcile.Request
 	var mappings fleetv1.BundleNamespaceMappingList
 	e.list(ctx, &mappings)
 	for i := range mappings.Items {
-		result = append(result, requests(client.ObjectKeyFromObject(&mappings.Items[i]))...)
+		namespaces[mappings.Items[i].Name] = true
 	}
-	for _, cluster := range e.clusters(ctx) {
-		result = append(result, requests(useOf(&cluster).mapping())...)
+	all := &metav1.PartialObjectMetadataList{}
+	all.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
+	e.list(ctx, all)
+	for i := range all.Items {
+		namespaces[all.Items[i].Name] = true
 	}
-	for _, cluster := range e.fleetClusters(ctx) {
-		result = append(result, requests(useOfFleet(&cluster).mapping())...)
-	}
-	return result
+	return namespaceRequests(namespaces)
 }
 
-func (e *enqueuer) allNamespaces(ctx context.Context, _ client.Object) []reconcile.Request {
-	var result []reconcile.Request
-	for _, cluster := range e.clusters(ctx) {
-		result = append(result, requests(types.NamespacedName{Name: cluster.Namespace})...)
-	}
-	// Also the Namespaces whose Clusters were deleted while the import was turned off.
-	namespaces := &metav1.PartialObjectMetadataList{}
-	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
-	e.list(ctx, namespaces)
-	for i := range namespaces.Items {
-		if _, annotated := namespaces.Items[i].Annotations[workspaceAnnotation]; annotated {
-			result = append(result, requests(types.NamespacedName{Name: namespaces.Items[i].Name})...)
-		}
+func namespaceRequests(namespaces map[string]bool) (result []reconcile.Request) {
+	for name := range namespaces {
+		result = append(result, requests(types.NamespacedName{Name: name})...)
 	}
 	return result
 }
@@ -257,28 +186,6 @@ func (e *enqueuer) clusters(ctx context.Context, options ...client.ListOption) [
 	var clusters clusterv1.ClusterList
 	e.list(ctx, &clusters, options...)
 	return clusters.Items
-}
-
-// fleetClustersOf lists the Fleet Clusters that name a Cluster as their origin. It adds the Fleet
-// Clusters that have the name in the Cluster's pin, or the name that the settings give: without a
-// noted origin, they count as made from the Cluster, too.
-func (e *enqueuer) fleetClustersOf(ctx context.Context, cluster client.Object) []fleetv1.Cluster {
-	found := e.fleetClusters(ctx, client.InNamespace(cluster.GetNamespace()), client.MatchingFields{byOrigin: originName(cluster.GetName())})
-	names := []string{stamp.PinOf(cluster.GetAnnotations()).ClusterName}
-	if in, err := e.settings.Current(ctx); err == nil {
-		expected, _ := stamp.FleetName(in.Cluster, cluster.GetName())
-		names = append(names, expected)
-	}
-	for _, name := range names {
-		var named fleetv1.Cluster
-		if name == "" || slices.ContainsFunc(found, func(known fleetv1.Cluster) bool { return known.Name == name }) {
-			continue
-		}
-		if err := e.Get(ctx, types.NamespacedName{Namespace: cluster.GetNamespace(), Name: name}, &named, client.UnsafeDisableDeepCopy); err == nil {
-			found = append(found, named)
-		}
-	}
-	return found
 }
 
 // fleetClusters lists Fleet Clusters from the cache, read-only.

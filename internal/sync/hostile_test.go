@@ -159,10 +159,9 @@ func TestRetainedFinalizer(t *testing.T) {
 			},
 		}).Build()
 	store := kube.NewStore(cache, scheme)
-	users := newUsers(cache, cache, store)
 	r := &clusterReconciler{
-		Client: cache, applier: &kube.Applier{Client: cache, Live: cache, Store: store}, users: users,
-		scopes: &scopeReader{Reader: cache, store: store, users: users}, settings: settings.NewReader(cache),
+		Client: cache, applier: &kube.Applier{Client: cache, Live: cache, Store: store},
+		scopes: &scopeReader{Reader: cache, store: store}, settings: settings.NewReader(cache),
 		digests: newDigests(cache, store, nil, bundlesReady{}), reporter: newReporter(cache, store, events.NewFakeRecorder(1)),
 	}
 	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
@@ -213,10 +212,9 @@ func TestLegacyFinalizerGoesOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := kube.NewStore(&lateCache{live, cluster}, scheme)
-	users := newUsers(live, live, store)
 	r := &clusterReconciler{
-		Client: live, applier: &kube.Applier{Client: live, Live: live, Store: store}, users: users,
-		scopes: &scopeReader{Reader: live, store: store, users: users}, settings: settings.NewReader(live),
+		Client: live, applier: &kube.Applier{Client: live, Live: live, Store: store},
+		scopes: &scopeReader{Reader: live, store: store}, settings: settings.NewReader(live),
 		digests: newDigests(live, store, nil, bundlesReady{}), reporter: newReporter(live, store, nil),
 	}
 	for range 2 {

@@ -2,7 +2,9 @@ package sync
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,9 +14,12 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -23,82 +28,177 @@ import (
 // workspaceAnnotation lets Rancher turn an existing namespace into a Fleet workspace.
 const workspaceAnnotation = "field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace"
 
-// namespaceReconciler keeps the workspace annotation on the Namespaces of claimed Clusters.
-// Nothing waits for it: only Rancher reads it, and a refusal by a policy or RBAC is logged
-// and otherwise ignored.
+// namespaceReconciler keeps what Muster makes for all Clusters of a namespace: the groups of its classes and of the
+// classes of other namespaces that Clusters use, the mappings to it, and the annotation on the Namespace.
 type namespaceReconciler struct {
 	client.Client
-	users    *users
+	targets  *targets
 	settings *settings.Reader
+	// namespaces are those that the Client reads; empty for all.
+	namespaces map[string]cache.Config
 }
 
+// setUp registers the events that wake the reconciler. They are delayed, so that thousands of them cause a few passes.
 func (r *namespaceReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("namespace").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
-		For(namespaceMetadata(), builder.OnlyMetadata).
-		Watches(&clusterv1.Cluster{}, enqueue(c.events.namespaceOf), builder.WithPredicates(afterStart, specOrLabels)).
-		Watches(&fleetv1.Cluster{}, enqueue(c.events.namespaceOf), builder.WithPredicates(afterStart, disowned)).
-		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allNamespaces), builder.WithPredicates(afterStart, settingsNews)).
-		Complete(r)
+		WatchesMetadata(namespaceMetadata(), soon(itself), builder.WithPredicates(kube.News)).
+		Watches(&clusterv1.Cluster{}, soon(namespaceOf), builder.WithPredicates(specOrLabels)).
+		Watches(&fleetv1.Cluster{}, soon(namespaceOf), builder.WithPredicates(useNews)).
+		Watches(&fleetv1.ClusterGroup{}, soon(namespaceOf), builder.WithPredicates(kube.News)).
+		Watches(&fleetv1.BundleNamespaceMapping{}, soon(namespaceOfMapping), builder.WithPredicates(kube.News)).
+		WatchesMetadata(newClass(), soon(c.events.namespacesOfClass), builder.WithPredicates(watched(c.WatchFilter), kube.News)).
+		Watches(&addonsv1.FleetAddonConfig{}, soon(c.events.allNamespaces), builder.WithPredicates(settingsNews)).
+		Complete(kube.Consistent(patient{r}))
 }
 
-// Reconcile sets or removes the annotation on one Namespace.
+// namespaceOf returns the namespace of an object, as the key of a Namespace.
+func namespaceOf(_ context.Context, object client.Object) []reconcile.Request {
+	return requests(types.NamespacedName{Name: object.GetNamespace()})
+}
+
+// namespaceOfMapping returns the namespace of the Clusters that a mapping is for.
+func namespaceOfMapping(_ context.Context, mapping client.Object) []reconcile.Request {
+	return requests(types.NamespacedName{Name: mapping.GetName()})
+}
+
+// Reconcile restores what the Clusters of one namespace need, and removes what none needs. What fails stops none of the others.
 func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	current, err := r.settings.Current(ctx)
-	if err != nil || !current.Cluster.Enabled {
+	if err != nil || current.Invalid != nil {
 		return ctrl.Result{}, err
 	}
-	namespace := namespaceMetadata()
-	if err := r.Get(ctx, req.NamespacedName, namespace); err != nil {
-		r.users.forget(req.Name)
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
-	if !namespace.DeletionTimestamp.IsZero() {
+	in, namespace := current.Settings, req.Name
+	if !isRead(r.namespaces, namespace) {
 		return ctrl.Result{}, nil
+	}
+	failed := []error{r.classGroups(ctx, in, namespace)}
+	if !in.Cluster.Enabled { // Existing objects stay as they are.
+		return ctrl.Result{}, errors.Join(failed...)
+	}
+	its, err := r.targets.needsOf(ctx, in, namespace)
+	if errors.Is(err, errRancherUnlisted) {
+		return ctrl.Result{RequeueAfter: rancherInterval}, errors.Join(failed...)
+	}
+	if err != nil {
+		return ctrl.Result{}, errors.Join(append(failed, err)...)
+	}
+	after, err := r.mappings(ctx, in, namespace, its)
+	failed = append(failed, err, r.groups(ctx, in, namespace, its), r.annotate(ctx, namespace, its))
+	if err = errors.Join(failed...); err != nil && after > 0 && !errors.Is(err, kube.ErrBehind) {
+		ctrl.LoggerFrom(ctx).Error(err, "An object of a namespace stays as it is; it is tried again")
+		err = nil
+	}
+	return ctrl.Result{RequeueAfter: after}, err
+}
+
+// classGroups keeps the groups of the classes of a namespace.
+func (r *namespaceReconciler) classGroups(ctx context.Context, in settings.Settings, namespace string) error {
+	classes := classMetadataList()
+	if err := r.List(ctx, classes, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing ClusterClasses: %w", err)
+	}
+	var failed []error
+	for i := range classes.Items {
+		// The conditions of the Clusters report an object of somebody else.
+		_, err := r.targets.ensureGroup(ctx, in, namespace, client.ObjectKeyFromObject(&classes.Items[i]))
+		failed = append(failed, kube.IgnoreForeign(err))
+	}
+	return errors.Join(failed...)
+}
+
+// groups keeps the groups for classes of other namespaces, and deletes those that nothing keeps. A group of a class that exists
+// is not among them.
+func (r *namespaceReconciler) groups(ctx context.Context, in settings.Settings, namespace string, its *needs) error {
+	var failed []error
+	if in.Cluster.ApplyClassGroup {
+		for used, isMade := range its.made {
+			if isMade {
+				_, err := r.targets.ensureGroup(ctx, in, namespace, used.class)
+				failed = append(failed, kube.IgnoreForeign(err))
+			}
+		}
+	}
+	var groups fleetv1.ClusterGroupList
+	if err := r.List(ctx, &groups, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return errors.Join(append(failed, fmt.Errorf("listing ClusterGroups: %w", err))...)
+	}
+	for i := range groups.Items {
+		group := &groups.Items[i]
+		key := client.ObjectKeyFromObject(group)
+		if isOfWorkspace(group) {
+			failed = append(failed, kube.IgnoreForeign(r.targets.keepOfWorkspace(ctx, in, key)))
+			continue
+		}
+		keeps, err := r.targets.keepsGroup(ctx, in, group, its)
+		if err == nil && !keeps {
+			err = r.targets.removeGroup(ctx, in, key)
+		}
+		failed = append(failed, err)
+	}
+	return errors.Join(failed...)
+}
+
+// mappings keeps the mappings to a namespace, retires those that nothing keeps, and returns when to look again.
+func (r *namespaceReconciler) mappings(ctx context.Context, in settings.Settings, namespace string, its *needs) (after time.Duration, err error) {
+	var mappings fleetv1.BundleNamespaceMappingList
+	if err := r.List(ctx, &mappings, client.MatchingFields{byMapped: namespace}, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, fmt.Errorf("listing BundleNamespaceMappings: %w", err)
+	}
+	keys := map[types.NamespacedName]bool{}
+	for _, key := range in.Mappings { // An administrator asks for them. They are into a workspace of Rancher.
+		if key.Name == namespace && isRead(r.namespaces, key.Namespace) {
+			keys[key] = true
+		}
+	}
+	for used, isMade := range its.made {
+		if isMade && in.Cluster.ApplyClassGroup {
+			keys[used.mapping()] = true
+		}
+	}
+	for i := range mappings.Items {
+		if stamp.IsOurs(&mappings.Items[i]) {
+			keys[client.ObjectKeyFromObject(&mappings.Items[i])] = true
+		}
+	}
+	var failed []error
+	for key := range keys {
+		again, err := r.targets.reconcileMapping(ctx, in, key, its)
+		after, failed = kube.Sooner(after, again), append(failed, kube.IgnoreForeign(err))
+	}
+	r.targets.forgetAllBut(namespace, keys)
+	return after, errors.Join(failed...)
+}
+
+// annotate sets or removes the annotation on a Namespace: it is set for a maker, and stays for a retainer. Nothing waits for
+// it: only Rancher reads it, and a refusal by a policy or RBAC is logged and otherwise ignored.
+func (r *namespaceReconciler) annotate(ctx context.Context, name string, its *needs) error {
+	namespace := namespaceMetadata()
+	if err := r.Get(ctx, client.ObjectKey{Name: name}, namespace, client.UnsafeDisableDeepCopy); err != nil || !namespace.DeletionTimestamp.IsZero() {
+		return client.IgnoreNotFound(err)
 	}
 	_, has := namespace.Annotations[workspaceAnnotation]
-	var value string
-	switch made, err := r.isMade(ctx, current.Settings, namespace, has); {
-	case err != nil:
-		return ctrl.Result{}, err
-	case made && !has:
-		value = `"true"`
-	case !made && has && stamp.IsManager(namespace):
+	value := `"true"`
+	switch {
+	case its.hasMaker == has:
+		return nil
+	case has:
+		if keeps, err := its.keepsAnnotation(); err != nil || keeps || !stamp.IsManager(namespace) {
+			return err
+		}
 		value = "null"
-	default:
-		return ctrl.Result{}, nil
 	}
 	// A merge patch, not an apply: an apply would recreate a Namespace that has just been
 	// deleted.
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, workspaceAnnotation, value)
-	err = r.Patch(ctx, namespace, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager))
+	namespace = namespace.DeepCopy()
+	err := r.Patch(ctx, namespace, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager))
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 		ctrl.LoggerFrom(ctx).Info("The Namespace may not be annotated, so Rancher makes no workspace of it; nothing else depends on it",
-			"namespace", req.Name, "reason", err.Error())
-		return ctrl.Result{}, nil
+			"namespace", name, "reason", err.Error())
+		return nil
 	}
-	return ctrl.Result{}, client.IgnoreNotFound(err)
-}
-
-// isMade reports whether the annotation should exist. Muster sets it for a maker. It keeps an existing
-// one for a Cluster that keeps objects (isKeeper), or for the Fleet Cluster of an existing Cluster.
-func (r *namespaceReconciler) isMade(ctx context.Context, in settings.Settings, namespace *metav1.PartialObjectMetadata, has bool) (bool, error) {
-	asked := question{of: "annotation", namespace: namespace.Name}
-	if has {
-		asked.of = "annotated"
-	}
-	found, err := r.users.find(ctx, asked, func(cluster *clusterv1.Cluster, _ map[string]string) (bool, error) {
-		return isMaker(in, cluster, namespace.Labels) || has && isKeeper(in, cluster, namespace.Labels), nil
-	})
-	if err != nil || found != nil || !has {
-		return found != nil, err
-	}
-	return r.users.anyFleetCluster(ctx, namespace.Name, subset{}, func(cluster *fleetv1.Cluster) (bool, error) {
-		if !stamp.IsOurs(cluster) {
-			return false, nil
-		}
-		return r.users.hasCluster(ctx, in, cluster)
-	})
+	return client.IgnoreNotFound(err)
 }
 
 // namespaceMetadata returns an empty Namespace, for reading and caching only its metadata.

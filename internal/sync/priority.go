@@ -2,9 +2,11 @@ package sync
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -32,23 +34,32 @@ func behind(concerned handler.MapFunc) handler.EventHandler {
 
 // behindIfMany works like behind, unless the event concerns a single object, which counts as changed.
 func behindIfMany(concerned handler.MapFunc) handler.EventHandler {
-	return enqueued(concerned, func(count int) *int {
+	return enqueued(concerned, func(count int) priorityqueue.AddOpts {
 		if count == 1 {
-			return nil // The event's own priority, which is low for objects found at a start.
+			return priorityqueue.AddOpts{} // The event's own priority, which is low for objects found at a start.
 		}
-		return new(behindPriority)
+		return priorityqueue.AddOpts{Priority: new(behindPriority)}
 	})
 }
 
 // enqueueAt enqueues the objects that an event concerns at a priority.
 func enqueueAt(concerned handler.MapFunc, priority int) handler.EventHandler {
-	return enqueued(concerned, func(int) *int { return new(priority) })
+	return enqueued(concerned, func(int) priorityqueue.AddOpts { return priorityqueue.AddOpts{Priority: new(priority)} })
 }
 
-func enqueued(concerned handler.MapFunc, priority func(count int) *int) handler.EventHandler {
+// passInterval is how long the events of a namespace are collected: a pass lists its Clusters, and an import of thousands
+// causes an event for each.
+const passInterval = 500 * time.Millisecond
+
+// soon enqueues the objects that an event concerns after the passInterval.
+func soon(concerned handler.MapFunc) handler.EventHandler {
+	return enqueued(concerned, func(int) priorityqueue.AddOpts { return priorityqueue.AddOpts{After: passInterval} })
+}
+
+func enqueued(concerned handler.MapFunc, options func(count int) priorityqueue.AddOpts) handler.EventHandler {
 	enqueue := func(ctx context.Context, object client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		requests := concerned(ctx, object)
-		kube.Enqueue(queue, priority(len(requests)), requests...)
+		kube.Enqueue(queue, options(len(requests)), requests...)
 	}
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {

@@ -34,12 +34,13 @@ const (
 
 // begins returns the note for a mapping that begins to map; empty if its namespace has no Fleet
 // Clusters, because Fleet looks at each new one anyway. Generation is the one that the mapping gets.
-func (r *mappingReconciler) begins(ctx context.Context, key types.NamespacedName, generation int64) (string, error) {
-	found, err := r.users.anyFleetCluster(ctx, key.Name, subset{}, func(cluster *fleetv1.Cluster) (bool, error) {
-		return stamp.IsOurs(cluster) || isRanchers(cluster), nil
-	})
-	if err != nil || !found {
-		return "", err
+func (t *targets) begins(ctx context.Context, key types.NamespacedName, generation int64) (string, error) {
+	var list fleetv1.ClusterList
+	if err := t.List(ctx, &list, client.InNamespace(key.Name), client.UnsafeDisableDeepCopy); err != nil {
+		return "", fmt.Errorf("listing Fleet Clusters: %w", err)
+	}
+	if !slices.ContainsFunc(list.Items, func(cluster fleetv1.Cluster) bool { return stamp.IsOurs(&cluster) || isRanchers(&cluster) }) {
+		return "", nil
 	}
 	return strconv.FormatInt(generation, 10), nil
 }
@@ -48,34 +49,34 @@ func (r *mappingReconciler) begins(ctx context.Context, key types.NamespacedName
 // no mappings. The mapping's annotation records the progress, and the reconciles of Clusters copy it to
 // their Fleet Clusters. In a workspace, where the Fleet Clusters are Rancher's, follow annotates the
 // Bundles instead.
-func (r *mappingReconciler) follow(
+func (t *targets) follow(
 	ctx context.Context, in settings.Settings, key types.NamespacedName,
-) (ctrl.Result, error) {
+) (time.Duration, error) {
 	var mapping fleetv1.BundleNamespaceMapping
-	found, err := r.Store.Get(ctx, key, &mapping)
+	found, err := t.Store.Get(ctx, key, &mapping)
 	note, isAsked := mapping.Annotations[desired.RetargetAnnotation], slices.Contains(in.Mappings, key)
 	isSecond := strings.HasSuffix(note, desired.RetargetAgain)
 	if err != nil || !found || note == "" || !desired.Maps(&mapping) || isSecond && !isAsked {
-		return ctrl.Result{}, err
+		return 0, err
 	}
 	if isAsked {
-		if isLeft, err := r.retargetBundles(ctx, &mapping); err != nil || isLeft {
-			return ctrl.Result{RequeueAfter: time.Second}, err
+		if isLeft, err := t.retargetBundles(ctx, &mapping); err != nil || isLeft {
+			return time.Second, err
 		}
 	}
 	var next any // Nothing is left to do.
 	if !isSecond {
-		if wait := r.retirement(key).began.Add(secondLook).Sub(r.now()); wait > 0 {
-			return ctrl.Result{RequeueAfter: wait}, nil
+		if wait := t.retirement(key).began.Add(secondLook).Sub(t.now()); wait > 0 {
+			return wait, nil
 		}
 		next = note + desired.RetargetAgain
 	}
-	_, err = r.Patch(ctx, &mapping, retargeting(next))
-	return ctrl.Result{}, err
+	_, err = t.Patch(ctx, &mapping, retargeting(next))
+	return 0, err
 }
 
 // retargetBundles annotates some of a mapping's Bundles, and reports whether any is left.
-func (r *mappingReconciler) retargetBundles(ctx context.Context, mapping *fleetv1.BundleNamespaceMapping) (isLeft bool, err error) {
+func (t *targets) retargetBundles(ctx context.Context, mapping *fleetv1.BundleNamespaceMapping) (isLeft bool, err error) {
 	selector, err := metav1.LabelSelectorAsSelector(desired.Mapping(mapping.Namespace, mapping.Name).BundleSelector)
 	if err != nil {
 		return false, err
@@ -83,7 +84,7 @@ func (r *mappingReconciler) retargetBundles(ctx context.Context, mapping *fleetv
 	begun, bundles := desired.Begun(mapping), &metav1.PartialObjectMetadataList{}
 	bundles.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("BundleList"))
 	var names []string
-	if _, err := pager.Each(ctx, r.live, bundles, func(page *metav1.PartialObjectMetadataList) {
+	if _, err := pager.Each(ctx, t.live, bundles, func(page *metav1.PartialObjectMetadataList) {
 		for i := range page.Items {
 			bundle := &page.Items[i]
 			if bundle.DeletionTimestamp.IsZero() && bundle.Annotations[desired.RetargetAnnotation] != begun {
@@ -98,7 +99,7 @@ func (r *mappingReconciler) retargetBundles(ctx context.Context, mapping *fleetv
 	names = names[:min(bundlesAtOnce, len(names))]
 	var refused []error
 	for _, name := range names {
-		if err := r.retarget(ctx, types.NamespacedName{Namespace: mapping.Namespace, Name: name}, begun); err != nil {
+		if err := t.retarget(ctx, types.NamespacedName{Namespace: mapping.Namespace, Name: name}, begun); err != nil {
 			refused = append(refused, err)
 		}
 	}
@@ -109,12 +110,12 @@ func (r *mappingReconciler) retargetBundles(ctx context.Context, mapping *fleetv
 }
 
 // retarget makes Fleet work out the targets of a Bundle again.
-func (r *mappingReconciler) retarget(ctx context.Context, key types.NamespacedName, value string) error {
+func (t *targets) retarget(ctx context.Context, key types.NamespacedName, value string) error {
 	bundle := &metav1.PartialObjectMetadata{}
 	bundle.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("Bundle"))
 	bundle.Namespace, bundle.Name = key.Namespace, key.Name
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, desired.RetargetAnnotation, value)
-	err := r.Client.Patch(ctx, bundle, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager))
+	err := t.Client.Patch(ctx, bundle, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("making Fleet look again at Bundle %s: %w", key, err)
 	}

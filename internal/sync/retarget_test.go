@@ -25,7 +25,7 @@ import (
 
 // following is a mapping into a workspace of Rancher that has begun to map, with some Bundles.
 type following struct {
-	*mappingReconciler
+	*targets
 	client.Client
 	key types.NamespacedName
 	now time.Time
@@ -62,7 +62,7 @@ func newFollowing(t *testing.T, bundles int) *following {
 
 func (f *following) restart() {
 	store := kube.NewStore(f.Client, f.Client.Scheme())
-	f.mappingReconciler = &mappingReconciler{
+	f.targets = &targets{
 		Reader: f.Client, Applier: &kube.Applier{Client: f.Client, Live: f.Client, Store: store}, live: f.Client, now: func() time.Time { return f.now },
 		busy: keymutex.NewHashed(1), retiring: map[types.NamespacedName]retirement{},
 	}
@@ -73,7 +73,7 @@ func (f *following) run(t *testing.T) (each []int) {
 	t.Helper()
 	for range 1000 {
 		before := len(f.patched)
-		result, err := f.follow(t.Context(), settings.Settings{Mappings: []types.NamespacedName{f.key}}, f.key)
+		after, err := f.follow(t.Context(), settings.Settings{Mappings: []types.NamespacedName{f.key}}, f.key)
 		each = append(each, len(f.patched)-before)
 		switch {
 		case err != nil:
@@ -81,7 +81,7 @@ func (f *following) run(t *testing.T) (each []int) {
 		case f.note(t) == "":
 			return each
 		}
-		f.now = f.now.Add(result.RequeueAfter)
+		f.now = f.now.Add(after)
 	}
 	t.Fatal("it does not end")
 	return nil
@@ -119,12 +119,12 @@ func TestRetargetingGoesOnAfterARestart(t *testing.T) {
 			t.Fatal("it does not end")
 		}
 		f.restart()
-		result, err := f.follow(t.Context(), settings.Settings{Mappings: []types.NamespacedName{f.key}}, f.key)
+		after, err := f.follow(t.Context(), settings.Settings{Mappings: []types.NamespacedName{f.key}}, f.key)
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.now = f.now.Add(result.RequeueAfter)
-		if result.RequeueAfter == secondLook {
+		f.now = f.now.Add(after)
+		if after == secondLook {
 			if _, err := f.follow(t.Context(), settings.Settings{Mappings: []types.NamespacedName{f.key}}, f.key); err != nil {
 				t.Fatal(err)
 			}

@@ -73,7 +73,7 @@ type scope struct {
 	// claimed is the Fleet Cluster that this reconcile has locked against others; empty for none.
 	claimed string
 	// displacing is the class whose group has the name that the Cluster's group would get; see
-	// users.displacing.
+	// targets.displacing.
 	displacing string
 	targets    desired.Targets
 	// begun are the mappings that began to map when their namespace had Fleet Clusters already.
@@ -178,7 +178,6 @@ var errUncachedNamespace = errors.New("the Namespace is not in the cache")
 type scopeReader struct {
 	client.Reader
 	store     *kube.Store
-	users     *users
 	rancher   *rancher
 	registrar *presence
 }
@@ -281,7 +280,7 @@ func (l *scopeReader) readFleetCluster(ctx context.Context, s *scope, name strin
 func (l *scopeReader) relationOf(ctx context.Context, fleetCluster *fleetv1.Cluster, cluster *clusterv1.Cluster) (stamp.Relation, string) {
 	return stamp.RelationOf(fleetCluster, cluster, func(name string, uid types.UID) bool {
 		if name == "" {
-			return l.users.hasUID(ctx, cluster.Namespace, uid)
+			return l.hasUID(ctx, cluster.Namespace, uid)
 		}
 		var other clusterv1.Cluster
 		err := l.Get(ctx, types.NamespacedName{Namespace: cluster.Namespace, Name: name}, &other, client.UnsafeDisableDeepCopy)
@@ -291,6 +290,16 @@ func (l *scopeReader) relationOf(ctx context.Context, fleetCluster *fleetv1.Clus
 		}
 		return err == nil && (uid == "" || other.UID == uid)
 	})
+}
+
+// hasUID reports whether a Cluster of the namespace has the UID. The syncer calls it only for a Fleet
+// Cluster that is forged, or that an earlier Cluster left behind.
+func (l *scopeReader) hasUID(ctx context.Context, namespace string, uid types.UID) bool {
+	var list clusterv1.ClusterList
+	if err := l.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{byUID: string(uid)}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
+		return true // In doubt, nothing is taken over.
+	}
+	return len(list.Items) > 0
 }
 
 // existing returns the name of a Fleet Cluster that already belongs to the Cluster, whatever name the

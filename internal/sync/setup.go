@@ -81,7 +81,7 @@ type common struct {
 	applier      *kube.Applier
 	settings     *settings.Reader
 	fields       *fleetFields
-	users        *users
+	targets      *targets
 	rancher      *rancher
 	events       *enqueuer
 	bundlesReady bundlesReady
@@ -97,7 +97,6 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 		applier:      &kube.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
 		settings:     status.settings,
 		fields:       status.fields,
-		users:        newUsers(mgr.GetClient(), mgr.GetAPIReader(), store),
 		bundlesReady: bundlesReady{staleAfter: options.StaleAfter, now: time.Now},
 	}
 	c.events = &enqueuer{Reader: mgr.GetClient(), settings: c.settings}
@@ -112,13 +111,11 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 	if c.rancher, err = newRancherOf(c, options.Cache); err != nil {
 		return err
 	}
-	c.users.rancher = c.rancher
-	groups, mappings := newGroupReconciler(c), newMappingReconciler(c)
+	c.targets = newTargets(c)
 	for _, reconciler := range []interface{ setUp(c *common) error }{
-		groups, mappings,
-		&namespaceReconciler{Client: mgr.GetClient(), users: c.users, settings: c.settings},
+		&namespaceReconciler{Client: mgr.GetClient(), targets: c.targets, settings: c.settings, namespaces: options.Cache.DefaultNamespaces},
 		&classReconciler{mgr.GetClient()},
-		newClusterReconciler(c, reader, groups, mappings),
+		newClusterReconciler(c, reader),
 		newHoldReconciler(c, reader),
 	} {
 		if err := reconciler.setUp(c); err != nil {

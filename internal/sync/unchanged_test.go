@@ -133,14 +133,13 @@ func (l listed) List(ctx context.Context, list client.ObjectList, options ...cli
 func (s *server) reconciler() *clusterReconciler {
 	store := kube.NewStore(s, s.Scheme())
 	applier := &kube.Applier{Client: s.WithWatch, Live: s.direct, Store: store}
-	users, in := newUsers(s, s, store), settings.NewReader(s)
+	in := settings.NewReader(s)
 	reader := references.NewReader(s, listed{&informertest.FakeInformers{Scheme: s.Scheme()}, s}, handler.Funcs{})
 	reflects := bundlesReady{staleAfter: stamp.DefaultStaleAfter, now: time.Now}
 	return &clusterReconciler{
-		Client: s.WithWatch, live: s.direct, applier: applier, settings: in, users: users, references: reader,
-		scopes:   &scopeReader{Reader: s, store: store, users: users, registrar: newPresence(s.direct, "muster-system", stamp.RegistrarLease)},
-		groups:   &groupReconciler{Reader: s, Applier: applier, users: users, settings: in, busy: keymutex.NewHashed(1)},
-		mappings: &mappingReconciler{Reader: s, Applier: applier, live: s.direct, users: users, settings: in, busy: keymutex.NewHashed(2), retiring: map[types.NamespacedName]retirement{}},
+		Client: s.WithWatch, live: s.direct, applier: applier, settings: in, references: reader,
+		scopes:   &scopeReader{Reader: s, store: store, registrar: newPresence(s.direct, "muster-system", stamp.RegistrarLease)},
+		targets:  &targets{Reader: s, Applier: applier, live: s.direct, busy: keymutex.NewHashed(2), retiring: map[types.NamespacedName]retirement{}},
 		reporter: newReporter(s.WithWatch, store, events.NewFakeRecorder(100)), digests: newDigests(s, store, reader, reflects), bundlesReady: reflects,
 		busy: keymutex.NewHashed(1),
 	}

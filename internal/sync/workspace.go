@@ -93,22 +93,16 @@ func workspaceGroupOf(object client.Object) []string {
 	return nonEmpty(membershipOf(object).group())
 }
 
-// workspaceGroups returns the group of an attached Fleet Cluster.
-func workspaceGroups(_ context.Context, object client.Object) []reconcile.Request {
-	return requests(types.NamespacedName{Namespace: object.GetNamespace(), Name: membershipOf(object).group()})
-}
-
 // ensureInWorkspace makes the group that selects the attached Clusters of a namespace and a class, and
 // returns its UID.
-func (r *groupReconciler) ensureInWorkspace(ctx context.Context, in settings.Settings, workspace, origin string, class types.NamespacedName) (types.UID, error) {
+func (t *targets) ensureInWorkspace(ctx context.Context, in settings.Settings, workspace, origin string, class types.NamespacedName) (types.UID, error) {
 	if class.Name == "" || !in.Cluster.ApplyClassGroup {
 		return "", nil
 	}
 	of := membership{class, origin}
 	key := types.NamespacedName{Namespace: workspace, Name: of.group()}
-	r.busy.LockKey(key.String())
-	defer func() { _ = r.busy.UnlockKey(key.String()) }()
-	return r.keepInWorkspace(ctx, in, workspace, of)
+	defer t.lock(key)()
+	return t.keepInWorkspace(ctx, in, workspace, of)
 }
 
 // groupTakenError means that the workspace has Clusters, or a class, of its own whose group has the
@@ -120,79 +114,78 @@ func (e *groupTakenError) Error() string {
 		client.ObjectKeyFromObject(e.group), e.group.Labels[stamp.ClassNameLabel], e.group.Labels[stamp.ClassNamespaceLabel])
 }
 
-func (r *groupReconciler) keepInWorkspace(ctx context.Context, in settings.Settings, workspace string, of membership) (types.UID, error) {
+func (t *targets) keepInWorkspace(ctx context.Context, in settings.Settings, workspace string, of membership) (types.UID, error) {
 	var group fleetv1.ClusterGroup
-	found, err := r.Store.Get(ctx, types.NamespacedName{Namespace: workspace, Name: of.group()}, &group)
+	found, err := t.Store.Get(ctx, types.NamespacedName{Namespace: workspace, Name: of.group()}, &group)
 	if err != nil {
 		return "", err
 	}
 	if found && stamp.IsOurs(&group) {
-		if taken, err := r.isOfWorkspaceItself(ctx, in, &group); err != nil || taken {
+		if taken, err := t.isOfWorkspaceItself(ctx, in, &group); err != nil || taken {
 			return "", cmp.Or[error](err, &groupTakenError{&group})
 		}
 	}
-	class, err := classMetadata(ctx, r.Reader, of.class)
+	class, err := classMetadata(ctx, t.Reader, of.class)
 	if err != nil {
 		return "", err
 	}
-	return r.Keep(ctx, desired.WorkspaceGroup(in, workspace, of.origin, of.class, class), in.Cluster.PatchResource)
+	return t.Keep(ctx, desired.WorkspaceGroup(in, workspace, of.origin, of.class, class), in.Cluster.PatchResource)
 }
 
 // isOfWorkspaceItself reports whether a group of ours is that of a class in the workspace, or of
 // Clusters in it. A user can write the labels of a group, so they must agree with what exists.
-func (r *groupReconciler) isOfWorkspaceItself(ctx context.Context, in settings.Settings, group *fleetv1.ClusterGroup) (bool, error) {
+func (t *targets) isOfWorkspaceItself(ctx context.Context, in settings.Settings, group *fleetv1.ClusterGroup) (bool, error) {
 	if group.Labels[stamp.OriginNamespaceLabel] != "" {
 		return false, nil
 	}
-	if class, err := classMetadata(ctx, r.Reader, client.ObjectKeyFromObject(group)); err != nil || class != nil {
+	if class, err := classMetadata(ctx, t.Reader, client.ObjectKeyFromObject(group)); err != nil || class != nil {
 		return class != nil, err
 	}
-	return r.users.retainer(ctx, in, group.Namespace, ofGroup(group.Name))
-}
-
-// ofWorkspace keeps a group in a workspace while a Fleet Cluster there is one of its members, and
-// deletes the group after that. It reports whether the key belongs to such a group. Tenants can write
-// the labels of a Fleet Cluster: these keep a group, and make none.
-func (r *groupReconciler) ofWorkspace(ctx context.Context, in settings.Settings, key types.NamespacedName) (isOne bool, err error) {
-	var group fleetv1.ClusterGroup
-	found, err := r.Store.Get(ctx, key, &group)
-	if err != nil || !found || group.Labels[stamp.OriginNamespaceLabel] == "" || !stamp.IsOurs(&group) || !group.DeletionTimestamp.IsZero() {
+	its, err := t.needsOf(ctx, in, group.Namespace)
+	if err != nil {
 		return false, err
 	}
-	if !in.Cluster.Enabled {
-		return true, nil
+	return its.keepsGroup(group.Name)
+}
+
+// keepOfWorkspace keeps a group in a workspace while a Fleet Cluster there is one of its members, and
+// deletes the group after that. Tenants can write the labels of a Fleet Cluster: these keep a group, and make none.
+func (t *targets) keepOfWorkspace(ctx context.Context, in settings.Settings, key types.NamespacedName) error {
+	defer t.lock(key)()
+	var group fleetv1.ClusterGroup
+	found, err := t.Store.Get(ctx, key, &group)
+	if err != nil || !found || !isOfWorkspace(&group) {
+		return err
 	}
 	var members fleetv1.ClusterList
-	if err := r.List(ctx, &members, client.InNamespace(key.Namespace), client.MatchingFields{byWorkspaceGroup: key.Name}, client.Limit(few), client.UnsafeDisableDeepCopy); err != nil {
-		return true, err
+	if err := t.List(ctx, &members, client.InNamespace(key.Namespace), client.MatchingFields{byWorkspaceGroup: key.Name}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
+		return err
 	}
-	for i := range members.Items {
-		var current fleetv1.Cluster
-		found, err := r.Store.Get(ctx, client.ObjectKeyFromObject(&members.Items[i]), &current)
-		if err != nil {
-			return true, err
-		}
-		if found && membershipOf(&current).group() == key.Name {
-			_, err := r.keepInWorkspace(ctx, in, key.Namespace, membershipOf(&current))
-			return true, err
-		}
+	if len(members.Items) > 0 {
+		_, err := t.keepInWorkspace(ctx, in, key.Namespace, membershipOf(&members.Items[0]))
+		return err
 	}
-	if coming, err := r.isAwaited(ctx, in, &group); err != nil || coming {
-		return true, err
+	if isAwaited, err := t.isAwaited(ctx, in, &group); err != nil || isAwaited {
+		return err
 	}
-	return true, r.Delete(ctx, &group)
+	return t.Delete(ctx, &group)
+}
+
+// isOfWorkspace reports whether a group of ours selects attached Clusters.
+func isOfWorkspace(group *fleetv1.ClusterGroup) bool {
+	return group.Labels[stamp.OriginNamespaceLabel] != "" && stamp.IsOurs(group) && group.DeletionTimestamp.IsZero()
 }
 
 // isAwaited reports whether a Cluster is about to be attached to a Fleet Cluster that the group will
 // select: the syncer makes the group first.
-func (r *groupReconciler) isAwaited(ctx context.Context, in settings.Settings, group *fleetv1.ClusterGroup) (bool, error) {
+func (t *targets) isAwaited(ctx context.Context, in settings.Settings, group *fleetv1.ClusterGroup) (bool, error) {
 	of := membershipOf(group)
 	namespace := namespaceMetadata()
-	if err := r.Get(ctx, client.ObjectKey{Name: of.origin}, namespace, client.UnsafeDisableDeepCopy); err != nil {
+	if err := t.Get(ctx, client.ObjectKey{Name: of.origin}, namespace, client.UnsafeDisableDeepCopy); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
 	var clusters clusterv1.ClusterList
-	if err := r.List(ctx, &clusters, client.InNamespace(of.origin), client.MatchingFields{byClass: of.class.String()}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := t.List(ctx, &clusters, client.InNamespace(of.origin), client.MatchingFields{byClass: of.class.String()}, client.UnsafeDisableDeepCopy); err != nil {
 		return false, err
 	}
 	for i := range clusters.Items {
@@ -200,7 +193,7 @@ func (r *groupReconciler) isAwaited(ctx context.Context, in settings.Settings, g
 		if !in.Cluster.ApplyClassGroup || !isMaker(in, cluster, namespace.Labels) {
 			continue
 		}
-		if beside, err := r.users.rancher.beside(ctx, in.Cluster, cluster, namespace.Labels); err != nil || beside.Way == stamp.Attach && beside.Fleet.Namespace == group.Namespace {
+		if beside, err := t.rancher.beside(ctx, in.Cluster, cluster, namespace.Labels); err != nil || beside.Way == stamp.Attach && beside.Fleet.Namespace == group.Namespace {
 			return err == nil, err
 		}
 	}
