@@ -212,8 +212,8 @@ func (s *Store) sweep() {
 	maps.DeleteFunc(s.refused, func(_ storeKey, last refusal) bool { return now.After(last.expires) })
 }
 
-// behindInterval is how long a reconcile waits for the cache to show its own writes: an event shows that of one object, and
-// it may have come already.
+// behindInterval is how long a reconcile waits for the cache to show its own writes. No event says that the cache has caught
+// up with a write after which others changed or deleted the object.
 const behindInterval = 100 * time.Millisecond
 
 type wroteKey struct{}

@@ -147,7 +147,7 @@ func (r *clusterReconciler) patchFleetCluster(ctx context.Context, s *scope, cha
 	return nil
 }
 
-// classReconciler removes CAAPF's finalizer from ClusterClasses; groupReconciler keeps their groups.
+// classReconciler removes CAAPF's finalizer from ClusterClasses; namespaceReconciler keeps their groups.
 type classReconciler struct{ client.Client }
 
 func (r *classReconciler) setUp(c *common) error {

@@ -34,7 +34,7 @@ type namespaceReconciler struct {
 	client.Client
 	targets  *targets
 	settings *settings.Reader
-	// namespaces are those that the Client reads; empty for all.
+	// namespaces is what the flag --namespace names; empty for all.
 	namespaces map[string]cache.Config
 }
 
@@ -100,15 +100,14 @@ func (r *namespaceReconciler) classGroups(ctx context.Context, in settings.Setti
 	}
 	var failed []error
 	for i := range classes.Items {
-		// The conditions of the Clusters report an object of somebody else.
+		// The conditions of the Clusters report a foreign object.
 		_, err := r.targets.ensureGroup(ctx, in, namespace, client.ObjectKeyFromObject(&classes.Items[i]))
 		failed = append(failed, kube.IgnoreForeign(err))
 	}
 	return errors.Join(failed...)
 }
 
-// groups keeps the groups for classes of other namespaces, and deletes those that nothing keeps. A group of a class that exists
-// is not among them.
+// groups keeps the groups for classes of other namespaces, and deletes unused groups. A group whose class exists is in use.
 func (r *namespaceReconciler) groups(ctx context.Context, in settings.Settings, namespace string, its *needs) error {
 	var failed []error
 	if in.Cluster.ApplyClassGroup {
@@ -139,7 +138,7 @@ func (r *namespaceReconciler) groups(ctx context.Context, in settings.Settings, 
 	return errors.Join(failed...)
 }
 
-// mappings keeps the mappings to a namespace, retires those that nothing keeps, and returns when to look again.
+// mappings keeps the mappings to a namespace, retires unused ones, and returns when to look again.
 func (r *namespaceReconciler) mappings(ctx context.Context, in settings.Settings, namespace string, its *needs) (after time.Duration, err error) {
 	var mappings fleetv1.BundleNamespaceMappingList
 	if err := r.List(ctx, &mappings, client.MatchingFields{byMapped: namespace}, client.UnsafeDisableDeepCopy); err != nil {

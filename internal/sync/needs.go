@@ -128,8 +128,8 @@ func (n *needs) keeps(is func(use) bool) (bool, error) {
 	return isRetained(), err
 }
 
-// addFleetClusters adds the Fleet Clusters to the retainers: those that were moved, whose applications stay until a user
-// deletes them, and those whose Cluster exists.
+// addFleetClusters adds Fleet Clusters to the retainers if their Cluster exists or they were moved: the applications of a
+// moved one stay until a user deletes it.
 func (n *needs) addFleetClusters() error {
 	if n.isListed {
 		return nil
@@ -215,7 +215,7 @@ func (t *targets) needsOf(ctx context.Context, in settings.Settings, namespace s
 	return n, nil
 }
 
-// isMoved reports whether a moved Fleet Cluster has a use, past the cache. What is about to be deleted or emptied makes Fleet
+// isMoved reports whether a moved Fleet Cluster has a use, past the cache. A deleted group or an emptied mapping makes Fleet
 // undeploy, and the cache may show that a Cluster is gone before it shows that its Fleet Cluster was released.
 func (t *targets) isMoved(ctx context.Context, namespace string, is func(use) bool) (isMoved bool, err error) {
 	list := &metav1.PartialObjectMetadataList{}
