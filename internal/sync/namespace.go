@@ -38,17 +38,17 @@ type namespaceReconciler struct {
 	namespaces map[string]cache.Config
 }
 
-// setUp registers the events that wake the reconciler. They are delayed, so that thousands of them cause a few passes.
+// setUp registers the events that wake the reconciler. Those of Clusters, of which there may be thousands, are collected.
 func (r *namespaceReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("namespace").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
-		WatchesMetadata(namespaceMetadata(), soon(itself), builder.WithPredicates(kube.News)).
+		WatchesMetadata(namespaceMetadata(), enqueue(itself), builder.WithPredicates(kube.News)).
 		Watches(&clusterv1.Cluster{}, soon(namespaceOf), builder.WithPredicates(specOrLabels)).
 		Watches(&fleetv1.Cluster{}, soon(namespaceOf), builder.WithPredicates(useNews)).
-		Watches(&fleetv1.ClusterGroup{}, soon(namespaceOf), builder.WithPredicates(kube.News)).
-		Watches(&fleetv1.BundleNamespaceMapping{}, soon(namespaceOfMapping), builder.WithPredicates(kube.News)).
-		WatchesMetadata(newClass(), soon(c.events.namespacesOfClass), builder.WithPredicates(watched(c.WatchFilter), kube.News)).
-		Watches(&addonsv1.FleetAddonConfig{}, soon(c.events.allNamespaces), builder.WithPredicates(settingsNews)).
+		Watches(&fleetv1.ClusterGroup{}, enqueue(namespaceOf), builder.WithPredicates(kube.News)).
+		Watches(&fleetv1.BundleNamespaceMapping{}, enqueue(namespaceOfMapping), builder.WithPredicates(kube.News)).
+		WatchesMetadata(newClass(), enqueue(c.events.namespacesOfClass), builder.WithPredicates(watched(c.WatchFilter), kube.News)).
+		Watches(&addonsv1.FleetAddonConfig{}, enqueue(c.events.allNamespaces), builder.WithPredicates(settingsNews)).
 		Complete(kube.Consistent(patient{r}))
 }
 

@@ -47,8 +47,8 @@ func enqueueAt(concerned handler.MapFunc, priority int) handler.EventHandler {
 	return enqueued(concerned, func(int) priorityqueue.AddOpts { return priorityqueue.AddOpts{Priority: new(priority)} })
 }
 
-// passInterval is how long the events of a namespace are collected: a pass lists its Clusters, and an import of thousands
-// causes an event for each.
+// passInterval is how long the events of the Clusters of a namespace are collected: a pass lists them all, and an import of
+// thousands causes an event for each.
 const passInterval = 500 * time.Millisecond
 
 // soon enqueues the objects that an event concerns after the passInterval.
