@@ -1,6 +1,6 @@
 // Package hold decides when an upgrade waits for its add-ons. The webhook puts a hold on a Cluster in the
-// request that changes the version (OnUpdate), and the syncer takes it off (Decide). Whether a values
-// template can depend on a version is in reads.go. The package is pure: it knows no API server.
+// request that changes the version (OnUpdate), and the syncer takes it off (Decide). The package is pure: it knows no
+// API server.
 package hold
 
 import (
@@ -18,6 +18,9 @@ import (
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
+
+// TopologyVersion is the path in template values of the version that changes in the request that starts an upgrade.
+var TopologyVersion = []string{"Cluster", "spec", "topology", "version"}
 
 const (
 	// Longest is the longest bound: a hold also keeps back other changes of the topology.

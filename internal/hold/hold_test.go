@@ -4,7 +4,6 @@ import (
 	"maps"
 	"strings"
 	"testing"
-	"text/template/parse"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -171,65 +170,6 @@ func TestParse(t *testing.T) {
 	longest := Hold{From: strings.Repeat("1", longestVersion), To: strings.Repeat("2", longestVersion), Since: noon, More: true}
 	if got, valid := Parse(longest.String()); !valid || got != longest {
 		t.Errorf("%q is not read back", longest)
-	}
-}
-
-func parsed(t *testing.T, template string) *parse.ListNode {
-	t.Helper()
-	tree := parse.New("")
-	tree.Mode = parse.SkipFuncCheck
-	if _, err := tree.Parse(template, "", "", map[string]*parse.Tree{}); err != nil {
-		t.Fatal(err)
-	}
-	return tree.Root
-}
-
-func TestReads(t *testing.T) {
-	for template, want := range map[string]bool{
-		"":                                      false,
-		"a: b":                                  false,
-		"{{ .Cluster.spec.topology.version }}":  true,
-		"{{ $.Cluster.spec.topology.version }}": true,
-		"{{ .Cluster.metadata.name }}":          false,
-		"{{ .Cluster.spec.clusterNetwork.pods.cidrBlocks }}":                                               false,
-		"{{ index .Cluster.spec.clusterNetwork.pods.cidrBlocks 0 }}":                                       false,
-		"{{ .Cluster.spec.topology | toYaml }}":                                                            true,
-		"{{ toYaml . }}":                                                                                   true,
-		"{{ index . \"Cluster\" }}":                                                                        true,
-		"{{ with .Cluster.spec }}{{ .topology.version }}{{ end }}":                                         true,
-		"{{ with .Cluster.metadata }}{{ .name }}{{ . }}{{ end }}":                                          false,
-		"{{ with .Cluster.metadata }}{{ $.Cluster.spec.topology.version }}{{ end }}":                       true,
-		"{{ with .Cluster.metadata }}{{ else }}{{ .Cluster.spec.topology.version }}{{ end }}":              true,
-		"{{ range .Variables.zones }}{{ . }}{{ end }}":                                                     false,
-		"{{ range $i, $z := .Variables.zones }}{{ $z }}{{ end }}":                                          false,
-		"{{ $c := .Cluster }}{{ $c.spec.topology.version }}":                                               true,
-		"{{ if eq .Cluster.metadata.name \"a\" }}x{{ else }}{{ .Cluster.spec.topology.version }}{{ end }}": true,
-		"{{ if semverCompare \">=1.36\" .Cluster.spec.topology.version }}x{{ end }}":                       true,
-		"{{ if .Variables.x }}{{ .Cluster.metadata.name }}{{ end }}":                                       false,
-		"{{ define \"x\" }}{{ .spec }}{{ end }}{{ template \"x\" .Cluster.metadata }}":                     false,
-		"{{ define \"x\" }}{{ .spec.topology.version }}{{ end }}{{ template \"x\" .Cluster }}":             true,
-		"{{ block \"x\" . }}{{ .Cluster.spec.topology.version }}{{ end }}":                                 true,
-		"{{ (index .Cluster.spec \"topology\").version }}":                                                 true,
-		"{{ (.Cluster.spec).topology.version }}":                                                           true,
-		"{{ .ControlPlane.spec.version }}":                                                                 false,
-	} {
-		if got := Reads(parsed(t, template), TopologyVersion); got != want {
-			t.Errorf("%s: %t", template, got)
-		}
-	}
-}
-
-func TestStuck(t *testing.T) {
-	for template, want := range map[string]bool{
-		"{{ .ControlPlane.spec.version }}":                     true,
-		"{{ .ControlPlane.spec.replicas }}":                    false,
-		"{{ toYaml .ControlPlane }}":                           false,
-		"{{ .Cluster.spec.topology.version }}":                 false,
-		"{{ with .ControlPlane.spec }}{{ .version }}{{ end }}": false,
-	} {
-		if got := Stuck(parsed(t, template)); (got != "") != want {
-			t.Errorf("%s: %q", template, got)
-		}
 	}
 }
 

@@ -20,7 +20,6 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
-	"github.com/muster-fleet/muster/internal/helm/templates"
 	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
@@ -141,9 +140,8 @@ const (
 	// mostReleasePages bounds the HelmReleaseProxies of one Cluster in one namespace, and mostProxyPages all
 	// HelmChartProxies that one look reads: some tools make one for each Cluster and add-on.
 	mostReleasePages, mostProxyPages = 25, 500
-	// mostSelecting bounds the HelmChartProxies that select one Cluster, and mostExamined the bytes of their templates that
-	// one look parses: 128 KiB take about 25 ms.
-	mostSelecting, mostExamined = 500, 4 << 20
+	// mostSelecting bounds the HelmChartProxies that select one Cluster.
+	mostSelecting = 500
 )
 
 // releases returns the releases of HelmChartProxies on a Cluster; none if there are no such kinds.
@@ -171,8 +169,7 @@ func (r *releaseRound) list(ctx context.Context, namespace string) error {
 			its := &proxies.Items[i]
 			isOfOthers := len(its.Finalizers) > 0 && !controllerutil.ContainsFinalizer(its, plan.Finalizer)
 			if its.DeletionTimestamp.IsZero() && !isOfOthers && len(r.proxies) <= mostSelecting && r.selects(ctx, its, r.cluster) {
-				r.examined += len(its.Spec.ValuesTemplate)
-				r.proxies[client.ObjectKeyFromObject(its)] = newChartProxy(ctx, its, r.now(), r.examined <= mostExamined)
+				r.proxies[client.ObjectKeyFromObject(its)] = newChartProxy(its, r.now())
 			}
 		}
 		proxies.Items = nil
@@ -236,8 +233,6 @@ type releaseRound struct {
 	deployments []fleetv1.BundleDeployment
 	// proxyPages is how many more pages of HelmChartProxies may be read.
 	proxyPages int
-	// examined is the number of bytes of the templates so far.
-	examined int
 	// proxies are the HelmChartProxies that select the Cluster, and has those with a HelmReleaseProxy for it.
 	proxies map[types.NamespacedName]*chartProxy
 	has     map[types.NamespacedName]bool
@@ -249,10 +244,10 @@ type releaseRound struct {
 type chartProxy struct {
 	// HelmChartProxy has only the fields that count here for plan.TargetOf and plan.IsInstallOnce.
 	*addonsv1.HelmChartProxy
-	isUpToDate, readsVersion, isPolled, isAwaited bool
+	isUpToDate, isPolled, isAwaited bool
 }
 
-func newChartProxy(ctx context.Context, of *addonsv1.HelmChartProxy, now time.Time, examine bool) *chartProxy {
+func newChartProxy(of *addonsv1.HelmChartProxy, now time.Time) *chartProxy {
 	its := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name, UID: of.UID}}
 	if plan.IsInstallOnce(of) {
 		its.Spec.ReconcileStrategy = addonsv1.ReconcileStrategyInstallOnce
@@ -260,19 +255,7 @@ func newChartProxy(ctx context.Context, of *addonsv1.HelmChartProxy, now time.Ti
 	if plan.HasValues(of) {
 		its.Spec.ValuesTemplate = "any"
 	}
-	readsVersion, isPolled := false, len(of.Spec.ValuesFrom) > 0
-	switch {
-	case of.Spec.ValuesTemplate == "":
-	case examine:
-		template, _, _ := templates.Examine(ctx, of) // In doubt, it reads the version.
-		readsVersion = template.ReadsVersion
-	default: // The record has no version if the template does not read it, so that only time shows that nothing changes.
-		isPolled = true
-	}
-	return &chartProxy{
-		HelmChartProxy: its, isUpToDate: plan.IsUpToDate(of), isPolled: isPolled, isAwaited: isAwaited(of, now),
-		readsVersion: readsVersion,
-	}
+	return &chartProxy{HelmChartProxy: its, isUpToDate: plan.IsUpToDate(of), isPolled: len(of.Spec.ValuesFrom) > 0, isAwaited: isAwaited(of, now)}
 }
 
 // mostUnclaimed is the age at which a HelmChartProxy without Muster's finalizer no longer holds upgrades: component helm is
@@ -325,17 +308,17 @@ func (r *releaseRound) add(release *addonsv1.HelmReleaseProxy) {
 			continue
 		}
 		addOn.Changed = specTime(its)
-		addOn.Ready = proxy.isUpToDate && r.isRendered(proxy, release, record) && plan.Observe(its, plan.Wanted{Content: its.Labels[plan.ContentLabel], Target: target}).Ready &&
+		addOn.Ready = proxy.isUpToDate && r.isRendered(release, record) && plan.Observe(its, plan.Wanted{Content: its.Labels[plan.ContentLabel], Target: target}).Ready &&
 			(isTaken || meta.IsStatusConditionTrue(release.Status.Conditions, addonsv1.ReadyCondition)) &&
 			(record.Rollout == nil || record.Rollout.Pending == "")
 	}
 	r.all = append(r.all, addOn)
 }
 
-// isRendered reports whether the values of a release are those for the Cluster's version. A record that is copied from
-// another release, or older than clusterctl move, says nothing about this one.
-func (r *releaseRound) isRendered(proxy *chartProxy, release *addonsv1.HelmReleaseProxy, record plan.Record) bool {
-	return !proxy.readsVersion || record.Version == r.cluster.Spec.Topology.Version &&
+// isRendered reports whether the values of a release are those for the Cluster's version. A record without a version says
+// that they cannot depend on it. One that is copied from another release, or older than clusterctl move, is not about this one.
+func (r *releaseRound) isRendered(release *addonsv1.HelmReleaseProxy, record plan.Record) bool {
+	return record.Version == "" || record.Version == r.cluster.Spec.Topology.Version &&
 		record.Of != nil && *record.Of == plan.Of{Cluster: r.cluster.UID, Release: release.UID}
 }
 

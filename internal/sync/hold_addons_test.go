@@ -27,22 +27,11 @@ func TestChartProxyIsSmall(t *testing.T) {
 	of.Spec.ReleaseName = strings.Repeat("x", 1000)
 	of.Status.MatchingClusters = make([]corev1.ObjectReference, 1000)
 	of.Status.Conditions = []metav1.Condition{{Type: addonsv1.HelmReleaseProxySpecsUpToDateCondition, Status: metav1.ConditionTrue}}
-	got := newChartProxy(t.Context(), of, time.Now(), true)
+	got := newChartProxy(of, time.Now())
 	if size := len(plan.JSON(got)); size > 1000 {
 		t.Errorf("it keeps %d bytes", size)
 	}
-	of.Spec.ValuesTemplate = "a: b"
-	if its := newChartProxy(t.Context(), of, time.Now(), true); its.readsVersion || its.isPolled {
-		t.Errorf("a template that does not read the version: %+v", its)
-	}
-	if its := newChartProxy(t.Context(), of, time.Now(), false); its.readsVersion || !its.isPolled {
-		t.Errorf("a template that is not examined: %+v", its)
-	}
-	of.Spec.ValuesTemplate = ""
-	if its := newChartProxy(t.Context(), of, time.Now(), false); its.readsVersion || its.isPolled {
-		t.Errorf("no template: %+v", its)
-	}
-	if !got.isUpToDate || !got.readsVersion || !plan.HasValues(got.HelmChartProxy) || got.UID != of.UID {
+	if !got.isUpToDate || !plan.HasValues(got.HelmChartProxy) || got.UID != of.UID {
 		t.Errorf("%+v", got)
 	}
 }

@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -153,8 +154,11 @@ func TestWhenAReleaseIsDone(t *testing.T) {
 		"another has it, too, and this is not rendered": {func(is *doneRelease) { taken(is); is.record.Version = "v1" }, false},
 		"done":                             {func(*doneRelease) {}, true},
 		"rendered for the last version":    {func(is *doneRelease) { is.record.Version = "v1" }, false},
-		"an old record":                    {func(is *doneRelease) { is.record.Version = "" }, false},
-		"no version in the template":       {func(is *doneRelease) { is.record.Version, is.proxy.Spec.ValuesTemplate = "", "a: b" }, true},
+		"no version in the template":       {func(is *doneRelease) { is.record.Version = "" }, true},
+		"none, and of an earlier Cluster":  {func(is *doneRelease) { is.record.Version, is.record.Of.Cluster = "", "0" }, true},
+		"none, and values are not there":   {func(is *doneRelease) { is.record.Version, is.record.Digest = "", "" }, false},
+		"none, and no record at all":       {func(is *doneRelease) { is.record = plan.Record{} }, false},
+		"none, and its template is new":    {func(is *doneRelease) { is.record.Version, is.proxy.Generation = "", 2 }, false},
 		"the record of another release":    {func(is *doneRelease) { is.record.Of.Release = "other" }, false},
 		"the record of an earlier Cluster": {func(is *doneRelease) { is.record.Of.Cluster = "0" }, false},
 		"a forged record":                  {func(is *doneRelease) { is.record.Of = nil }, false},
@@ -183,6 +187,38 @@ func TestWhenAReleaseIsDone(t *testing.T) {
 		got, err := reader.releases(t.Context(), is.cluster, []fleetv1.BundleDeployment{is.deployment})
 		if err != nil || len(got) != 1 || got[0].Ready != test.want {
 			t.Errorf("%s: %+v (%v)", name, got, err)
+		}
+	}
+}
+
+// If Muster is upgraded while an upgrade is held, the hold goes on by the records that the version before has written: a
+// release whose template cannot read the version has none in its record, and holds nothing.
+func TestHoldGoesOnByEarlierRecords(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const record = `{"fleetCluster":"one","of":{"cluster":"1","release":"release"},"bundle":"b","revision":1,"digest":"x",%s"keys":["values.yaml"],"installed":true}`
+	for version, waits := range map[string]bool{`"version":"v1",`: true, `"version":"v2",`: false, "": false} {
+		is, began := newDoneRelease(), time.Now()
+		is.release.Annotations = map[string]string{plan.RecordAnnotation: fmt.Sprintf(record, version), plan.BundleAnnotation: "hcp-cni"}
+		objects := append(inFleet(t, is.cluster, "v2", "1", began.Add(-time.Hour)), is.proxy, is.release, &is.deployment)
+		is.deployment.Namespace, is.deployment.Status.Ready = objects[1].GetName(), true
+		for key, value := range map[string]string{
+			fleetv1.ClusterNamespaceLabel: "team", fleetv1.ClusterLabel: "one", fleetv1.BundleLabel: "hcp-cni", fleetv1.BundleNamespaceLabel: "team",
+		} {
+			is.deployment.Labels[key] = value
+		}
+		api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+		r := &holdReconciler{
+			now: time.Now, held: map[types.NamespacedName]*heldCluster{},
+			addOns: addOnReader{live: api, settings: settings.NewReader(api), scopes: &scopeReader{Reader: api}, now: time.Now},
+		}
+		for look := range 2 {
+			progress, err := r.progress(t.Context(), is.cluster, hold.Hold{From: "v1", To: "v2", Since: began})
+			if err != nil || !progress.Handed || slices.Equal(progress.Waiting, []string{"HelmChartProxy cni"}) != waits || len(progress.Waiting) > 0 != waits || len(progress.Unproven) > 0 {
+				t.Errorf("%q, look %d: %+v (%v)", version, look, progress, err)
+			}
 		}
 	}
 }

@@ -44,7 +44,7 @@ type Record struct {
 	// Digest is a keyed digest of the values; only the program has the key. It is empty without values.
 	Digest string `json:"digest,omitempty"`
 	// Version is the version of the Cluster's topology for which the values were last rendered, if the template can
-	// read it: the hold of an upgrade ends later. Often, the values are the same as before.
+	// read it; empty if it cannot, so that the hold of an upgrade does not wait for it. Often, the values are the same as before.
 	Version string `json:"version,omitempty"`
 	// Keys are the keys of the layers of values, in the order in which Helm merges them.
 	Keys []string `json:"keys,omitempty"`

@@ -61,12 +61,13 @@ func Examine(ctx context.Context, proxy *addonsv1.HelmChartProxy) (its Template,
 		warn("%s is not available: values do not follow a status", found[1])
 	}
 	err = Use(ctx, proxy.Namespace, text, func(template *values.Template) {
-		its.IsStatic, its.ReadsVersion = template.IsStatic(), hold.Reads(template.Root(), hold.TopologyVersion)
+		version := readingOf(template.Root(), hold.TopologyVersion)
+		its.IsStatic, its.ReadsVersion = template.IsStatic(), version.within || version.exactly
 		for _, name := range template.Unsteady() {
 			warn("%s returns a different result whenever the values are rendered again, and each time the release is upgraded", name)
 		}
-		if stuck := hold.Stuck(template.Root()); stuck != "" {
-			warn("%s", stuck)
+		if readingOf(template.Root(), controlPlaneVersion).exactly {
+			warn("the template reads the control plane's version, which changes only when Cluster API upgrades it: while an upgrade is held for add-ons, these values stay as they are; read .Cluster.spec.topology.version, which changes first")
 		}
 	})
 	if err != nil && ctx.Err() == nil {

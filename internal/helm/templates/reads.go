@@ -1,4 +1,4 @@
-package hold
+package templates
 
 import (
 	"reflect"
@@ -6,36 +6,17 @@ import (
 	"text/template/parse"
 )
 
-// The paths of versions in the data of a values template.
-var (
-	// TopologyVersion changes in the request that starts an upgrade.
-	TopologyVersion = []string{"Cluster", "spec", "topology", "version"}
-	// controlPlaneVersion changes only when Cluster API upgrades the control plane.
-	controlPlaneVersion = []string{"ControlPlane", "spec", "version"}
-)
+// controlPlaneVersion is the path of the version that changes only when Cluster API upgrades the control plane.
+var controlPlaneVersion = []string{"ControlPlane", "spec", "version"}
 
-// Reads reports whether a parsed values template can read the value at a path, for example because it prints an
-// object that contains it.
+// reading says whether a template can read the value at a path of the data.
 //
 // Only reads at the root count: within a range or a with, the dot is a value that a node at the root has
 // given, and a template that is defined sees what its caller gives.
-func Reads(template *parse.ListNode, path []string) bool {
-	its := readingOf(template, path)
-	return its.within || its.exactly
-}
-
-// Stuck returns a warning about a parsed values template that names the control plane's version; empty if it does
-// not.
-func Stuck(template *parse.ListNode) string {
-	if !readingOf(template, controlPlaneVersion).exactly {
-		return ""
-	}
-	return "the template reads the control plane's version, which changes only when Cluster API upgrades it: while an upgrade is held for add-ons, these values stay as they are; read .Cluster.spec.topology.version, which changes first"
-}
-
 type reading struct {
 	path []string
-	// exactly means that the template names the value, and within that it reads an object around it.
+	// exactly means that the template names the value, and within that it reads an object around it, for example because
+	// it prints it.
 	exactly, within bool
 }
 
