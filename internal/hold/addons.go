@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// settle is how long after Fleet was given the version a Bundle whose values may depend on it must be
+	// Settle is how long after Fleet was given the version a Bundle whose values may depend on it must be
 	// unchanged before Muster believes that Fleet has nothing to change. Fleet records nowhere which template values it has seen,
 	// and takes a second or two.
-	settle = 15 * time.Second
+	Settle = 15 * time.Second
 	// named is how many add-ons a message names.
 	named = 3
 )
@@ -44,17 +44,6 @@ type AddOns struct {
 	All    []AddOn
 }
 
-// PatienceForBundle is the Patience for a Bundle whose values Fleet renders.
-func PatienceForBundle(hasValues bool) time.Duration {
-	if hasValues {
-		return settle
-	}
-	return 0
-}
-
-// PatienceForPolled is the Patience for an add-on with inputs that are read at an interval.
-func PatienceForPolled(interval time.Duration) time.Duration { return interval + settle }
-
 // Memory notes the add-ons of a Cluster since its hold began. If the program restarts, the patience for
 // unchanged add-ons begins anew.
 type Memory struct {
@@ -69,6 +58,8 @@ type Memory struct {
 
 // Progress says how far the add-ons are.
 type Progress struct {
+	// Unreadable means that this is not known now. All else is empty then.
+	Unreadable bool
 	// Waiting names the add-ons that are not ready, Unproven those that have not changed and may do so yet.
 	Waiting, Unproven []string
 	// Handed means that Fleet has been given the new version.
@@ -84,6 +75,8 @@ func (p Progress) isDone() bool { return p.Handed && len(p.Waiting) == 0 && len(
 // String says why the hold goes on.
 func (p Progress) String() string {
 	switch {
+	case p.Unreadable:
+		return "the add-ons could not be read; the syncer's log says why"
 	case !p.Handed:
 		return "Fleet has not been given the new version yet"
 	case len(p.Waiting) > 0:
@@ -164,10 +157,10 @@ func (m *Memory) See(of Hold, seen AddOns, now time.Time) Progress {
 		}
 	}
 	if of.More { // Fleet may select other Bundles.
-		unproven("Bundles that other labels select", settle)
+		unproven("Bundles that other labels select", Settle)
 	}
 	if seen.Since.After(of.Since) { // The Cluster was moved, or its objects in Fleet were made anew.
-		unproven("Bundles that Fleet has not deployed yet", settle)
+		unproven("Bundles that Fleet has not deployed yet", Settle)
 	}
 	progress.Changed = len(m.changed) > 0
 	slices.Sort(progress.Waiting)

@@ -33,7 +33,7 @@ type State struct {
 	// ControlPlane is the version that Cluster API has given the control plane; empty if unknown.
 	ControlPlane string
 	// Progress is called at most once, and only if the add-ons matter.
-	Progress func(Hold) (Progress, error)
+	Progress func(Hold) Progress
 	Now      time.Time
 }
 
@@ -49,36 +49,36 @@ type Decision struct {
 	Again time.Duration
 }
 
-// Decide decides about a Cluster. It returns the error of Progress.
-func Decide(s State) (Decision, error) {
+// Decide decides about a Cluster.
+func Decide(s State) Decision {
 	bound, _ := Bound(s.Annotations)
 	annotation, has := s.Annotations[stamp.HookAnnotation]
 	if s.Paused || s.Unwatched && !has {
-		return Decision{Tell: s.Told}, nil
+		return Decision{Tell: s.Told}
 	}
 	if !has {
-		return s.withoutHold(bound), nil
+		return s.withoutHold(bound)
 	}
 	held, valid := Parse(annotation)
 	if !valid {
-		return s.release(Hold{From: s.Version}, addonsv1.InvalidHoldReason, "annotation "+stamp.HookAnnotation+" had a value that Muster does not write, and is removed"), nil
+		return s.release(Hold{From: s.Version}, addonsv1.InvalidHoldReason, "annotation "+stamp.HookAnnotation+" had a value that Muster does not write, and is removed")
 	}
 	held.To = s.Version // With the webhook down, the version may have changed again.
 	since, isAhead := s.since(held, bound)
 	if s.Unwatched && !isAhead && Leftover(s.Annotations, s.Now) == "" {
-		return Decision{Tell: s.Told, Again: held.Since.Add(bound + overdue).Sub(s.Now)}, nil
+		return Decision{Tell: s.Told, Again: held.Since.Add(bound + overdue).Sub(s.Now)}
 	}
 	held.Since = since
 	switch {
 	case s.Version == held.From:
-		return s.release(Hold{From: s.Version}, addonsv1.RevertedReason, "the version was changed back"), nil
+		return s.release(Hold{From: s.Version}, addonsv1.RevertedReason, "the version was changed back")
 	case bound == 0:
-		return s.withdraw(addonsv1.OptedOutReason), nil
+		return s.withdraw(addonsv1.OptedOutReason)
 	case s.ControlPlane != "" && s.ControlPlane != held.From:
 		return s.release(held, addonsv1.NotHeldReason, fmt.Sprintf(
-			"Cluster API upgrades the control plane to %s in spite of the hold: its feature gate RuntimeSDK is off", short(s.ControlPlane))), nil
+			"Cluster API upgrades the control plane to %s in spite of the hold: its feature gate RuntimeSDK is off", short(s.ControlPlane)))
 	case s.Place == Out && s.Told != nil && s.Told.Reason != addonsv1.WaitingForFleetReason:
-		return s.withdraw(addonsv1.NotInFleetReason), nil
+		return s.withdraw(addonsv1.NotInFleetReason)
 	}
 	return s.hold(held, bound, isAhead)
 }
@@ -101,9 +101,9 @@ func (s State) since(held Hold, bound time.Duration) (since time.Time, isAhead b
 
 // hold decides about a Cluster with a hold that still has a purpose. The bound comes first, because reading the add-ons may
 // fail, or take long.
-func (s State) hold(held Hold, bound time.Duration, isAhead bool) (Decision, error) {
+func (s State) hold(held Hold, bound time.Duration, isAhead bool) Decision {
 	if held.isOver(bound, s.Now) {
-		return s.release(held, addonsv1.BoundPassedReason, fmt.Sprintf("it was held for %s, the longest it may be%s", bound, s.lastProgress())), nil
+		return s.release(held, addonsv1.BoundPassedReason, fmt.Sprintf("it was held for %s, the longest it may be%s", bound, s.lastProgress()))
 	}
 	left, prefix := held.Since.Add(bound).Sub(s.Now), ""
 	if isAhead {
@@ -113,22 +113,19 @@ func (s State) hold(held Hold, bound time.Duration, isAhead bool) (Decision, err
 		return s.tell(held, metav1.ConditionTrue, reason, prefix+until+held.Since.Add(bound).UTC().Format(time.RFC3339)+because+why)
 	}
 	if s.Place == Out { // It was moved here just now: its status was not.
-		return Decision{Tell: waits(addonsv1.WaitingForFleetReason, "it was moved here, and is not in Fleet here yet"), Again: left}, nil
+		return Decision{Tell: waits(addonsv1.WaitingForFleetReason, "it was moved here, and is not in Fleet here yet"), Again: left}
 	}
 	if s.Place != In { // What Fleet deploys to it cannot be read.
-		return Decision{Tell: waits(addonsv1.WaitingForAddOnsReason, "the Cluster is not in Fleet now; see "+addonsv1.FleetImportedCondition), Again: left}, nil
+		return Decision{Tell: waits(addonsv1.WaitingForAddOnsReason, "the Cluster is not in Fleet now; see "+addonsv1.FleetImportedCondition), Again: left}
 	}
-	progress, err := s.Progress(held)
-	why := progress.String()
+	progress := s.Progress(held)
 	switch {
-	case err != nil:
-		why = "the add-ons could not be read; the syncer's log says why"
 	case progress.isDone() && progress.Changed:
-		return s.release(held, addonsv1.AddOnsReadyReason, "the add-ons for the new version are ready"), nil
+		return s.release(held, addonsv1.AddOnsReadyReason, "the add-ons for the new version are ready")
 	case progress.isDone():
-		return s.release(held, addonsv1.AddOnsUnchangedReason, "the new version changes no add-on"), nil
+		return s.release(held, addonsv1.AddOnsUnchangedReason, "the new version changes no add-on")
 	}
-	return Decision{Tell: waits(addonsv1.WaitingForAddOnsReason, why), Again: kube.Sooner(left, progress.Again)}, err
+	return Decision{Tell: waits(addonsv1.WaitingForAddOnsReason, progress.String()), Again: kube.Sooner(left, progress.Again)}
 }
 
 // The parts of the message of a hold: until and because enclose its end, and the progress follows. If the hold is

@@ -1,7 +1,6 @@
 package hold
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +34,6 @@ func TestDecide(t *testing.T) {
 		told         *metav1.Condition
 		controlPlane string
 		progress     Progress
-		failed       error
 		// want is the reason of the condition with the versions it is about; end that of the end.
 		want, end string
 		release   bool
@@ -55,9 +53,9 @@ func TestDecide(t *testing.T) {
 		"nothing changes":           {annotations: held, version: "v2", told: waiting, progress: done, want: "AddOnsUnchanged v1 to v2", end: addonsv1.AddOnsUnchangedReason, release: true},
 		"the bound":                 {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 30*time.Minute)), version: "v2", progress: busy, want: "BoundPassed v1 to v2", end: addonsv1.BoundPassedReason, release: true},
 		"ready at the bound":        {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", 30*time.Minute)), version: "v2", progress: changed, want: "BoundPassed v1 to v2", end: addonsv1.BoundPassedReason, release: true},
-		"unreadable at the bound":   {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", failed: errors.New("no"), want: "BoundPassed v1 to v2", end: addonsv1.BoundPassedReason, release: true},
-		"unreadable":                {annotations: held, version: "v2", told: waiting, failed: errors.New("no"), want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
-		"unreadable at first":       {annotations: held, version: "v2", told: before, failed: errors.New("no"), want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
+		"unreadable at the bound":   {annotations: optedIn(stamp.HookAnnotation, value("v1", "v2", time.Hour)), version: "v2", progress: Progress{Unreadable: true}, want: "BoundPassed v1 to v2", end: addonsv1.BoundPassedReason, release: true},
+		"unreadable":                {annotations: held, version: "v2", told: waiting, progress: Progress{Unreadable: true}, want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
+		"unreadable at first":       {annotations: held, version: "v2", told: before, progress: Progress{Unreadable: true}, want: "WaitingForAddOns v1 to v2", again: 29 * time.Minute},
 		"dated ahead":               {annotations: ahead, version: "v2", told: before, progress: busy, want: "WaitingForAddOns v1 to v2", again: 30 * time.Minute},
 		"ahead, and seen before":    {annotations: ahead, version: "v2", told: until("v1 to v2", 10*time.Minute), progress: busy, want: "WaitingForAddOns v1 to v2", again: 10 * time.Minute},
 		"ahead, and over":           {annotations: ahead, version: "v2", told: until("v1 to v2", 0), progress: busy, want: "BoundPassed v1 to v2", end: addonsv1.BoundPassedReason, release: true},
@@ -102,23 +100,20 @@ func TestDecide(t *testing.T) {
 		state := State{
 			Cluster: Cluster{Annotations: test.annotations, Version: test.version, Place: In},
 			Told:    test.told, ControlPlane: test.controlPlane, Now: noon,
-			Progress: func(of Hold) (Progress, error) {
+			Progress: func(of Hold) Progress {
 				if of.To != test.version {
 					t.Errorf("%s: asked about %v", name, of)
 				}
 				if test.end == addonsv1.BoundPassedReason {
 					t.Errorf("%s: it reads the add-ons, which may take longer than there is time", name)
 				}
-				return test.progress, test.failed
+				return test.progress
 			},
 		}
 		if test.change != nil {
 			test.change(&state)
 		}
-		got, err := Decide(state)
-		if err != nil && test.failed == nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		got := Decide(state)
 		about := func(condition *metav1.Condition) string {
 			if condition == nil {
 				return ""
@@ -153,13 +148,13 @@ func TestDecideIsSteady(t *testing.T) {
 						annotations[stamp.HookAnnotation] = has
 					}
 					state := State{Cluster: Cluster{Annotations: annotations, Version: version, Place: In}, Told: before, Now: noon,
-						Progress: func(Hold) (Progress, error) { return Progress{}, nil }}
-					first, _ := Decide(state)
+						Progress: func(Hold) Progress { return Progress{} }}
+					first := Decide(state)
 					state.Told = first.Tell
 					if first.Release {
 						delete(annotations, stamp.HookAnnotation)
 					}
-					again, _ := Decide(state)
+					again := Decide(state)
 					if again.Tell == nil || *again.Tell != *first.Tell || again.Release || again.End != nil {
 						t.Fatalf("%s, %q, %v: %v, then %v", version, has, before, first, again)
 					}
@@ -183,7 +178,7 @@ func TestMemory(t *testing.T) {
 		return AddOn{Name: "a", ID: id, Ready: true, Patience: patience}
 	}
 	all := func(handed bool, all ...AddOn) AddOns { return AddOns{Handed: handed, All: all} }
-	busy, anew := AddOn{Name: "a", ID: "2", Patience: settle}, AddOns{Handed: true, Home: "2", Since: noon.Add(time.Second)}
+	busy, anew := AddOn{Name: "a", ID: "2", Patience: Settle}, AddOns{Handed: true, Home: "2", Since: noon.Add(time.Second)}
 	for name, test := range map[string]struct {
 		of    Hold
 		looks []look
@@ -191,20 +186,20 @@ func TestMemory(t *testing.T) {
 		"no add-ons":                 {of, []look{{0, all(true), "unchanged"}}},
 		"not handed":                 {of, []look{{0, all(false), "waits"}, {time.Hour, all(false), "waits"}, {time.Hour, all(true), "unchanged"}}},
 		"static":                     {of, []look{{0, all(true, ready("1", 0)), "unchanged"}}},
-		"may change":                 {of, []look{{0, all(true, ready("1", settle)), "waits"}, {settle - 1, all(true, ready("1", settle)), "waits"}, {1, all(true, ready("1", settle)), "unchanged"}}},
-		"handed late":                {of, []look{{0, all(false, ready("1", settle)), "waits"}, {time.Minute, all(true, ready("1", settle)), "waits"}, {settle, all(true, ready("1", settle)), "unchanged"}}},
-		"changes":                    {of, []look{{0, all(true, ready("1", settle)), "waits"}, {time.Second, all(true, busy), "waits"}, {time.Hour, all(true, busy), "waits"}, {1, all(true, ready("2", settle)), "changed"}}},
-		"another changes":            {of, []look{{0, all(true, ready("1", settle)), "waits"}, {settle - 1, all(true, ready("1", settle), AddOn{Name: "b", ID: "1", Ready: true}), "waits"}, {1, all(true, ready("1", settle), AddOn{Name: "b", ID: "1", Ready: true}), "changed"}}},
-		"changed before it was seen": {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, Changed: noon.Add(time.Second)}), "changed"}}},
-		"changed before the hold":    {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, Changed: noon.Add(-time.Second)}), "waits"}}},
-		"changed in the same second": {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, Changed: noon}), "changed"}}},
-		"by Fleet":                   {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, Changed: noon, ByFleet: true}), "waits"}}},
+		"may change":                 {of, []look{{0, all(true, ready("1", Settle)), "waits"}, {Settle - 1, all(true, ready("1", Settle)), "waits"}, {1, all(true, ready("1", Settle)), "unchanged"}}},
+		"handed late":                {of, []look{{0, all(false, ready("1", Settle)), "waits"}, {time.Minute, all(true, ready("1", Settle)), "waits"}, {Settle, all(true, ready("1", Settle)), "unchanged"}}},
+		"changes":                    {of, []look{{0, all(true, ready("1", Settle)), "waits"}, {time.Second, all(true, busy), "waits"}, {time.Hour, all(true, busy), "waits"}, {1, all(true, ready("2", Settle)), "changed"}}},
+		"another changes":            {of, []look{{0, all(true, ready("1", Settle)), "waits"}, {Settle - 1, all(true, ready("1", Settle), AddOn{Name: "b", ID: "1", Ready: true}), "waits"}, {1, all(true, ready("1", Settle), AddOn{Name: "b", ID: "1", Ready: true}), "changed"}}},
+		"changed before it was seen": {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: Settle, Changed: noon.Add(time.Second)}), "changed"}}},
+		"changed before the hold":    {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: Settle, Changed: noon.Add(-time.Second)}), "waits"}}},
+		"changed in the same second": {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: Settle, Changed: noon}), "changed"}}},
+		"by Fleet":                   {of, []look{{0, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: Settle, Changed: noon, ByFleet: true}), "waits"}}},
 		"broken all the time":        {of, []look{{0, all(true, AddOn{Name: "a", ID: "1"}), "waits"}, {time.Hour, all(true, AddOn{Name: "a", ID: "1"}), "waits"}}},
 		"changed before Fleet had the version": {of, []look{
-			{0, all(false, AddOn{Name: "a", ID: "1", Ready: true, Patience: settle, ByFleet: true}), "waits"},
-			{time.Minute, all(false, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, ByFleet: true, Changed: noon.Add(30 * time.Second)}), "waits"},
-			{time.Second, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, ByFleet: true, Changed: noon.Add(30 * time.Second)}), "waits"},
-			{settle, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: settle, ByFleet: true, Changed: noon.Add(30 * time.Second)}), "unchanged"},
+			{0, all(false, AddOn{Name: "a", ID: "1", Ready: true, Patience: Settle, ByFleet: true}), "waits"},
+			{time.Minute, all(false, AddOn{Name: "a", ID: "2", Ready: true, Patience: Settle, ByFleet: true, Changed: noon.Add(30 * time.Second)}), "waits"},
+			{time.Second, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: Settle, ByFleet: true, Changed: noon.Add(30 * time.Second)}), "waits"},
+			{Settle, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: Settle, ByFleet: true, Changed: noon.Add(30 * time.Second)}), "unchanged"},
 		}},
 		"another input changes later": {of, []look{
 			{0, all(true, AddOn{Name: "a", ID: "1", Ready: true, Patience: time.Minute, Polled: true}), "waits"},
@@ -216,13 +211,13 @@ func TestMemory(t *testing.T) {
 			{time.Minute, all(true, AddOn{Name: "a", ID: "1", Ready: true, Patience: time.Minute, Polled: true}), "unchanged"},
 		}},
 		"moved, and Fleet has not deployed yet": {of, []look{
-			{0, anew, "waits"}, {settle - 1, anew, "waits"}, {1, anew, "unchanged"},
+			{0, anew, "waits"}, {Settle - 1, anew, "waits"}, {1, anew, "unchanged"},
 		}},
 		"made anew in Fleet after it had the version": {of, []look{
-			{0, AddOns{Handed: true, Home: "1", All: []AddOn{busy}}, "waits"}, {time.Minute, anew, "waits"}, {settle, anew, "unchanged"},
+			{0, AddOns{Handed: true, Home: "1", All: []AddOn{busy}}, "waits"}, {time.Minute, anew, "waits"}, {Settle, anew, "unchanged"},
 		}},
 		"in Fleet before the hold": {of, []look{{0, AddOns{Handed: true, Since: noon.Add(-time.Minute)}, "unchanged"}}},
-		"labels change":            {Hold{From: "v1", To: "v2", Since: noon, More: true}, []look{{0, all(true), "waits"}, {settle, all(true), "unchanged"}}},
+		"labels change":            {Hold{From: "v1", To: "v2", Since: noon, More: true}, []look{{0, all(true), "waits"}, {Settle, all(true), "unchanged"}}},
 	} {
 		var memory Memory
 		now := noon
@@ -243,9 +238,9 @@ func TestMemory(t *testing.T) {
 	}
 	// A second version begins anew.
 	var memory Memory
-	memory.See(of, all(true, ready("1", settle)), noon)
-	memory.See(of, all(true, ready("2", settle)), noon)
-	if progress := memory.See(Hold{From: "v1", To: "v3", Since: noon}, all(true, ready("2", settle)), noon); progress.isDone() {
+	memory.See(of, all(true, ready("1", Settle)), noon)
+	memory.See(of, all(true, ready("2", Settle)), noon)
+	if progress := memory.See(Hold{From: "v1", To: "v3", Since: noon}, all(true, ready("2", Settle)), noon); progress.isDone() {
 		t.Error("what changed for another version counts")
 	}
 }

@@ -142,12 +142,10 @@ func placeOf(cluster *clusterv1.Cluster) hold.Place {
 // heldOf returns the Cluster of a Fleet Cluster if it is held.
 func (r *holdReconciler) heldOf(all *enqueuer) func(context.Context, client.Object) []reconcile.Request {
 	return func(ctx context.Context, fleetCluster client.Object) []reconcile.Request {
-		if r.count() == 0 {
-			return nil
-		}
-		return slices.DeleteFunc(all.clusterOfFleetCluster(ctx, fleetCluster), func(request reconcile.Request) bool {
-			return r.find(request.NamespacedName) == nil
-		})
+		its := all.clusterOfFleetCluster(ctx, fleetCluster)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return slices.DeleteFunc(its, func(request reconcile.Request) bool { return r.held[request.NamespacedName] == nil })
 	}
 }
 
@@ -201,12 +199,12 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 		},
 		Unwatched: isUnwatched,
 		Told:      told, Now: r.now(),
-		Progress: func(of hold.Hold) (hold.Progress, error) { return r.progress(ctx, cluster, of) },
+		Progress: func(of hold.Hold) hold.Progress { return r.progress(ctx, cluster, of) },
 	}
 	if isHeld {
 		state.ControlPlane = r.controlPlaneVersion(ctx, cluster)
 	}
-	decision, _ := hold.Decide(state) // The error is that of progress, which logs it; here, it would come again sooner, however long the look took.
+	decision := hold.Decide(state)
 	if decision.Release {
 		written, err := r.applier.Patch(ctx, cluster, map[string]any{
 			"metadata": map[string]any{"annotations": map[string]any{stamp.HookAnnotation: nil}},
@@ -272,20 +270,27 @@ func givenVersion(controlPlane map[string]any) string {
 	return version
 }
 
-// progress reads how far the add-ons of a held Cluster are. It reads no
-// HelmReleaseProxies while a Bundle is not ready.
-func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) (now hold.Progress, err error) {
+// progress returns how far the add-ons of a held Cluster are. It logs an error instead of returning it: the next look would
+// come sooner, however long this one took.
+func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) hold.Progress {
 	its := r.enter(client.ObjectKeyFromObject(cluster))
 	began, last := r.now(), its.failed
-	defer func() {
-		its.took, its.failed = r.now().Sub(began), ""
-		if err == nil || kube.IsAbsent(err) {
-			return
-		}
-		if its.failed = err.Error(); its.failed != last {
-			ctrl.LoggerFrom(ctx).Error(err, "Reading the add-ons of a held Cluster failed")
-		}
-	}()
+	progress, err := r.look(ctx, cluster, of, &its.memory)
+	its.took, its.failed = r.now().Sub(began), ""
+	if err == nil {
+		return progress
+	}
+	if !kube.IsAbsent(err) {
+		its.failed = err.Error()
+	}
+	if its.failed != "" && its.failed != last {
+		ctrl.LoggerFrom(ctx).Error(err, "Reading the add-ons of a held Cluster failed")
+	}
+	return hold.Progress{Unreadable: true}
+}
+
+// look reads how far the add-ons of a held Cluster are. It reads no HelmReleaseProxies while a Bundle is not ready.
+func (r *holdReconciler) look(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold, memory *hold.Memory) (hold.Progress, error) {
 	deployments, err := r.addOns.deployments(ctx, cluster)
 	if err != nil {
 		return hold.Progress{}, err
@@ -298,7 +303,7 @@ func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluste
 	for i := range deployments {
 		seen.All = append(seen.All, bundleOn(&deployments[i], cluster.Namespace))
 	}
-	if progress, isUnready := its.memory.Unready(of, seen); isUnready {
+	if progress, isUnready := memory.Unready(of, seen); isUnready {
 		return progress, nil
 	}
 	releases, err := r.addOns.releases(ctx, cluster, deployments)
@@ -306,7 +311,7 @@ func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluste
 		return hold.Progress{}, err
 	}
 	seen.All = append(seen.All, releases...)
-	return its.memory.See(of, seen, r.now()), nil
+	return memory.See(of, seen, r.now()), nil
 }
 
 // tell gives the Cluster the wanted condition, unless it has it already. It returns the delay if only the
@@ -381,18 +386,6 @@ func (r *holdReconciler) enter(key types.NamespacedName) *heldCluster {
 		r.held[key] = &heldCluster{}
 	}
 	return r.held[key]
-}
-
-func (r *holdReconciler) find(key types.NamespacedName) *heldCluster {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.held[key]
-}
-
-func (r *holdReconciler) count() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.held)
 }
 
 // forget drops the state of a hold that is over.

@@ -116,11 +116,14 @@ func bundleOn(deployment *fleetv1.BundleDeployment, namespace string) hold.AddOn
 		name = of + "/" + name
 	}
 	spec, status := &deployment.Spec, &deployment.Status
-	return hold.AddOn{
+	its := hold.AddOn{
 		Name: "Bundle " + name, ID: spec.StagedDeploymentID, Changed: specTime(deployment), ByFleet: true,
-		Patience: hold.PatienceForBundle(hasValues(deployment) && !plan.MayBeOurs(bundle)),
-		Ready:    spec.StagedDeploymentID == spec.DeploymentID && status.AppliedDeploymentID == spec.DeploymentID && status.Ready,
+		Ready: spec.StagedDeploymentID == spec.DeploymentID && status.AppliedDeploymentID == spec.DeploymentID && status.Ready,
 	}
+	if hasValues(deployment) && !plan.MayBeOurs(bundle) {
+		its.Patience = hold.Settle
+	}
+	return its
 }
 
 // specTime returns when the fields of an object, other than its status, were last changed.
@@ -296,7 +299,7 @@ func (r *releaseRound) add(release *addonsv1.HelmReleaseProxy) {
 		return
 	}
 	if proxy.isPolled { // The ConfigMap may have changed together with the version.
-		addOn.Polled, addOn.Patience = true, hold.PatienceForPolled(plan.PollInterval)
+		addOn.Polled, addOn.Patience = true, plan.PollInterval+hold.Settle
 	}
 	// Without a BundleDeployment of its own, the release is that of another HelmChartProxy, if that has deployed it.
 	isTaken := plan.IsTaken(release)

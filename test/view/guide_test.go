@@ -254,18 +254,15 @@ var shown = map[string]func(*testing.T) []client.Object{
 	},
 	"upgrades.md": func(t *testing.T) []client.Object {
 		began := time.Now()
-		held, err := hold.Decide(hold.State{
+		held := hold.Decide(hold.State{
 			Cluster: hold.Cluster{Version: "v1.37.0", Place: hold.In, Annotations: map[string]string{
 				stamp.HoldAnnotation: "30m", stamp.HookAnnotation: hold.Hold{From: "v1.36.3", To: "v1.37.0", Since: began}.String(),
 			}},
-			Progress: func(hold.Hold) (hold.Progress, error) {
-				return hold.Progress{Handed: true, Waiting: []string{"Bundle autoscaler"}}, nil
+			Progress: func(hold.Hold) hold.Progress {
+				return hold.Progress{Handed: true, Waiting: []string{"Bundle autoscaler"}}
 			},
 			Now: began,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		return inFleet(*held.Tell)
 	},
 }
