@@ -42,7 +42,7 @@ const (
 // webhooks cannot be reached.
 var holdsBackoff = wait.Backoff{Steps: 5, Duration: time.Second, Factor: 2}
 
-// endAllHolds is endHoldsAndTell with the program's own account. While the webhook runs, only this account may remove holds.
+// endAllHolds is endHolds with the program's own account. While the webhook runs, only this account may remove holds.
 func endAllHolds(ctx context.Context) error {
 	config, err := ctrl.GetConfig()
 	if err != nil {
@@ -53,71 +53,61 @@ func endAllHolds(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	endHoldsAndTell(ctx, c, os.Stdout)
+	endHolds(ctx, c, os.Stdout)
 	return nil
-}
-
-func endHoldsAndTell(ctx context.Context, c client.Client, out io.Writer) {
-	ending, cancel := context.WithTimeout(ctx, holdsTimeout)
-	defer cancel()
-	left := endHolds(ending, c, out)
-	telling, cancel := context.WithTimeout(ctx, eventsTimeout)
-	defer cancel()
-	tellLeft(telling, c, out, left)
 }
 
 // endHolds removes Muster's holds of upgrades from all Clusters, including paused ones and those outside --namespace
 // and --watch-filter: when Muster is gone, nothing else ends these holds. It does not wait until no Cluster has one, because
-// anyone who may change Clusters could begin the next. It returns the Clusters whose holds it could not end, and prints why. This
-// is no error: a tenant whose Cluster cannot be changed must not keep Muster from being uninstalled.
-func endHolds(ctx context.Context, c client.Client, out io.Writer) (left []*metav1.PartialObjectMetadata) {
+// anyone who may change Clusters could begin the next. It prints why a hold could not be ended, and writes an event on its
+// Cluster. This is no error: a tenant whose Cluster cannot be changed must not keep Muster from being uninstalled.
+func endHolds(ctx context.Context, c client.Client, out io.Writer) {
+	ending, cancel := context.WithTimeout(ctx, holdsTimeout)
+	defer cancel()
+	telling, cancel := context.WithTimeout(ctx, holdsTimeout+eventsTimeout)
+	defer cancel()
 	var held []*metav1.PartialObjectMetadata
-	err := retry(ctx, func() (err error) {
-		held, err = heldClusters(ctx, c)
+	err := retry(ending, func() (err error) {
+		held, err = heldClusters(ending, c)
 		return err
 	})
 	if err != nil {
 		fmt.Fprintln(out, "the Clusters cannot be read:", message.Text(err.Error()))
 	}
+	isFree := err == nil
 	var mu sync.Mutex
+	say := func(isEnded bool, format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		isFree = isFree && isEnded
+		fmt.Fprintf(out, format, args...)
+	}
 	var all errgroup.Group
 	all.SetLimit(holdsConcurrency)
 	for _, cluster := range held {
 		all.Go(func() error {
-			err := retry(ctx, func() error { return endHold(ctx, c, cluster) })
-			mu.Lock()
-			defer mu.Unlock()
+			key, err := client.ObjectKeyFromObject(cluster), retry(ending, func() error { return endHold(ending, c, cluster) })
 			if err == nil {
-				fmt.Fprintln(out, "ended the hold of", client.ObjectKeyFromObject(cluster))
+				say(true, "ended the hold of %s\n", key)
 				return nil
 			}
-			fmt.Fprintf(out, "left the hold of %s: %s\n", client.ObjectKeyFromObject(cluster), message.Text(err.Error()))
-			left = append(left, cluster)
-			return nil
+			say(false, "left the hold of %s: %s\n", key, message.Text(err.Error()))
+			return c.Create(telling, eventOfLeft(cluster))
 		})
 	}
-	_ = all.Wait()
-	if err == nil && len(left) == 0 {
+	untold := all.Wait()
+	if isFree {
 		fmt.Fprintln(out, "no upgrade is held")
-		return nil
+		return
 	}
 	fmt.Fprintf(out, "annotation %[1]s may still be on Clusters, which Cluster API then does not upgrade. When Muster is gone, this ends all holds:\n"+
 		"  kubectl annotate clusters.cluster.x-k8s.io --all --all-namespaces %[1]s-\n", stamp.HookAnnotation)
-	return left
-}
-
-// tellLeft writes an event on each Cluster whose hold could not be ended, with the command that ends it.
-func tellLeft(ctx context.Context, c client.Client, out io.Writer, left []*metav1.PartialObjectMetadata) {
-	var all errgroup.Group
-	all.SetLimit(holdsConcurrency)
-	for _, cluster := range left {
-		all.Go(func() error { return c.Create(ctx, eventOfLeft(cluster)) })
-	}
-	if err := all.Wait(); err != nil {
-		fmt.Fprintln(out, "events on these Clusters cannot be written:", message.Text(err.Error()))
+	if untold != nil {
+		fmt.Fprintln(out, "events on these Clusters cannot be written:", message.Text(untold.Error()))
 	}
 }
 
+// eventOfLeft is the event on a Cluster whose hold could not be ended, with the command that ends it.
 func eventOfLeft(cluster *metav1.PartialObjectMetadata) *eventsv1.Event {
 	return &eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Namespace: cluster.Namespace, GenerateName: "muster-hold-left-"},

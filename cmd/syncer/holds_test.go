@@ -162,7 +162,7 @@ func TestEndHolds(t *testing.T) {
 				there := interceptor.NewClient(direct, test.server)
 				var out strings.Builder
 				begin := time.Now()
-				endHoldsAndTell(t.Context(), there, &out)
+				endHolds(t.Context(), there, &out)
 				if took := time.Since(begin); took > holdsTimeout {
 					t.Errorf("it took %s", took)
 				}

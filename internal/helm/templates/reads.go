@@ -1,7 +1,6 @@
 package templates
 
 import (
-	"reflect"
 	"slices"
 	"text/template/parse"
 )
@@ -40,24 +39,25 @@ func (r *reading) chain(names []string) {
 
 // walk visits a node. If atRoot is false, the dot is another value than the root.
 func (r *reading) walk(node parse.Node, atRoot bool) {
-	if node == nil || reflect.ValueOf(node).IsNil() {
-		return
-	}
 	switch node := node.(type) {
 	case *parse.ListNode:
-		for _, child := range node.Nodes {
-			r.walk(child, atRoot)
+		if node != nil { // There is an else.
+			for _, child := range node.Nodes {
+				r.walk(child, atRoot)
+			}
+		}
+	case *parse.PipeNode:
+		if node != nil { // A template may be called without data.
+			for _, command := range node.Cmds {
+				for _, argument := range command.Args {
+					r.walk(argument, atRoot)
+				}
+			}
 		}
 	case *parse.ActionNode:
 		r.walk(node.Pipe, atRoot)
 	case *parse.TemplateNode:
 		r.walk(node.Pipe, atRoot)
-	case *parse.PipeNode:
-		for _, command := range node.Cmds {
-			for _, argument := range command.Args {
-				r.walk(argument, atRoot)
-			}
-		}
 	case *parse.IfNode:
 		r.branch(&node.BranchNode, atRoot, atRoot)
 	case *parse.RangeNode:
