@@ -1,47 +1,29 @@
 package monitoring
 
 import (
+	"bytes"
+	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/kube-state-metrics/v2/pkg/customresource"
+	"k8s.io/kube-state-metrics/v2/pkg/customresourcestate"
 	"sigs.k8s.io/yaml"
+	goyaml "sigs.k8s.io/yaml/goyaml.v3"
 )
 
-// stateMetrics is what Muster uses of kube-state-metrics' configuration. Its library is no dependency: it would decide
-// which versions of Kubernetes' libraries the tests use.
+// stateMetrics is a configuration of kube-state-metrics.
 type stateMetrics struct {
 	Kind string `json:"kind"`
-	Spec struct {
-		Resources []struct {
-			GroupVersionKind struct{ Group, Version, Kind string } `json:"groupVersionKind"`
-			MetricNamePrefix string                                `json:"metricNamePrefix"`
-			LabelsFromPath   map[string][]string                   `json:"labelsFromPath"`
-			Metrics          []struct {
-				Name string `json:"name"`
-				Help string `json:"help"`
-				Each struct {
-					Type     string  `json:"type"`
-					Gauge    *series `json:"gauge"`
-					Info     *series `json:"info"`
-					StateSet *series `json:"stateSet"`
-				} `json:"each"`
-			} `json:"metrics"`
-		} `json:"resources"`
-	} `json:"spec"`
-}
-
-// series is a Gauge, an Info or a StateSet. LabelsFromPath and ValueFrom are below Path.
-type series struct {
-	Path           []string            `json:"path"`
-	ValueFrom      []string            `json:"valueFrom"`
-	LabelsFromPath map[string][]string `json:"labelsFromPath"`
-	LabelName      string              `json:"labelName"`
-	List           []string            `json:"list"`
+	customresourcestate.Metrics
 }
 
 // schema is a part of a CRD's schema.
@@ -114,8 +96,8 @@ func TestStateMetrics(t *testing.T) {
 	for _, resource := range its.Spec.Resources {
 		kind := resource.GroupVersionKind
 		object := schemas[kind.Version+" "+kind.Kind]
-		if object == nil || kind.Group != "addons.cluster.x-k8s.io" || resource.MetricNamePrefix != "capi_"+strings.ToLower(kind.Kind) {
-			t.Errorf("%v, prefix %s: there is no such kind, or it has another prefix", kind, resource.MetricNamePrefix)
+		if object == nil || kind.Group != "addons.cluster.x-k8s.io" || resource.GetMetricNamePrefix() != "capi_"+strings.ToLower(kind.Kind) {
+			t.Errorf("%v, prefix %s: there is no such kind, or it has another prefix", kind, resource.GetMetricNamePrefix())
 			continue
 		}
 		delete(schemas, kind.Version+" "+kind.Kind)
@@ -130,19 +112,26 @@ func TestStateMetrics(t *testing.T) {
 			check("its labels", object, path)
 		}
 		for _, metric := range resource.Metrics {
-			all := map[string]*series{"Gauge": metric.Each.Gauge, "Info": metric.Each.Info, "StateSet": metric.Each.StateSet}
-			of := all[metric.Each.Type]
-			if of == nil || metric.Name == "" || metric.Help == "" {
-				t.Errorf("%s: %s has no %s, or no help", kind.Kind, metric.Name, metric.Each.Type)
+			var from customresourcestate.MetricMeta
+			var value []string
+			switch each := metric.Each; {
+			case each.Type == "Gauge" && each.Gauge != nil:
+				from, value = each.Gauge.MetricMeta, each.Gauge.ValueFrom
+			case each.Type == "Info" && each.Info != nil:
+				from = each.Info.MetricMeta
+			case each.Type == "StateSet" && each.StateSet != nil && each.StateSet.LabelName != "" && len(each.StateSet.List) > 0:
+				from, value = each.StateSet.MetricMeta, each.StateSet.ValueFrom
+			default:
+				t.Errorf("%s: %s has no %s, or that lacks labelName or list", kind.Kind, metric.Name, each.Type)
 				continue
 			}
-			check(metric.Name, object, of.Path)
-			check(metric.Name, object.at(of.Path), of.ValueFrom)
-			for _, path := range of.LabelsFromPath {
-				check(metric.Name, object.at(of.Path), path)
+			if metric.Name == "" || metric.Help == "" {
+				t.Errorf("%s: %q has no name or no help", kind.Kind, metric.Name)
 			}
-			if (metric.Each.Type == "StateSet") != (of.LabelName != "" && len(of.List) > 0) {
-				t.Errorf("%s: %s needs labelName and list, or must not have them", kind.Kind, metric.Name)
+			check(metric.Name, object, from.Path)
+			check(metric.Name, object.at(from.Path), value)
+			for _, path := range from.LabelsFromPath {
+				check(metric.Name, object.at(from.Path), path)
 			}
 		}
 	}
@@ -156,4 +145,66 @@ func TestStateMetrics(t *testing.T) {
 	if diff := gocmp.Diff(want, role.Rules); diff != "" {
 		t.Errorf("the rules of ClusterRole %s (-want +got):\n%s", role.Name, diff)
 	}
+}
+
+// kube-state-metrics itself reads the configuration, and makes these metrics of objects with real conditions.
+func TestStateMetricsAreMade(t *testing.T) {
+	config, err := os.ReadFile("../../manifests/kube-state-metrics/metrics.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := map[string][]byte{}
+	for _, factory := range factories(t, config) {
+		kind := factory.ExpectedType().(*unstructured.Unstructured).GetKind()
+		object := &unstructured.Unstructured{}
+		content, err := os.ReadFile("testdata/" + strings.ToLower(kind) + ".yaml")
+		if err == nil {
+			err = yaml.Unmarshal(content, object)
+		}
+		if err != nil || object.GetKind() != kind {
+			t.Fatalf("%s: %q: %v", kind, object.GetKind(), err)
+		}
+		for _, family := range factory.MetricFamilyGenerators() {
+			series := family.Generate(object).ByteSlice()
+			if len(series) == 0 {
+				t.Errorf("%s is not made", family.Name)
+			}
+			made[kind] = append(made[kind], series...)
+		}
+	}
+	var all []byte
+	for _, kind := range slices.Sorted(maps.Keys(made)) {
+		all = append(all, made[kind]...)
+	}
+	const golden = "testdata/state_metrics.txt"
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := gocmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(all), "\n")); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", golden, diff)
+	}
+}
+
+// factories has kube-state-metrics read a configuration for an API server with our kinds. The type of what knows these
+// kinds is internal there.
+func factories(t *testing.T, config []byte) []customresource.RegistryFactory {
+	t.Helper()
+	read := reflect.ValueOf(customresourcestate.FromConfig)
+	served := reflect.New(read.Type().In(1).Elem())
+	if err := json.Unmarshal([]byte(`{"addons.cluster.x-k8s.io":{"v1alpha1":[
+		{"Kind":"FleetAddonConfig","Plural":"fleetaddonconfigs"},
+		{"Kind":"HelmChartProxy","Plural":"helmchartproxies"},
+		{"Kind":"HelmReleaseProxy","Plural":"helmreleaseproxies"}]}}`), served.Elem().FieldByName("Map").Addr().Interface()); err != nil {
+		t.Fatal(err)
+	}
+	results := read.Call([]reflect.Value{reflect.ValueOf(goyaml.NewDecoder(bytes.NewReader(config))), served})
+	if err, _ := results[1].Interface().(error); err != nil {
+		t.Fatal(err)
+	}
+	made, err := results[0].Interface().(func() ([]customresource.RegistryFactory, error))()
+	if err != nil || len(made) != 3 {
+		t.Fatalf("%d kinds: %v", len(made), err)
+	}
+	return made
 }
