@@ -23,8 +23,9 @@ func newAudit(common *options) *cobra.Command {
 		Use:   "audit",
 		Short: "List access between namespaces that no longer has a rightful user",
 		Long: `List BundleNamespaceMappings without a rightful user, Clusters that use a class of another
-namespace, and Fleet Clusters that a move has left behind, in all namespaces. If you may
-not read some objects, a note says which, and what is unknown without them.
+namespace, Fleet Clusters that a move has left behind, and upgrades that are held, in all
+namespaces. If you may not read some objects, a note says which, and what is unknown
+without them.
 
 Exit codes: 0 every mapping has a rightful user; 1 some have none; 2 this is unknown.`,
 		Example: "  kubectl muster audit --context=prod -o json",

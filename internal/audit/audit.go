@@ -71,7 +71,7 @@ type Report struct {
 	Released []Leftover `json:"released"`
 	// Doubles are Clusters that are in Fleet twice: as a Fleet Cluster of Muster's and as one of Rancher's.
 	Doubles []Double `json:"doubles"`
-	// Holds are holds on upgrades that may be left behind.
+	// Holds are the upgrades that are held, and why.
 	Holds []Hold `json:"holds"`
 	// Notes say which kinds could not be read, and what is therefore unknown.
 	Notes []string `json:"notes"`
@@ -139,8 +139,7 @@ type Double struct {
 	Message string `json:"message"`
 }
 
-// Hold is a hold on the upgrade of a Cluster that may be left behind. It keeps back all changes of the Cluster's
-// topology.
+// Hold is a hold on the upgrade of a Cluster. It keeps back all changes of the Cluster's topology.
 type Hold struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -149,10 +148,10 @@ type Hold struct {
 	End string `json:"end"`
 }
 
-// holds lists the holds that nothing may end.
+// holds lists the upgrades that are held.
 func (a *audit) holds() {
 	for _, cluster := range a.Clusters {
-		if why := hold.Leftover(cluster.Annotations, a.Now); why != "" {
+		if why := hold.Why(cluster.Annotations, a.Now); why != "" {
 			a.report.Holds = append(a.report.Holds, Hold{
 				Namespace: cluster.Namespace, Name: cluster.Name, Why: why,
 				End: fmt.Sprintf("kubectl -n %s annotate clusters.cluster.x-k8s.io %s %s-", cluster.Namespace, cluster.Name, stamp.HookAnnotation),
@@ -269,7 +268,7 @@ func (a *audit) notes() {
 		silent = append(silent, "whether a mapping has a rightful user")
 	}
 	if a.Unread[Clusters] != "" {
-		silent = append(silent, "which Clusters use a class of another namespace", "which are in Fleet twice", "which holds are left behind")
+		silent = append(silent, "which Clusters use a class of another namespace", "which are in Fleet twice", "which upgrades are held")
 	}
 	if a.Unread[Clusters] != "" || a.Unread[FleetClusters] != "" {
 		silent = append(silent, "which Fleet Clusters are left over")
@@ -312,7 +311,7 @@ func (r *Report) WriteTables(to io.Writer) error {
 	}
 	if len(r.Holds) > 0 {
 		fmt.Fprintln(table)
-		section(table, "Holds on upgrades that may be left behind", len(r.Holds), "NAMESPACE\tNAME\tWHY\tTO END IT")
+		section(table, "Upgrades that are held", len(r.Holds), "NAMESPACE\tNAME\tWHY\tTO END IT")
 	}
 	for _, its := range r.Holds {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", its.Namespace, its.Name, its.Why, its.End)

@@ -231,7 +231,7 @@ func TestDoubles(t *testing.T) {
 	}
 }
 
-// A hold is left behind if the syncer will not end it.
+// Every hold is listed: of one that the syncer will not end, it says why.
 func TestHolds(t *testing.T) {
 	began := func(ago time.Duration) string {
 		return hold.Hold{From: "v1", To: "v2", Since: noon.Add(-ago)}.String()
@@ -254,11 +254,14 @@ func TestHolds(t *testing.T) {
 	for _, its := range got {
 		names = append(names, its.Name)
 	}
-	if diff := cmp.Diff([]string{"forged", "overdue", "unasked"}, names); diff != "" {
+	if diff := cmp.Diff([]string{"forged", "held", "overdue", "unasked"}, names); diff != "" {
 		t.Fatalf("holds (-want +got):\n%s", diff)
 	}
 	if want := "kubectl -n team annotate clusters.cluster.x-k8s.io forged before-upgrade.hook.cluster.cluster.x-k8s.io/muster-"; got[0].End != want {
 		t.Errorf("%s", got[0].End)
+	}
+	if want := "v1 to v2 waits for its add-ons until " + noon.Format(time.RFC3339) + " at the latest"; got[1].Why != want {
+		t.Errorf("got %q, want %q", got[1].Why, want)
 	}
 }
 
@@ -268,7 +271,7 @@ func TestNotes(t *testing.T) {
 	want := []string{
 		"Clusters: may not be read",
 		"ValidatingWebhookConfiguration muster-validating-webhook: may not be read",
-		"unknown: whether a mapping has a rightful user, which Clusters use a class of another namespace, which are in Fleet twice, which holds are left behind, which Fleet Clusters are left over",
+		"unknown: whether a mapping has a rightful user, which Clusters use a class of another namespace, which are in Fleet twice, which upgrades are held, which Fleet Clusters are left over",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("notes (-want +got):\n%s", diff)
@@ -302,7 +305,7 @@ Clusters that are in Fleet twice, as Muster's and as Rancher's: 1
 NAMESPACE   NAME   HOW
 team        one    two agents
 
-Holds on upgrades that may be left behind: 1
+Upgrades that are held: 1
 NAMESPACE   NAME   WHY           TO END IT
 team        one    nobody asks   kubectl …
 

@@ -239,3 +239,15 @@ func Leftover(annotations map[string]string, now time.Time) string {
 		return ""
 	}
 }
+
+// Why says until when the upgrade of a Cluster with these annotations is held, or why nothing may end the hold; empty
+// without one.
+func Why(annotations map[string]string, now time.Time) string {
+	held, valid := Parse(annotations[stamp.HookAnnotation])
+	why := Leftover(annotations, now)
+	if why != "" || !valid {
+		return why
+	}
+	bound, _ := Bound(annotations)
+	return fmt.Sprintf("%s to %s waits for its add-ons until %s at the latest", held.From, held.To, held.Since.Add(bound).UTC().Format(time.RFC3339))
+}
