@@ -16,7 +16,7 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=='Ready')].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=='Ready')].reason`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=='Ready')].message`
-// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.display.version`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.display.version`,description="Exact version of the chart that the spec asks for"
 // +kubebuilder:printcolumn:name="Clusters",type=string,JSONPath=`.status.display.clusters`
 // +kubebuilder:printcolumn:name="Rollout",type=string,JSONPath=`.status.conditions[?(@.type=='RolloutCompleted')].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -305,7 +305,8 @@ type HelmChartProxyStatus struct {
 
 // HelmChartProxyDisplay summarizes a HelmChartProxy for people. It may be a second old.
 type HelmChartProxyDisplay struct {
-	// version is the exact version of the chart.
+	// version is the exact version of the chart that the spec asks for. While a rollout is not
+	// completed, Clusters may run an earlier one.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// clusters is the number of Clusters where the release is ready, and of those selected: 2/3.
