@@ -173,6 +173,38 @@ func (b *bound) turn(to stamp.Registration, owned bool) {
 // checkIn plays an agent that reports.
 func (b *bound) checkIn() { b.must(fixture.Call(b.Context(), b.api, b.fleet(), b.clock)) }
 
+// A rotation cuts off the agent that has the earlier credential: an event says so, once.
+func TestRotationTells(t *testing.T) {
+	for name, test := range map[string]struct {
+		story func(*bound)
+		want  int
+	}{
+		"no agent": {func(b *bound) {
+			b.after("first", 0, addonsv1.ManifestReadyReason)
+			b.annotate(stamp.RotateAnnotation, "1")
+		}, 0},
+		"no rotation": {func(b *bound) { b.checkIn() }, 0},
+		"both": {func(b *bound) {
+			b.after("first", 0, addonsv1.ManifestReadyReason)
+			b.checkIn()
+			b.annotate(stamp.RotateAnnotation, "1")
+		}, 1},
+	} {
+		b := newBound(t, fixture.Unbound)
+		test.story(b)
+		b.after(name, time.Hour, addonsv1.ManifestReadyReason)
+		told := 0
+		for recorder := b.r.recorder.(*events.FakeRecorder); len(recorder.Events) > 0; {
+			if strings.HasPrefix(<-recorder.Events, "Warning CredentialRotated ") {
+				told++
+			}
+		}
+		if told != test.want {
+			t.Errorf("%s: %d events, not %d", name, told, test.want)
+		}
+	}
+}
+
 const needsManager = "let the manager register the Cluster: annotation " + stamp.RegistrationAnnotation + ": manager"
 
 // A version of Fleet that binds clientIDs to tokens may refuse registrations that earlier ones granted. Under each reading of its release

@@ -97,8 +97,16 @@ func (r *reconciler) collect(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// note writes the record of the credential, before it is issued.
-func (r *reconciler) note(ctx context.Context, s *scope) error { return r.save(ctx, s, s.record()) }
+// note writes the record of the credential, before it is issued, and tells that a rotation has cut an agent off.
+func (r *reconciler) note(ctx context.Context, s *scope) error {
+	isCutOff := s.isRotated() && !s.fleet.Status.Agent.LastSeen.IsZero() // The record ends a rotation.
+	err := r.save(ctx, s, s.record())
+	if err == nil && isCutOff {
+		r.recorder.Eventf(s.cluster, nil, corev1.EventTypeWarning, "CredentialRotated", "Register",
+			"Fleet refuses the earlier credential: apply the new manifest to the cluster, and restart the agent")
+	}
+	return err
+}
 
 // issue writes the Secret with the manifest.
 func (r *reconciler) issue(ctx context.Context, s *scope) error {
