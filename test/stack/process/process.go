@@ -23,6 +23,9 @@ import (
 // manager ends by itself after 30 s.
 const StopGrace = 45 * time.Second
 
+// shell plays programs, often by exec of another one.
+const shell = "/bin/sh"
+
 // Spec specifies how to run a process and when it is ready.
 type Spec struct {
 	Name string
@@ -313,6 +316,10 @@ func Runs(pid int, program string) bool {
 	// parentheses and may hold anything.
 	if strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')'):]), ") Z") {
 		return false
+	}
+	if program == shell { // It may have become another program, but still leads the group that Start made.
+		group, err := syscall.Getpgid(pid)
+		return err == nil && group == pid
 	}
 	executable, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if program == "" || err != nil {

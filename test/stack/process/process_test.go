@@ -3,11 +3,16 @@ package process
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 func TestADeadProcessEndsTheWaitAtOnce(t *testing.T) {
@@ -25,6 +30,35 @@ func TestADeadProcessEndsTheWaitAtOnce(t *testing.T) {
 	}
 	if time.Since(begin) > 10*time.Second {
 		t.Error("it waited on")
+	}
+}
+
+// make status calls a process dead that is not alive.
+func TestAPlayedProgramIsAlive(t *testing.T) {
+	p := New(Spec{Name: "flanneld", Path: "/bin/sh", Args: []string{"-c", "echo begins; exec sleep infinity"}, Env: []string{"PATH=/usr/bin:/bin"}, Timeout: time.Minute}, filepath.Join(t.TempDir(), "log"))
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.SignalAndWait(syscall.SIGTERM) })
+	if err := poll.Until(t.Context(), "sleep", time.Minute, func(context.Context) error {
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.Status().PID))
+		if err == nil && string(name) != "sleep\n" {
+			err = fmt.Errorf("it is %q", name)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !p.Status().Alive() {
+		t.Error("a shell that became another program counts as dead")
+	}
+	other := exec.Command("sleep", "infinity")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.Process.Kill(); _ = other.Wait() })
+	if Runs(other.Process.Pid, "/bin/sh") {
+		t.Error("a process that leads no group counts as a shell of ours")
 	}
 }
 
