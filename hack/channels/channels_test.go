@@ -1,11 +1,13 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 )
 
 const shipped = `
@@ -115,6 +117,29 @@ func TestImagesAreOfOneRelease(t *testing.T) {
 	} {
 		if _, err := versionOf(append(objects(t, shipped), objects(t, wrong)...)); err == nil {
 			t.Errorf("%s is accepted", name)
+		}
+	}
+}
+
+// kubectl apply -k prints a warning for each of these fields.
+func TestNoWarnings(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("..", "..", "manifests", "*", "kustomization.yaml"))
+	if err != nil || len(files) < 10 {
+		t.Fatalf("%d kustomizations: %v", len(files), err)
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var fields map[string]any
+		if err := yaml.Unmarshal(content, &fields); err != nil {
+			t.Fatal(err)
+		}
+		for _, field := range []string{"sortOptions", "commonLabels", "bases", "vars", "patchesStrategicMerge", "patchesJson6902", "imageTags"} {
+			if fields[field] != nil {
+				t.Errorf("%s has %s", file, field)
+			}
 		}
 	}
 }
