@@ -5,6 +5,7 @@ package agentmanifest
 import (
 	"context"
 	"fmt"
+	"regexp"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,10 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
+
+// fieldRef is a reference without apiVersion, as Fleet writes it. The API server adds v1, and as a fieldRef is applied as a
+// whole, kubectl would report a conflict with the same manifest, applied in another way.
+var fieldRef = regexp.MustCompile(`(?m)^( *fieldRef:\n)( *)fieldPath:`)
 
 // Read reads the manifest of a Cluster. It checks the Secret's type and owner: anyone may have created a Secret of
 // this name, and could then control the cluster.
@@ -43,5 +48,10 @@ func Read(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]by
 	if secret.Type != stamp.ManifestSecretType || len(owners) != 1 || owners[0].UID != cluster.UID || len(secret.Data[stamp.ManifestKey]) == 0 {
 		return nil, fmt.Errorf("the Secret %s was not created by Muster for this Cluster; do not apply it", key)
 	}
-	return secret.Data[stamp.ManifestKey], nil
+	return complete(secret.Data[stamp.ManifestKey]), nil
+}
+
+// complete gives each fieldRef the apiVersion that the API server gives it.
+func complete(manifest []byte) []byte {
+	return fieldRef.ReplaceAll(manifest, []byte("${1}${2}apiVersion: v1\n${2}fieldPath:"))
 }

@@ -15,6 +15,17 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
+// As Fleet writes it, and as the API server keeps it.
+func TestFieldRef(t *testing.T) {
+	const fleets, want = "env:\n- name: NAMESPACE\n  valueFrom:\n    fieldRef:\n      fieldPath: metadata.namespace\n",
+		"env:\n- name: NAMESPACE\n  valueFrom:\n    fieldRef:\n      apiVersion: v1\n      fieldPath: metadata.namespace\n"
+	for _, text := range []string{fleets, want} {
+		if got := string(complete([]byte(text))); got != want {
+			t.Errorf("got %s", got)
+		}
+	}
+}
+
 // A person applies the manifest with all rights: it must be Muster's, and for this Cluster.
 func TestRead(t *testing.T) {
 	cluster := func(status metav1.ConditionStatus) *clusterv1.Cluster {
