@@ -36,6 +36,7 @@ labels: {{- toYaml . | nindent 2 }}
 {{- if and (eq .name "helm") (not $limit) }}{{ fail "helm.resources.limits.memory is missing: helm reads charts in child processes, whose limits are parts of it. Set a quantity, such as 512Mi." }}{{ end -}}
 {{- $names := list }}
 {{- range .values.extraEnv }}{{ $names = append $names .name }}{{ end }}
+{{- if has "POD_NAMESPACE" $names }}{{ fail (printf "%s.extraEnv sets POD_NAMESPACE, but the chart sets it, to the namespace of the pod. Remove it." .name) }}{{ end -}}
 {{- $namespace := "- name: POD_NAMESPACE\n  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}" }}
 {{- /* The order is that of manifests/. */}}
 {{- if ne .name "webhook" }}
