@@ -20,7 +20,7 @@ import (
 // parts are the parts of the benchmark, each on a stack of its own.
 var parts = map[string]func(context.Context, *session) error{
 	"imports": measureImports, "growth": measureGrowth, "namespace": measureNamespace, "helm": measureHelm, "admission": measureAdmission,
-	"rancher": measureRancher,
+	"rancher": measureRancher, "small": measureSmall,
 }
 
 func main() {
@@ -32,7 +32,7 @@ func main() {
 		err = beChild(ctx, os.Args[2:])
 	} else {
 		n := flag.Int("n", 5000, "Clusters at the end; growth is measured at a tenth, two fifths and all of them")
-		only := flag.String("only", "imports,growth,namespace,helm,admission,rancher", "what to measure")
+		only := flag.String("only", "imports,growth,namespace,helm,admission,rancher,small", "what to measure")
 		strict := flag.Bool("strict", false, "fail if a figure is short")
 		flag.Parse()
 		err = run(ctx, *n, strings.Split(*only, ","), *strict)
