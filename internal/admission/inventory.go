@@ -5,28 +5,24 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/bounds"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 const (
-	servedInterval = 2 * time.Second
-	syncedInterval = 100 * time.Millisecond
 	// pinIndex finds Clusters that are pinned to a name other than their own.
 	pinIndex = "pin"
 	// claimIndex finds Clusters and Fleet Clusters by the namespace that Fleet derives for them, if they may share
@@ -60,119 +56,89 @@ type inventory interface {
 	clusters(ctx context.Context) (all []object, known bool, err error)
 }
 
-// Inventory is the metadata of the existing CAPI Clusters, ClusterClasses and Fleet Clusters. It has a cache of its
-// own, and starts the informer of each kind once the API server serves that kind: Cluster API and Fleet may be
-// installed later. Until then the webhook is ready and skips the checks that need the kind.
+// Inventory is the metadata of the existing CAPI Clusters, ClusterClasses and Fleet Clusters. It watches each kind once
+// the API server serves it: Cluster API and Fleet may be installed later. Until then the webhook is ready and skips the
+// checks that need the kind.
 type Inventory struct {
-	cache      cache.Cache
-	mapper     meta.RESTMapper
+	newCache   kinds.NewCache
 	namespaces client.Reader
 
 	mu     sync.RWMutex
-	synced map[schema.GroupVersionKind]bool
+	listed map[schema.GroupVersionKind]kinds.Listed
 }
 
 var _ inventory = (*Inventory)(nil)
 
 // NewInventory returns the inventory of a manager's API server. The manager must run it.
-func NewInventory(mgr ctrl.Manager) (*Inventory, error) {
-	objects, err := cache.New(mgr.GetConfig(), cache.Options{
-		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
-		DefaultTransform:            trim,
-		ReaderFailOnMissingInformer: true,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("creating the cache of Clusters: %w", err)
+func NewInventory(mgr ctrl.Manager) *Inventory {
+	return &Inventory{
+		newCache: kinds.CachesOf(mgr, cache.Options{DefaultTransform: trim}), namespaces: mgr.GetClient(), listed: map[schema.GroupVersionKind]kinds.Listed{},
 	}
-	return &Inventory{cache: objects, mapper: mgr.GetRESTMapper(), namespaces: mgr.GetClient(), synced: map[schema.GroupVersionKind]bool{}}, nil
 }
 
 // Start fills the inventory and keeps it current until the context ends.
 func (i *Inventory) Start(ctx context.Context) error {
-	for _, kind := range []schema.GroupVersionKind{clusterKind, classKind, fleetClusterKind} {
-		go i.watch(ctx, kind)
-	}
-	return i.cache.Start(ctx)
-}
-
-// watch waits until the API server serves a kind, and starts its informer.
-func (i *Inventory) watch(ctx context.Context, kind schema.GroupVersionKind) {
-	log := ctrl.LoggerFrom(ctx).WithName("inventory").WithValues("kind", kind.GroupKind().String())
-	var informer cache.Informer
-	waiting := false
-	err := wait.PollUntilContextCancel(ctx, servedInterval, true, func(ctx context.Context) (bool, error) {
-		var err error
-		if _, err = i.mapper.RESTMapping(kind.GroupKind(), kind.Version); err == nil {
-			informer, err = i.cache.GetInformer(ctx, ofKind(kind), cache.BlockUntilSynced(false))
-		}
-		if err != nil && !waiting {
-			waiting = true
-			log.Info("Skipping checks that need this kind until it is served", "reason", err.Error())
-		}
-		return err == nil, nil
-	})
-	if err != nil {
-		return // The program is stopping.
-	}
-	indexes := map[schema.GroupVersionKind]map[string]client.IndexerFunc{
+	for kind, indexes := range map[schema.GroupVersionKind]map[string]client.IndexerFunc{
 		clusterKind:      {pinIndex: pinElsewhere, claimIndex: claimedBy(pinClaim)},
 		fleetClusterKind: {claimIndex: claimedBy(fleetClaim)},
+		classKind:        nil,
+	} {
+		go kinds.Watch(ctx, i.newCache, kinds.Of(ofKind(kind), indexes), func(listed kinds.Listed) { i.note(ctx, kind, listed) })
 	}
-	for name, values := range indexes[kind] {
-		if err := i.cache.IndexField(ctx, ofKind(kind), name, values); err != nil {
-			log.Error(err, "Skipping checks of names because an index cannot be created", "index", name)
-			return
-		}
-	}
-	if wait.PollUntilContextCancel(ctx, syncedInterval, true, func(context.Context) (bool, error) { return informer.HasSynced(), nil }) != nil {
-		return
-	}
+	<-ctx.Done()
+	return nil
+}
+
+// note notes whether the objects of a kind are known.
+func (i *Inventory) note(ctx context.Context, kind schema.GroupVersionKind, listed kinds.Listed) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.synced[kind] = true
-	if waiting {
+	log := ctrl.LoggerFrom(ctx).WithName("inventory").WithValues("kind", kind.GroupKind().String())
+	switch before := i.listed[kind]; {
+	case listed.Err != nil:
+		log.Info("Skipping checks that need this kind until it is served", "reason", listed.Err.Error())
+	case before.Err != nil:
 		log.Info("This kind is served; its checks are no longer skipped")
 	}
+	i.listed[kind] = listed
 }
 
-func (i *Inventory) knows(kind schema.GroupVersionKind) bool {
+// reader returns a reader of a kind, or nil if its objects are not known.
+func (i *Inventory) reader(kind schema.GroupVersionKind) client.Reader {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
-	return i.synced[kind]
+	if objects := i.listed[kind].Objects; objects != nil {
+		return objects
+	}
+	return nil
 }
 
-func (i *Inventory) get(ctx context.Context, kind schema.GroupVersionKind, key types.NamespacedName) (*object, error) {
-	found := ofKind(kind)
-	if err := i.cache.Get(ctx, key, found); apierrors.IsNotFound(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("reading the cached %s: %w", kind.Kind, err)
+func (i *Inventory) get(ctx context.Context, kind schema.GroupVersionKind, key types.NamespacedName) (found *object, known bool, err error) {
+	reader := i.reader(kind)
+	if reader == nil {
+		return nil, false, nil
 	}
-	return found, nil
+	found = ofKind(kind)
+	if err := reader.Get(ctx, key, found); apierrors.IsNotFound(err) {
+		return nil, true, nil
+	} else if err != nil {
+		return nil, false, fmt.Errorf("reading the cached %s: %w", kind.Kind, err)
+	}
+	return found, true, nil
 }
 
 func (i *Inventory) fleetCluster(ctx context.Context, key types.NamespacedName) (found *object, known bool, err error) {
-	if !i.knows(fleetClusterKind) {
-		return nil, false, nil
-	}
-	found, err = i.get(ctx, fleetClusterKind, key)
-	return found, err == nil, err
+	return i.get(ctx, fleetClusterKind, key)
 }
 
 func (i *Inventory) hasCluster(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
-	if !i.knows(clusterKind) {
-		return false, nil
-	}
-	cluster, err := i.get(ctx, clusterKind, key)
+	cluster, _, err := i.get(ctx, clusterKind, key)
 	return cluster != nil && (uid == "" || cluster.UID == uid), err
 }
 
 func (i *Inventory) hasClass(ctx context.Context, key types.NamespacedName) (found, known bool, err error) {
-	if !i.knows(classKind) {
-		return false, false, nil
-	}
-	class, err := i.get(ctx, classKind, key)
-	return class != nil, err == nil, err
+	class, known, err := i.get(ctx, classKind, key)
+	return class != nil, known, err
 }
 
 func (i *Inventory) pinnedTo(ctx context.Context, namespace, fleetCluster string) ([]object, error) {
@@ -181,7 +147,7 @@ func (i *Inventory) pinnedTo(ctx context.Context, namespace, fleetCluster string
 		return nil, err
 	}
 	// Nearly every Cluster is pinned to its own name, and the index leaves these out.
-	namesake, err := i.get(ctx, clusterKind, types.NamespacedName{Namespace: namespace, Name: fleetCluster})
+	namesake, _, err := i.get(ctx, clusterKind, types.NamespacedName{Namespace: namespace, Name: fleetCluster})
 	if err != nil {
 		return nil, err
 	}
@@ -213,12 +179,13 @@ func (i *Inventory) clusters(ctx context.Context) (all []object, known bool, err
 }
 
 func (i *Inventory) list(ctx context.Context, kind schema.GroupVersionKind, options ...client.ListOption) (all []object, known bool, err error) {
-	if !i.knows(kind) {
+	reader := i.reader(kind)
+	if reader == nil {
 		return nil, false, nil
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-	if err := i.cache.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+	if err := reader.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		return nil, false, fmt.Errorf("listing the cached %ss: %w", kind.Kind, err)
 	}
 	return list.Items, true, nil

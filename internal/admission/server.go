@@ -139,10 +139,7 @@ func Setup(mgr ctrl.Manager, own, syncer string) error {
 			return fmt.Errorf("watching %T: %w", object, err)
 		}
 	}
-	others, err := NewInventory(mgr)
-	if err != nil {
-		return err
-	}
+	others := NewInventory(mgr)
 	if err := mgr.Add(others); err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -19,7 +18,6 @@ import (
 	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -32,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/version"
 )
@@ -206,27 +205,12 @@ func (e *Election) set(options *ctrl.Options, lease string) {
 	options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = &e.leaseDuration, &e.renewDeadline, &e.retryPeriod
 }
 
-const servedInterval = 2 * time.Second
-
 // WhenServed calls open once these kinds are served, so that Muster, Cluster API and Fleet can be installed
 // in any order: watching a kind that is not served would end the program. Standbys call open, too, so
 // that their caches are warm.
-func WhenServed(mgr ctrl.Manager, kinds []schema.GroupVersionKind, open func(context.Context) error) error {
+func WhenServed(mgr ctrl.Manager, required []schema.GroupVersionKind, open func(context.Context) error) error {
 	return mgr.Add(onStandbys{manager.RunnableFunc(func(ctx context.Context) error {
-		reported := ""
-		if wait.PollUntilContextCancel(ctx, servedInterval, true, func(context.Context) (bool, error) {
-			var missing []string
-			for _, kind := range kinds {
-				if _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); err != nil {
-					missing = append(missing, kind.GroupKind().String())
-				}
-			}
-			if now := strings.Join(missing, ", "); now != reported {
-				reported = now
-				ctrl.LoggerFrom(ctx).Info("Waiting for kinds to be served", "missing", now)
-			}
-			return len(missing) == 0, nil
-		}) != nil {
+		if kinds.WaitServed(ctx, func(context.Context) (string, error) { return kinds.Missing(mgr.GetRESTMapper(), required...), nil }) != nil {
 			return nil //nolint:nilerr // the program stops
 		}
 		return open(ctx)

@@ -30,6 +30,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/metrics"
@@ -128,7 +129,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	if r.missing == "" && !r.gate.opened.Load() {
-		return ctrl.Result{RequeueAfter: gateInterval}, nil
+		return ctrl.Result{RequeueAfter: kinds.ServedInterval}, nil
 	}
 	var counts map[state]int
 	if r.missing != "" { // A CRD that exists may not be served yet.

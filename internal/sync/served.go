@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,12 +24,11 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/settings"
 )
-
-const gateInterval = 2 * time.Second
 
 // required holds the kinds that the syncer cannot work without, by the names of their CRDs.
 var required = map[string]schema.GroupVersionKind{
@@ -59,20 +57,7 @@ type Gate struct {
 
 // Start waits for the kinds, then opens. It is a manager's Runnable.
 func (g *Gate) Start(ctx context.Context) error {
-	log := ctrl.LoggerFrom(ctx).WithName("gate")
-	reported := ""
-	if wait.PollUntilContextCancel(ctx, gateInterval, true, func(context.Context) (bool, error) {
-		missing, err := g.missing(ctx)
-		if err != nil {
-			log.Error(err, "Looking for the CRDs of Cluster API and Fleet failed; it is tried again")
-			return false, nil
-		}
-		if missing != reported {
-			log.Info("Waiting for Cluster API and Fleet", "missing", missing)
-			reported = missing
-		}
-		return missing == "", nil
-	}) != nil {
+	if kinds.WaitServed(ctx, g.missing) != nil {
 		return nil //nolint:nilerr // the program stops
 	}
 	g.opened.Store(true)

@@ -1,0 +1,159 @@
+// Package kinds watches kinds that the API server may serve later than the program starts, or never. It decides
+// when to ask again; what to do with the objects is up to its callers.
+package kinds
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// ServedInterval is how often the API server is asked whether it serves a kind now: discovery has no event.
+	ServedInterval = 2 * time.Second
+	// accessInterval is how often a denied list is tried again: RBAC has no event.
+	accessInterval = 30 * time.Second
+)
+
+// WaitServed returns when nothing is missing, or with the context's error. It logs what is missing whenever that
+// changes.
+func WaitServed(ctx context.Context, missing func(context.Context) (string, error)) error {
+	reported := ""
+	return wait.PollUntilContextCancel(ctx, ServedInterval, true, func(ctx context.Context) (bool, error) {
+		now, err := missing(ctx)
+		if err != nil {
+			now = err.Error()
+		}
+		if now != reported {
+			reported = now
+			ctrl.LoggerFrom(ctx).Info("Waiting for kinds to be served", "missing", now)
+		}
+		return now == "", nil
+	})
+}
+
+// Missing names the kinds that the API server does not serve, or returns "".
+func Missing(mapper meta.RESTMapper, kinds ...schema.GroupVersionKind) string {
+	var missing []string
+	for _, kind := range kinds {
+		if _, err := mapper.RESTMapping(kind.GroupKind(), kind.Version); err != nil {
+			missing = append(missing, kind.GroupKind().String())
+		}
+	}
+	slices.Sort(missing)
+	return strings.Join(missing, ", ")
+}
+
+// NewCache returns a new cache, which passes the errors of its lists and watches to a handler.
+type NewCache func(failed toolscache.WatchErrorHandlerWithContext) (cache.Cache, error)
+
+// CachesOf returns caches that use the connections of a manager, or of anything like it. A read of a kind that is not
+// watched is an error, and starts no watch.
+func CachesOf(mgr ctrl.Manager, options cache.Options) NewCache {
+	options.Scheme, options.Mapper, options.HTTPClient = mgr.GetScheme(), mgr.GetRESTMapper(), mgr.GetHTTPClient()
+	options.ReaderFailOnMissingInformer = true
+	return func(failed toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
+		its := options
+		its.DefaultWatchErrorHandler = failed
+		return cache.New(mgr.GetConfig(), its)
+	}
+}
+
+// Kind is a kind to be watched.
+type Kind struct {
+	// Object returns an object of the kind. It may ask discovery.
+	Object  func() (client.Object, error)
+	Indexes map[string]client.IndexerFunc
+}
+
+// Of returns the kind of an object.
+func Of(object client.Object, indexes map[string]client.IndexerFunc) Kind {
+	return Kind{func() (client.Object, error) { return object, nil }, indexes}
+}
+
+// Listed is the state of a watch: a cache with all objects of the kind, and its informer; or the reason why there is
+// none yet.
+type Listed struct {
+	Objects  cache.Cache
+	Informer cache.Informer
+	Err      error
+}
+
+// Watch watches a kind in a cache of its own until the context ends, and calls changed once the cache holds all
+// objects. Before, it calls changed when the kind cannot be listed for a new reason: it is not served, or the API
+// server denies the list. Both are tried again.
+func Watch(ctx context.Context, newCache NewCache, kind Kind, changed func(Listed)) {
+	last, pause := "", ServedInterval
+	// The error is the context's.
+	_ = wait.DelayFunc(func() time.Duration { return pause }).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		listed := list(ctx, newCache, kind)
+		if pause = ServedInterval; apierrors.IsForbidden(listed.Err) {
+			pause = accessInterval
+		}
+		if err := listed.Err; err == nil || err.Error() != last && ctx.Err() == nil {
+			last = fmt.Sprint(err)
+			changed(listed)
+		}
+		return listed.Err == nil, nil
+	})
+}
+
+// list returns when a cache holds all objects of a kind, or when only another attempt can help. A list that fails for
+// another reason is repeated by the cache itself.
+func list(ctx context.Context, newCache NewCache, kind Kind) (listed Listed) {
+	ctx, stop := context.WithCancel(ctx)
+	defer func() {
+		if listed.Err != nil {
+			stop()
+		}
+	}()
+	object, err := kind.Object()
+	if err != nil {
+		return Listed{Err: err}
+	}
+	denied := make(chan error, 1)
+	objects, err := newCache(func(ctx context.Context, reflector *toolscache.Reflector, err error) {
+		if apierrors.IsForbidden(err) {
+			select {
+			case denied <- err:
+				return
+			default:
+			}
+		}
+		toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
+	})
+	if err != nil {
+		return Listed{Err: fmt.Errorf("creating a cache: %w", err)}
+	}
+	go func() {
+		_ = objects.Start(ctx) // It fails only if it has been started before.
+	}()
+	informer, err := objects.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+	for name, values := range kind.Indexes {
+		if err == nil {
+			err = objects.IndexField(ctx, object, name, values)
+		}
+	}
+	if err != nil {
+		return Listed{Err: err}
+	}
+	select {
+	case <-informer.HasSyncedChecker().Done():
+		return Listed{Objects: objects, Informer: informer}
+	case err := <-denied:
+		return Listed{Err: err}
+	case <-ctx.Done():
+		return Listed{Err: ctx.Err()}
+	}
+}

@@ -1,0 +1,167 @@
+package kinds
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
+)
+
+// attempt is a cache whose list ends as its field says.
+type attempt struct {
+	cache.Cache
+	fails, denied, broken error
+	failed                toolscache.WatchErrorHandlerWithContext
+	indexed               *[]string
+	ended                 *int
+}
+
+func (a *attempt) Start(ctx context.Context) error {
+	<-ctx.Done()
+	*a.ended++
+	return nil
+}
+
+func (a *attempt) GetInformer(ctx context.Context, _ client.Object, _ ...cache.InformerGetOption) (cache.Informer, error) {
+	informer := controllertest.NewFakeInformer()
+	switch {
+	case a.fails != nil:
+		return nil, a.fails
+	case a.denied != nil:
+		go a.failed(ctx, nil, a.denied)
+	case a.broken != nil:
+		go func() {
+			a.failed(ctx, &toolscache.Reflector{}, a.broken)
+			time.Sleep(time.Hour) // The informer itself lists again.
+			informer.Synced()
+		}()
+	default:
+		informer.Synced()
+	}
+	return informer, nil
+}
+
+func (a *attempt) IndexField(_ context.Context, _ client.Object, name string, _ client.IndexerFunc) error {
+	*a.indexed = append(*a.indexed, name)
+	return nil
+}
+
+// A kind that is not served is looked for every 2 s, a denied list is tried again every 30 s, and any other error is
+// left to the informer. The caller hears of the end, and of each new reason; nothing is left of a failed attempt.
+func TestWatch(t *testing.T) {
+	unserved := &meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "Thing"}}
+	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no"))
+	for name, test := range map[string]struct {
+		attempts []attempt
+		told     []error
+		lasts    time.Duration
+	}{
+		"at once":          {attempts: []attempt{{}}, told: []error{nil}},
+		"not served":       {attempts: []attempt{{fails: unserved}, {fails: unserved}, {}}, told: []error{unserved, nil}, lasts: 4 * time.Second},
+		"denied":           {attempts: []attempt{{denied: denied}, {denied: denied}, {}}, told: []error{denied, nil}, lasts: time.Minute},
+		"both":             {attempts: []attempt{{fails: unserved}, {denied: denied}, {fails: unserved}, {}}, told: []error{unserved, denied, unserved, nil}, lasts: 34 * time.Second},
+		"broken otherwise": {attempts: []attempt{{broken: io.ErrUnexpectedEOF}}, told: []error{nil}, lasts: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(t.Context())
+				ended, count := 0, 0
+				var indexed []string
+				newCache := func(failed toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
+					its := test.attempts[count]
+					count++
+					its.failed, its.ended, its.indexed = failed, &ended, &indexed
+					return &its, nil
+				}
+				var told []error
+				begun := time.Now()
+				Watch(ctx, newCache, Of(&metav1.PartialObjectMetadata{}, map[string]client.IndexerFunc{"index": nil}), func(listed Listed) {
+					told = append(told, listed.Err)
+					if (listed.Err == nil) != (listed.Objects != nil) || (listed.Err == nil) != (listed.Informer != nil) {
+						t.Errorf("told %+v", listed)
+					}
+				})
+				if got := time.Since(begun); got != test.lasts || !slices.Equal(told, test.told) || count != len(test.attempts) {
+					t.Errorf("told %v after %v and %d attempts", told, got, count)
+				}
+				synctest.Wait()
+				if ended != count-1 || len(indexed) == 0 {
+					t.Errorf("%d of %d caches have ended; indexed %v", ended, count, indexed)
+				}
+				stop()
+				synctest.Wait()
+				if ended != count {
+					t.Errorf("%d of %d caches have ended", ended, count)
+				}
+			})
+		})
+	}
+	t.Run("ended", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, stop)
+			ended := 0
+			Watch(ctx, func(failed toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
+				return &attempt{broken: io.ErrUnexpectedEOF, failed: failed, ended: &ended, indexed: &[]string{}}, nil
+			}, Of(&metav1.PartialObjectMetadata{}, nil), func(listed Listed) { t.Errorf("told %+v", listed) })
+			synctest.Wait()
+			if ended != 1 {
+				t.Errorf("%d caches have ended", ended)
+			}
+			time.Sleep(2 * time.Hour)
+		})
+	})
+}
+
+type served struct {
+	meta.RESTMapper
+	kinds []string
+}
+
+func (s *served) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	if !slices.Contains(s.kinds, kind.Kind) {
+		return nil, &meta.NoKindMatchError{GroupKind: kind, SearchedVersions: versions}
+	}
+	return &meta.RESTMapping{}, nil
+}
+
+// WaitServed ends when nothing is missing, and goes on after an error.
+func TestWaitServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mapper, asked := &served{}, 0
+		group := schema.GroupVersion{Group: "example.com", Version: "v1"}
+		missing := func(context.Context) (string, error) {
+			if asked++; asked == 1 {
+				return "", errors.New("broken")
+			}
+			if asked > 2 {
+				mapper.kinds = append(mapper.kinds, []string{"One", "Two"}[asked-3])
+			}
+			return Missing(mapper, group.WithKind("Two"), group.WithKind("One")), nil
+		}
+		if got := Missing(mapper, group.WithKind("Two"), group.WithKind("One")); got != "One.example.com, Two.example.com" {
+			t.Errorf("missing %q", got)
+		}
+		begun := time.Now()
+		if err := WaitServed(t.Context(), missing); err != nil || time.Since(begun) != 6*time.Second {
+			t.Errorf("after %v: %v", time.Since(begun), err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		if err := WaitServed(ctx, func(context.Context) (string, error) { return "all", nil }); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
