@@ -45,6 +45,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/helm/worker"
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -107,23 +108,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 			}
 		}
 	}
-	// The objects that Clusters refer to have their own cache: a kind that cannot be listed must not block the
-	// others.
-	objects, err := cache.New(mgr.GetConfig(), cache.Options{
-		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
-		SyncPeriod: options.SyncPeriod, DefaultTransform: kube.Trim,
-	})
-	if err != nil {
-		return fmt.Errorf("creating a cache: %w", err)
-	}
-	if err := mgr.Add(everywhere{objects}); err != nil {
-		return err
-	}
 	e := &enqueuer{mgr.GetClient()}
-	referred := references.NewReader(mgr.GetClient(), objects, mapped(e.ofReferred))
-	if err := mgr.Add(referred); err != nil {
-		return err
-	}
+	objects := kinds.CachesOf(mgr, cache.Options{SyncPeriod: options.SyncPeriod, DefaultTransform: kube.Trim})
+	referred := references.NewReader(ctx, mgr.GetClient(), mgr.GetRESTMapper(), objects, mapped(e.ofReferred), mapped(e.ofKind))
 	fleetPolicies, err := cache.New(mgr.GetConfig(), policies.CacheOptions(mgr))
 	if err != nil {
 		return fmt.Errorf("creating a cache: %w", err)
@@ -224,14 +211,10 @@ func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *ref
 		Watches(&corev1.ConfigMap{}, mapped(ofValues)).
 		Watches(&addonsv1.FleetAddonConfig{}, mapped(e.of(itself)), builder.WithPredicates(predicate.NewPredicateFuncs(r.Settings.Saw), predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(store.FleetClusterMetadata(), mapped(e.ofFleetCluster), builder.WithPredicates(reimported)).
-		WatchesMetadata(references.CRD(), mapped(e.ofKind), builder.WithPredicates(references.ContractNews)).
+		WatchesMetadata(references.CRD(), referred.CRDs(), builder.WithPredicates(references.ContractNews)).
 		WatchesMetadata(references.CRD(), mapped(e.of(itself)), builder.WithPredicates(policiesCRD)).
 		WatchesRawSource(r.Policies.Source()).
 		WatchesRawSource(referred.Source()).
-		WatchesRawSource(source.Func(func(ctx context.Context, _ requests) error {
-			// Without this, every release would report after each start that these objects are being listed.
-			return referred.Warm(ctx, func(client.Object) bool { return true })
-		})).
 		Complete(r)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/keymutex"
@@ -65,7 +66,7 @@ func newClusterReconciler(c *common, reader *references.Reader) *clusterReconcil
 		},
 		references: reader, digests: newDigests(c.GetClient(), c.store, reader, c.bundlesReady), bundlesReady: c.bundlesReady,
 		targets: c.targets,
-		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
+		busy:    keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.GetEventRecorder("muster-syncer")),
 	}
 }
@@ -73,9 +74,6 @@ func newClusterReconciler(c *common, reader *references.Reader) *clusterReconcil
 // setUp registers the events that wake the reconciler. Objects of other kinds that are found at
 // startup do not wake it: it reconciles every Cluster then anyway.
 func (r *clusterReconciler) setUp(c *common) error {
-	if err := c.Add(r.references); err != nil {
-		return err
-	}
 	return ctrl.NewControllerManagedBy(c).Named("cluster").
 		WithOptions(controllerOptions(c.ClusterConcurrency)).
 		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), kube.News)).
@@ -85,7 +83,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 		WatchesRawSource(r.references.Source()).
 		WatchesRawSource(c.rancher.source()).
 		// Changes that may concern many Clusters at once.
-		WatchesMetadata(references.CRD(), behind(c.events.clustersOfKind), builder.WithPredicates(references.ContractNews)).
+		WatchesMetadata(references.CRD(), r.references.CRDs(), builder.WithPredicates(references.ContractNews)).
 		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(rancherCRD)).
 		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(fleetClusterFields)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.rancher.clustersOfFleetCluster), builder.WithPredicates(rancherFleetCluster, fleetClusterNews(c.bundlesReady))).
@@ -167,8 +165,8 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 		return ctrl.Result{RequeueAfter: absentInterval}, nil
 	case kube.IsAbsent(err): // The Cluster or its namespace is being deleted.
 		return ctrl.Result{}, nil
-	case errors.Is(err, references.ErrListing):
-		return polled(references.RetryAfter(err)), nil
+	case errors.Is(err, references.ErrUnresolved):
+		return polled(references.Patience(err)), nil
 	case errors.Is(err, errRancherUnlisted):
 		return polled(rancherInterval), nil
 	case !in.Cluster.Enabled:
@@ -362,7 +360,8 @@ func (s *scope) orForeign(uid types.UID, err error) (types.UID, error) {
 	return foreign.UID(), nil
 }
 
-// resolve reads the class and, unless there is too much to copy, the template values.
+// resolve reads the class and, unless there is too much to copy, the template values. A Cluster that has its values, or
+// says why not, says nothing of a first list that has just begun: a start writes nothing.
 func (r *clusterReconciler) resolve(ctx context.Context, s *scope) (err error) {
 	if s.class, err = classMetadata(ctx, r.Client, s.subject.Class); err != nil {
 		return err
@@ -374,7 +373,11 @@ func (r *clusterReconciler) resolve(ctx context.Context, s *scope) (err error) {
 	if !errors.Is(err, references.ErrUnresolved) {
 		return err
 	}
-	s.unresolved, s.again = err.Error(), references.RetryAfter(err)
+	said := meta.FindStatusCondition(s.cluster.Status.Conditions, addonsv1.FleetImportedCondition)
+	if references.Patience(err) > 0 && (!s.isNew() || s.rancher != nil || said != nil && said.Reason == reasonUnresolved) {
+		return err
+	}
+	s.unresolved = err.Error()
 	return nil
 }
 

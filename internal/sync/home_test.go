@@ -106,7 +106,7 @@ func TestWithoutNamespace(t *testing.T) {
 	s.want(t, time.Minute, "False WaitingForFleet Unknown WaitingForFleet", 2*time.Minute, "namespace.2")
 
 	// After a restart it goes on, and says the same.
-	s.clusterReconciler = s.reconciler()
+	s.restart(t)
 	s.reporter.now = func() time.Time { return s.now }
 	s.want(t, 0, "False WaitingForFleet Unknown WaitingForFleet", 2*time.Minute, "namespace.2")
 	s.want(t, 2*time.Minute, "False WaitingForFleet Unknown WaitingForFleet", 4*time.Minute, "namespace.3")
@@ -177,7 +177,7 @@ func TestWithoutNamespaceAndNotWritten(t *testing.T) {
 			if want := cmp.Or(test.want, "False WaitingForFleet Unknown WaitingForFleet"); state != want && name != "import is off" {
 				t.Errorf("got %q, want %q", state, want)
 			}
-			s.clusterReconciler = s.reconciler()
+			s.restart(t)
 			s.reporter.now = func() time.Time { return s.now }
 			if after, _, _ := s.passes(t, 0); after != state {
 				t.Errorf("after a restart: %q", after)

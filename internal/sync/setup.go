@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -100,14 +101,12 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 		bundlesReady: bundlesReady{staleAfter: options.StaleAfter, now: time.Now},
 	}
 	c.events = &enqueuer{Reader: mgr.GetClient(), settings: c.settings}
-	objects, err := newCache(mgr, options.Cache)
-	if err != nil {
-		return err
-	}
-	reader := references.NewReader(mgr.GetClient(), objects, behindIfMany(c.events.clustersReferringTo))
+	reader := references.NewReader(ctx, mgr.GetClient(), mgr.GetRESTMapper(), kinds.CachesOf(mgr, options.Cache),
+		behindIfMany(c.events.clustersReferringTo), behind(c.events.clustersOfKind))
 	if err := reader.Warm(ctx, func(cluster client.Object) bool { return isWatched(cluster, options.WatchFilter) }); err != nil {
 		return err
 	}
+	var err error
 	if c.rancher, err = newRancherOf(c, options.Cache); err != nil {
 		return err
 	}

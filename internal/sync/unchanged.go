@@ -144,7 +144,7 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	}
 	var hash maphash.Hash
 	hash.SetSeed(d.seed)
-	if !d.references.Digest(ctx, cluster, &hash) {
+	if d.references.Digest(ctx, cluster, &hash) != nil {
 		return digest{}
 	}
 	pinned := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}

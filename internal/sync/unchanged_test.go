@@ -2,6 +2,7 @@ package sync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,14 +15,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/keymutex"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -47,6 +51,8 @@ type server struct {
 	writes []string
 	// withoutFleet means that nobody plays Fleet, which gives each Fleet Cluster a namespace at once.
 	withoutFleet bool
+	// unlisted means that the objects that Clusters refer to cannot be listed by a new reconciler.
+	unlisted bool
 	// refuse returns why a write is refused; it may be nil.
 	refuse func(client.Object) error
 }
@@ -130,11 +136,24 @@ func (l listed) List(ctx context.Context, list client.ObjectList, options ...cli
 }
 
 // reconciler returns the reconciler of Clusters on the server.
-func (s *server) reconciler() *clusterReconciler {
+func (s *server) reconciler(t *testing.T) *clusterReconciler {
+	t.Helper()
 	store := kube.NewStore(s, s.Scheme())
 	applier := &kube.Applier{Client: s.WithWatch, Live: s.direct, Store: store}
 	in := settings.NewReader(s)
-	reader := references.NewReader(s, listed{&informertest.FakeInformers{Scheme: s.Scheme()}, s}, handler.Funcs{})
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, object := range []*unstructured.Unstructured{fixture.ControlPlane(&clusterv1.Cluster{}), fixture.Infrastructure(&clusterv1.Cluster{})} {
+		for _, version := range []string{"v1beta1", "v1beta2"} {
+			mapper.Add(object.GroupVersionKind().GroupKind().WithVersion(version), meta.RESTScopeNamespace)
+		}
+	}
+	reader := references.NewReader(t.Context(), s, mapper, func(toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
+		informers := &informertest.FakeInformers{Scheme: s.Scheme()}
+		if s.unlisted {
+			informers.Error = errors.New("no answer yet")
+		}
+		return listed{informers, s}, nil
+	}, handler.Funcs{}, handler.Funcs{})
 	reflects := bundlesReady{staleAfter: stamp.DefaultStaleAfter, now: time.Now}
 	return &clusterReconciler{
 		Client: s.WithWatch, live: s.direct, applier: applier, settings: in, references: reader,
@@ -179,15 +198,36 @@ func newScene(t *testing.T, class, classNamespace string, change func(*clusterv1
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", Labels: selecting.MatchLabels}},
 		&clusterv1.ClusterClass{ObjectMeta: named("team", "standard")}, &clusterv1.ClusterClass{ObjectMeta: named("classes", "standard")},
 		crd("kubeadmcontrolplanes.controlplane.cluster.x-k8s.io"), crd("devclusters.infrastructure.cluster.x-k8s.io"))
-	result := &scene{s, s.reconciler(), client.ObjectKeyFromObject(cluster)}
-	if err := result.references.Warm(t.Context(), func(client.Object) bool { return true }); err != nil {
-		t.Fatal(err)
-	}
+	result := &scene{server: s, key: client.ObjectKeyFromObject(cluster)}
+	result.restart(t)
 	result.reconcile(t) // It is stamped, and waits for its control plane.
 	result.change(t, &clusterv1.Cluster{}, func(object client.Object) {
 		object.(*clusterv1.Cluster).Status.Initialization.ControlPlaneInitialized = ptr.To(true)
 	})
 	return result
+}
+
+// restart gives the scene a new reconciler, which has listed what the Cluster refers to.
+func (s *scene) restart(t *testing.T) {
+	t.Helper()
+	s.clusterReconciler = s.reconciler(t)
+	s.list(t)
+}
+
+// list waits until what the Cluster refers to is listed: another CRD has another watch.
+func (s *scene) list(t *testing.T) {
+	t.Helper()
+	var cluster clusterv1.Cluster
+	if err := s.direct.Get(t.Context(), s.key, &cluster); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if _, _, err := s.references.Objects(t.Context(), &cluster); references.Patience(err) == 0 {
+			return
+		} else if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // reconcile runs one reconcile, and returns its reads and writes.
@@ -266,6 +306,38 @@ func TestImportIsReconciledOnce(t *testing.T) {
 	}
 }
 
+// A start says nothing of first lists that have just begun, except on a Cluster that has nothing better to say.
+func TestFirstListsAreNotReported(t *testing.T) {
+	s := newScene(t, "", "", nil)
+	restart := func(unlisted bool) (result ctrl.Result, said string, isWritten bool) {
+		t.Helper()
+		_, _, before := s.imported(t)
+		if s.unlisted = unlisted; unlisted {
+			s.clusterReconciler = s.reconciler(t)
+		} else {
+			s.restart(t)
+		}
+		result, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		state, message, after := s.imported(t)
+		return result, state + ": " + message, before.ResourceVersion != after.ResourceVersion
+	}
+	isQuiet := func(result ctrl.Result) bool { return result.RequeueAfter > 0 && result.RequeueAfter <= 30*time.Second }
+	if result, said, isWritten := restart(true); !isWritten || isQuiet(result) || !strings.HasPrefix(said, "False TemplateValuesUnresolved: ") || !strings.Contains(said, "cannot be read yet") {
+		t.Errorf("a Cluster that waits: again after %v, says %s", result.RequeueAfter, said)
+	}
+	if result, said, isWritten := restart(true); isWritten || !isQuiet(result) {
+		t.Errorf("after another start: again after %v, says %s", result.RequeueAfter, said)
+	}
+	restart(false)
+	s.reconcile(t) // Fleet has made its namespace.
+	if result, said, isWritten := restart(true); isWritten || !isQuiet(result) || !strings.HasPrefix(said, "True Imported") {
+		t.Errorf("an imported Cluster: again after %v, says %s", result.RequeueAfter, said)
+	}
+}
+
 // The digest covers every object that a reconcile of an imported Cluster reads: if one of them is
 // replaced, appears or disappears, the next reconcile is not skipped.
 func TestDigestCoversWhatIsRead(t *testing.T) {
@@ -295,6 +367,7 @@ func TestDigestCoversWhatIsRead(t *testing.T) {
 				t.Fatalf("it is not settled: written %q", writes)
 			}
 			for what, object := range reads {
+				s.list(t)
 				before, _ := s.digest(t)
 				if object == nil && strings.HasPrefix(what, "*v1alpha1.BundleNamespaceMappingList") {
 					begun := desired.BegunMapping("lib", s.key.Namespace, "1")

@@ -26,7 +26,7 @@ import (
 // Sources reads the objects that Clusters refer to.
 type Sources interface {
 	Objects(ctx context.Context, cluster *clusterv1.Cluster) (controlPlane, infrastructure map[string]any, err error)
-	Digest(ctx context.Context, cluster *clusterv1.Cluster, digest io.Writer) bool
+	Digest(ctx context.Context, cluster *clusterv1.Cluster, digest io.Writer) error
 }
 
 var _ Sources = (*references.Reader)(nil)
@@ -220,7 +220,7 @@ func (s *scope) next(layers []plan.Layer, digest string) plan.Record {
 func (r *Reconciler) digestOfSources(ctx context.Context, s *scope) uint64 {
 	digest := fnv.New64a()
 	fmt.Fprintf(digest, "%s %s %s ", s.inputs.Values, s.cluster.UID, s.settings.Effect)
-	if !s.inputs.Template.IsStatic && (plan.WriteRead(s.cluster, s.settings.Cluster.Exclude, digest) != nil || !r.Sources.Digest(ctx, s.cluster, digest)) {
+	if !s.inputs.Template.IsStatic && (plan.WriteRead(s.cluster, s.settings.Cluster.Exclude, digest) != nil || r.Sources.Digest(ctx, s.cluster, digest) != nil) {
 		return 0
 	}
 	return digest.Sum64()
@@ -237,13 +237,13 @@ func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error)
 	case errors.Is(err, errNotYet):
 		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, err.Error())
 		s.isUnfinished, s.isWaiting = true, true
-	case errors.Is(err, references.ErrListing):
+	case references.Patience(err) > 0:
 		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, "the objects that the Cluster refers to are being listed")
-		s.isUnfinished = true
+		s.isUnfinished, s.isWaiting = true, true
+		s.retryAfter(references.Patience(err))
 	case err != nil:
 		s.fail(addonsv1.ValueParsingFailedReason, err.Error())
 	}
-	s.retryAfter(references.RetryAfter(err))
 	return append(layers, plan.Layer{Key: plan.ValuesKey, Data: rendered}), err
 }
 

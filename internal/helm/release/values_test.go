@@ -3,6 +3,7 @@ package release
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -67,7 +68,7 @@ func (noSources) Objects(context.Context, *clusterv1.Cluster) (controlPlane, inf
 	return nil, nil, nil
 }
 
-func (noSources) Digest(context.Context, *clusterv1.Cluster, io.Writer) bool { return true }
+func (noSources) Digest(context.Context, *clusterv1.Cluster, io.Writer) error { return nil }
 
 // world is a release on one Cluster, and a clock.
 type world struct {
@@ -355,10 +356,12 @@ func TestBusy(t *testing.T) {
 type listing struct{}
 
 func (listing) Objects(context.Context, *clusterv1.Cluster) (controlPlane, infrastructure map[string]any, err error) {
-	return nil, nil, references.ErrListing
+	return nil, nil, &references.ListingError{Err: errors.New("it is being listed"), Left: time.Second}
 }
 
-func (listing) Digest(context.Context, *clusterv1.Cluster, io.Writer) bool { return false }
+func (listing) Digest(context.Context, *clusterv1.Cluster, io.Writer) error {
+	return errors.New("it is being listed")
+}
 
 // A release that cannot render its values yet does not count as having processed its inputs: a rollout would take
 // it for done.
@@ -366,8 +369,8 @@ func TestListing(t *testing.T) {
 	w := newWorld(t, &renderer{gives: "a: b"})
 	w.Sources = listing{}
 	s := w.write(t, plan.Record{FleetCluster: "one"}, ofCluster, func(*scope) {})
-	if !s.isUnfinished || s.trouble.Reason != addonsv1.HelmReleaseProxySpecsUpdatingReason || s.record.Digest != "" {
-		t.Errorf("finished, with %v", s.trouble)
+	if !s.isUnfinished || !s.isWaiting || s.again != time.Second || s.trouble.Reason != addonsv1.HelmReleaseProxySpecsUpdatingReason || s.record.Digest != "" {
+		t.Errorf("finished, with %v, again in %v", s.trouble, s.again)
 	}
 }
 

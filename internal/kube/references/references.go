@@ -1,3 +1,5 @@
+// Package references reads the objects that Clusters refer to: control planes and infrastructure, of kinds known
+// only at run time. It decides which kinds are watched, and in which version.
 package references
 
 import (
@@ -9,44 +11,52 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/external"
-	"sigs.k8s.io/cluster-api/util/contract"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/source"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// ErrUnresolved marks an error that means that a reference of the Cluster cannot be resolved now. It is
-// reported on the Cluster.
+// ErrUnresolved marks an error that means that a reference of the Cluster cannot be resolved now. It is reported on
+// the Cluster. An event shows the end of it.
 var ErrUnresolved = errors.New("template values cannot be resolved")
 
-// ErrListing means that the first list of a kind is in progress. It is not a failure: the caller reports nothing,
-// and reconciles the Cluster again.
-var ErrListing = errors.New("the objects that the Cluster refers to are being listed")
+// listPatience is how long the first list of a kind may take before it is reported on a Cluster that has a report of
+// a better time. Thousands of control planes take a while at a start, which is to write nothing.
+const listPatience = 30 * time.Second
 
-const (
-	// listPatience is how long the first list of a kind may take before that is reported. Thousands of
-	// control planes take a while.
-	listPatience = 2 * time.Minute
-	// firstRetry and lastRetry bound the pause before a Cluster is reconciled again, if no event shows the
-	// end of its problem.
-	firstRetry, lastRetry = 200 * time.Millisecond, 15 * time.Second
-)
+// ListingError is an error that ends when the first list of a kind does. Left is how long not to report it.
+type ListingError struct {
+	Err  error
+	Left time.Duration
+}
 
-// backoff returns the pause before the next retry after having waited so long. It doubles the total
-// time, so that thousands of waiting Clusters are not reconciled all the time.
-func backoff(waited time.Duration) time.Duration { return min(max(firstRetry, waited), lastRetry) }
+// Error names the kind.
+func (e *ListingError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason why the list has not ended.
+func (e *ListingError) Unwrap() error { return e.Err }
+
+// Patience returns how long not to report that the first list of a kind is in progress; zero for another error, or
+// if it lasts too long.
+func Patience(err error) time.Duration {
+	var listing *ListingError
+	if errors.As(err, &listing) {
+		return max(listing.Left, 0)
+	}
+	return 0
+}
 
 // unresolvedError adds ErrUnresolved to an error.
 type unresolvedError struct{ err error }
@@ -57,83 +67,37 @@ func (e *unresolvedError) Error() string { return ErrUnresolved.Error() + ": " +
 // Unwrap makes it an ErrUnresolved.
 func (e *unresolvedError) Unwrap() []error { return []error{ErrUnresolved, e.err} }
 
-// retryError is an error that may end without an event, and the pause before the next retry.
-type retryError struct {
-	error
-	after time.Duration
-}
-
-// Unwrap returns the original error.
-func (e *retryError) Unwrap() error { return e.error }
-
-// RetryAfter returns the pause before retrying a Cluster after an error of Values or Objects. It is zero
-// if the error ends with a change of the Cluster, or of the object or CRD that it refers to, because
-// its event enqueues the Cluster.
-func RetryAfter(err error) time.Duration {
-	var retry *retryError
-	if errors.As(err, &retry) {
-		return retry.after
-	}
-	return 0
-}
-
-// Reader reads the objects to which a Cluster refers, from a cache that starts to watch each kind before
-// the first read. A change of such an object, or of its version, enqueues the Cluster.
+// Reader reads the objects to which Clusters refer. It watches each kind from the first read on, in the one version
+// that the kind's CRD declares for the Cluster API contract, and in a cache of its own: a kind that cannot be listed
+// delays no other. No read waits. The end of a list, a denied list, and each change of an object enqueue the Clusters
+// that refer to it.
+//
+// Cluster API's ObjectTracker would forever watch the version that it saw first.
 type Reader struct {
-	client.Client
-	kinds *kinds
-	now   func() time.Time
-	// warmPatience is the constant warmPatience, except in tests.
-	warmPatience time.Duration
+	cached   client.Reader
+	mapper   meta.RESTMapper
+	newCache kinds.NewCache
+	// ofObject and ofKind enqueue the Clusters that refer to an object, or to the kind of a CRD.
+	ofObject, ofKind handler.EventHandler
+	now              func() time.Time
+	ctx              context.Context //nolint:containedctx // the program's, which ends the watches
 
-	// questions are the access reviews in progress.
-	questions singleflight.Group
-
-	// mu is not held during requests.
+	// mu is never held during requests.
 	mu sync.Mutex
-	// access and unserved have no kind without a CRD: their number has no limit.
-	access   map[schema.GroupResource]access
-	unserved map[schema.GroupResource]notServed
+	// queue is the controller's; nil until it starts. It then reconciles every Cluster.
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+	// watches are the watched kinds by the names of their CRDs. None is without a CRD: their number has a limit.
+	watches map[string]*watch
 }
 
-// NewReader returns a Reader with a cache of its own for the objects to which Clusters refer; it reads all
-// others from the cache behind the client. A controller starts only once the caches of everything that
-// it watches are filled, so a kind whose list a conversion webhook prevents must not be among them. The
-// handler gets the objects' events.
-func NewReader(cached client.Client, objects cache.Cache, events handler.EventHandler) *Reader {
-	return &Reader{
-		Client: split{cached, objects}, kinds: newKinds(objects, events), now: time.Now, warmPatience: warmPatience,
-		access: map[schema.GroupResource]access{}, unserved: map[schema.GroupResource]notServed{},
-	}
+// NewReader returns a Reader that reads Clusters and the metadata of CRDs from a cache, and other objects from new
+// ones. The watches end with the context.
+func NewReader(ctx context.Context, cached client.Reader, mapper meta.RESTMapper, newCache kinds.NewCache, ofObject, ofKind handler.EventHandler) *Reader {
+	return &Reader{cached: cached, mapper: mapper, newCache: newCache, ofObject: ofObject, ofKind: ofKind, now: time.Now, ctx: ctx, watches: map[string]*watch{}}
 }
 
-// split reads unstructured objects, to which Clusters refer, from another cache.
-type split struct {
-	client.Client
-	objects client.Reader
-}
-
-func (r split) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	if _, ok := object.(*unstructured.Unstructured); ok {
-		return r.objects.Get(ctx, key, object, options...)
-	}
-	return r.Client.Get(ctx, key, object, options...)
-}
-
-// Source makes the events of referenced objects go into the queue of the controller that reconciles
-// Clusters.
-func (r *Reader) Source() source.Source {
-	return source.Func(r.kinds.start)
-}
-
-// Start forgets kinds without a CRD, until the context ends. It makes the Reader a manager's Runnable.
-func (r *Reader) Start(ctx context.Context) error {
-	wait.UntilWithContext(ctx, r.sweep, sweepInterval)
-	return nil
-}
-
-// Values returns the template values of a Cluster. An ErrUnresolved names the missing reference, and
-// says what to do about it.
+// Values returns the template values of a Cluster. An ErrUnresolved names the missing reference, and says what to do
+// about it.
 func (r *Reader) Values(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (map[string]any, error) {
 	controlPlane, infrastructure, err := r.Objects(ctx, cluster)
 	if err != nil {
@@ -147,14 +111,11 @@ func (r *Reader) Values(ctx context.Context, in settings.Settings, cluster *clus
 	return values, nil
 }
 
-// Objects returns the control plane and the infrastructure cluster of a Cluster; nil for a missing
-// reference. Its errors are like those of Values.
+// Objects returns the control plane and the infrastructure cluster of a Cluster; nil for a missing reference. Its
+// errors are like those of Values.
 func (r *Reader) Objects(ctx context.Context, cluster *clusterv1.Cluster) (controlPlane, infrastructure map[string]any, err error) {
 	controlPlane, err = r.resolve(ctx, cluster, "spec.controlPlaneRef", cluster.Spec.ControlPlaneRef)
-	if err != nil && !errors.Is(err, ErrListing) {
-		return nil, nil, err
-	}
-	// Resolving both at once lets their lists run at the same time.
+	// Reading both lets their first lists run at the same time.
 	infrastructure, other := r.resolve(ctx, cluster, "spec.infrastructureRef", cluster.Spec.InfrastructureRef)
 	return controlPlane, infrastructure, cmp.Or(err, other)
 }
@@ -163,181 +124,102 @@ func (r *Reader) resolve(ctx context.Context, cluster *clusterv1.Cluster, field 
 	if !ref.IsDefined() {
 		return nil, nil
 	}
-	var object *unstructured.Unstructured
-	err := errDropped
-	for errors.Is(err, errDropped) {
-		if err = r.isDeclared(ctx, ref.GroupKind()); err != nil {
-			break // Without a CRD, no access review is needed.
-		}
-		if err := r.mayRead(ctx, field, ref.GroupKind()); err != nil {
-			return nil, err
-		}
-		object, err = r.find(ctx, cluster, ref)
-	}
-	switch {
-	case errors.Is(err, ErrListing):
+	found, err := r.read(ctx, cluster, field, ref)
+	if err != nil {
 		return nil, err
-	case err == nil:
-		return kube.Expand(object)
-	case RetryAfter(err) == 0 && !isAwaited(err):
-		err = &retryError{err, lastRetry}
 	}
-	return nil, &unresolvedError{fmt.Errorf("%s: %w", field, err)}
+	return kube.Expand(found.object)
 }
 
-// isDeclared returns an errUndeclared for a kind without a CRD, and forgets such a kind.
-func (r *Reader) isDeclared(ctx context.Context, kind schema.GroupKind) error {
-	resource := resourceOf(kind)
-	err := r.readCRD(ctx, resource)
-	switch {
-	case apierrors.IsNotFound(err):
-		r.forgetUndeclared(ctx, kind)
-		return fmt.Errorf("%w: CustomResourceDefinition %q not found; install the provider that it belongs to, or correct the reference", errUndeclared, resource)
-	case err != nil:
-		return fmt.Errorf("reading CustomResourceDefinition %q: %w", resource, err)
+// Digest writes the objects that Values would read for a Cluster. Its errors are those of Values.
+func (r *Reader) Digest(ctx context.Context, cluster *clusterv1.Cluster, digest io.Writer) error {
+	for _, ref := range referencesOf(cluster) {
+		found, err := r.read(ctx, cluster, ref.Name, ref)
+		if err != nil {
+			return err
+		}
+		// The CRD determines the version in which the object is read.
+		for _, part := range []string{found.object.GroupVersionKind().String(), string(found.crd.UID), found.crd.ResourceVersion, string(found.object.GetUID()), kube.Content(found.object)} {
+			if _, err := io.WriteString(digest, part+"\x00"); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
 
-// find reads the object to which a Cluster refers.
-func (r *Reader) find(ctx context.Context, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
-	known := r.kinds.of(ref.GroupKind())
-	object, err := r.read(ctx, known, cluster, ref)
-	for errors.Is(err, errMoved) {
-		if err = r.follow(ctx, known, ref); err == nil {
-			object, err = r.read(ctx, known, cluster, ref)
+// Warm begins to watch the kinds to which Clusters refer now. Call it in every replica: then a standby that takes
+// over lists nothing.
+func (r *Reader) Warm(ctx context.Context, isWatched func(client.Object) bool) error {
+	var clusters clusterv1.ClusterList
+	if err := r.cached.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing Clusters: %w", err)
+	}
+	for i := range clusters.Items {
+		if isWatched(&clusters.Items[i]) {
+			_ = r.Digest(ctx, &clusters.Items[i], io.Discard) // The Cluster reports the error.
 		}
 	}
-	if errors.Is(err, errMisnamed) {
-		r.kinds.drop(ctx, ref.GroupKind(), func(kind *kind) bool { return kind.watched.Empty() })
-	}
-	return object, err
+	return nil
 }
 
-// errUndeclared marks an error that ends when the CRD appears or declares a version for the contract.
-// errMisnamed is an errUndeclared for a reference whose kind leads to the right CRD but is spelled
-// differently.
-var (
-	errUndeclared = errors.New("the kind is not served for Cluster API")
-	errMisnamed   = fmt.Errorf("%w under this name", errUndeclared)
-)
+// errUndeclared marks an error that ends when the CRD appears or declares a version for the contract, or when the
+// reference is corrected.
+var errUndeclared = errors.New("the kind is not served for Cluster API")
 
-// isAwaited reports whether an event will show the end of an error: object and CRD are watched.
-func isAwaited(err error) bool { return apierrors.IsNotFound(err) || errors.Is(err, errUndeclared) }
-
-// read reads an object if its kind is watched in the right version, and returns errMoved otherwise.
-func (r *Reader) read(ctx context.Context, kind *kind, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
-	kind.mu.RLock()
-	defer kind.mu.RUnlock()
-	if kind.dropped {
-		return nil, errDropped
-	}
-	reader := &declared{Reader: r.Client, get: func(key client.ObjectKey, object *unstructured.Unstructured) error {
-		if object.GroupVersionKind() != kind.watched {
-			return errMoved
-		}
-		if err := kind.isReadable(r.now()); err != nil {
-			return err
-		}
-		return r.Get(ctx, key, object)
-	}}
-	object, err := external.GetObjectFromContractVersionedRef(ctx, reader, ref, cluster.Namespace)
-	if err == nil || !reader.isUndeclared() {
-		return object, err
-	}
-	if !kind.watched.Empty() {
-		return nil, errMoved
-	}
-	r.forgetUnserved(ref.GroupKind())
-	return nil, fmt.Errorf("%w: %w", errUndeclared, err)
+// found is an object and the CRD of its kind, as cached; both must not be changed.
+type found struct {
+	object *unstructured.Unstructured
+	crd    *metav1.PartialObjectMetadata
 }
 
-// follow watches a kind in the version that its CRD declares now. It blocks readers of the kind, so that
-// later reads know no older CRD.
-func (r *Reader) follow(ctx context.Context, kind *kind, ref clusterv1.ContractVersionedObjectReference) error {
-	kind.mu.Lock()
-	defer kind.mu.Unlock()
-	if kind.dropped {
-		return errDropped
+// read reads the object of a reference, which a field has. It begins, moves or ends the watch of the kind as the CRD
+// says. All of this happens under one lock, so no read uses an older CRD than the one before.
+func (r *Reader) read(ctx context.Context, cluster *clusterv1.Cluster, field string, ref clusterv1.ContractVersionedObjectReference) (*found, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	its := &declared{Reader: r.cached, from: r, crd: CRD()}
+	object, err := external.GetObjectFromContractVersionedRef(ctx, its, ref, cluster.Namespace)
+	switch crd := resourceOf(ref.GroupKind()); {
+	case apierrors.IsNotFound(its.unread):
+		r.drop(crd.String())
+		err = fmt.Errorf("%w: CustomResourceDefinition %q not found; install the provider that it belongs to, or correct the reference", errUndeclared, crd)
+	case its.unread != nil:
+		return nil, fmt.Errorf("reading CustomResourceDefinition %q: %w", crd, its.unread)
+	case !its.isDeclared:
+		r.drop(crd.String())
+		err = fmt.Errorf("%w: %w", errUndeclared, err)
+	case its.unlisted != nil:
+		err = its.unlisted
 	}
-	var version schema.GroupVersionKind
-	reader := &declared{Reader: r.Client, get: func(_ client.ObjectKey, object *unstructured.Unstructured) error {
-		version = object.GroupVersionKind()
-		return nil
-	}}
-	if _, err := external.GetObjectFromContractVersionedRef(ctx, reader, ref, ""); err != nil && !reader.isUndeclared() {
-		return err
+	if err != nil {
+		return nil, &unresolvedError{fmt.Errorf("%s: %w", field, err)}
 	}
-	if after := r.unservedFor(version); after > 0 {
-		return &retryError{fmt.Errorf("%s is not served yet", version), after}
-	}
-	err := r.kinds.move(ctx, kind, version, r.now())
-	if !kube.IsUnserved(err) {
-		r.forgetUnserved(ref.GroupKind())
-		return err
-	}
-	// A kind that is not served under this name may be served under another spelling. There are many, so
-	// retrying each would never end.
-	if served, other := r.RESTMapper().KindFor(resourceOf(ref.GroupKind()).WithVersion(version.Version)); other == nil && served.Kind != version.Kind {
-		return fmt.Errorf("%w: %s is of kind %q, not %q; correct the reference", errMisnamed, resourceOf(ref.GroupKind()), served.Kind, version.Kind)
-	}
-	return &retryError{err, r.noteUnserved(version)}
+	return &found{object, its.crd}, nil
 }
 
-// declared reads a CRD's metadata, and passes on the read of the object, in the version that the CRD
-// declares.
+// declared reads a CRD, and then the object in the version that the CRD declares. The caller holds the lock.
 type declared struct {
 	client.Reader
-	get func(client.ObjectKey, *unstructured.Unstructured) error
-
-	crd      error
-	isHanded bool
+	from *Reader
+	crd  *metav1.PartialObjectMetadata
+	// unread is the error of reading the CRD.
+	unread error
+	// isDeclared means that the CRD declares a version. Unlisted says why the object cannot be read in it.
+	isDeclared bool
+	unlisted   error
 }
 
-func (d *declared) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	if unstructured, ok := object.(*unstructured.Unstructured); ok {
-		d.isHanded = true
-		return d.get(key, unstructured)
+func (d *declared) Get(ctx context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	if read, ok := object.(*metav1.PartialObjectMetadata); ok {
+		d.unread = d.Reader.Get(ctx, key, d.crd, client.UnsafeDisableDeepCopy)
+		*read = *d.crd
+		return d.unread
 	}
-	d.crd = d.Reader.Get(ctx, key, object, options...)
-	return d.crd
-}
-
-// isUndeclared reports whether there is no version in which to read the object: no CRD, or one that
-// declares none.
-func (d *declared) isUndeclared() bool {
-	return !d.isHanded && (d.crd == nil || apierrors.IsNotFound(d.crd))
-}
-
-// Digest writes the cached objects that Values would read for a Cluster, and reports whether all of them
-// were readable.
-func (r *Reader) Digest(ctx context.Context, cluster *clusterv1.Cluster, digest io.Writer) bool {
-	for _, ref := range referencesOf(cluster) {
-		kind := r.kinds.known(ref.GroupKind())
-		if kind == nil || !r.digest(ctx, kind, cluster, ref, digest) {
-			return false
-		}
+	kind := object.GetObjectKind().GroupVersionKind()
+	its := d.from.watched(d.crd, kind)
+	if d.isDeclared, d.unlisted = true, its.problem(kind, d.from.now()); d.unlisted != nil {
+		return d.unlisted
 	}
-	return true
-}
-
-func (r *Reader) digest(ctx context.Context, kind *kind, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference, digest io.Writer) bool {
-	kind.mu.RLock()
-	defer kind.mu.RUnlock()
-	crd := CRD()
-	// A cached read would wait for a first list that may never come.
-	if kind.watched.Empty() || !kind.isListed() || r.Get(ctx, client.ObjectKey{Name: contract.CalculateCRDName(ref.APIGroup, ref.Kind)}, crd, client.UnsafeDisableDeepCopy) != nil {
-		return false
-	}
-	object := ofKind(kind.watched)
-	if r.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: ref.Name}, object, client.UnsafeDisableDeepCopy) != nil {
-		return false
-	}
-	// The CRD determines the version in which the object is read.
-	for _, part := range []string{kind.watched.String(), string(crd.UID), crd.ResourceVersion, string(object.GetUID()), kube.Content(object)} {
-		if _, err := io.WriteString(digest, part+"\x00"); err != nil {
-			return false
-		}
-	}
-	return true
+	return its.Objects.Get(ctx, key, object, client.UnsafeDisableDeepCopy)
 }
