@@ -2,8 +2,10 @@ package integration
 
 import (
 	"fmt"
+	"net/http"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -178,4 +180,102 @@ func TestWhatIsMissingWakesItsCluster(t *testing.T) {
 	p.create(g, p.object(namespace, "large"))
 	soon(func(g Gomega) { reports(g, cluster, "Imported") })
 	p.wantValues(g, namespace, "v1beta1", "large")
+}
+
+// Twenty Clusters refer to kinds that the syncer may not read. Each says so, also after a start, which writes nothing;
+// the syncer tries each kind every 30 s, and a Cluster beside them is imported at once. Access that is granted is
+// noticed within a minute.
+func TestKindsThatMayNotBeRead(t *testing.T) {
+	g := NewWithT(t)
+	const forbidden, unresolved = 20, "False TemplateValuesUnresolved"
+	its := func(i int) provider {
+		return provider{fmt.Sprintf("Forbidden%cCluster", 'A'+i), fmt.Sprintf("forbidden%cclusters", 'a'+i)}
+	}
+	var clusters []*clusterv1.Cluster
+	for i := range forbidden {
+		p := its(i)
+		provoked.Store(p.plural, true)
+		p.install(t, g)
+		clusters = append(clusters, p.cluster(t, g, newNamespace(t, g, "forbidden", nil)))
+	}
+	say := func() {
+		for i, cluster := range clusters {
+			willReport(g, cluster, unresolved, "the syncer may not read "+its(i).crd().GetName(), "aggregate-to-muster-syncer")
+		}
+	}
+	beside := newNamespace(t, g, "beside", nil)
+	importSoon := func(name string) {
+		cluster := plainCluster(g, beside, name, nil)
+		begun := time.Now()
+		g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
+		g.Eventually(func(g Gomega) { fleetCluster(g, beside, name) }).WithPolling(10 * time.Millisecond).Should(Succeed())
+		g.Expect(time.Since(begun)).To(BeNumerically("<=", time.Second))
+	}
+	importSoon("at-once")
+	say()
+	importSoon("later")
+	quiet(g)
+
+	since := time.Now()
+	g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
+	denied := func(e stack.AuditEvent) bool {
+		return e.Verb == "list" && e.Code == http.StatusForbidden && strings.HasPrefix(e.Resource, "forbidden")
+	}
+	g.Eventually(func(g Gomega) { g.Expect(len(requests(g, since, denied))).To(BeNumerically(">=", forbidden)) }).Should(Succeed())
+	quiet(g)
+	say()
+	importSoon("after-a-start")
+	for _, cluster := range clusters {
+		g.Expect(requests(g, since, in(cluster.Namespace), isWrite)).To(BeEmpty())
+	}
+
+	p := its(0)
+	p.create(g, p.object(clusters[0].Namespace, "small"))
+	p.allow(t, g)
+	g.Eventually(func(g Gomega) { reports(g, clusters[0], "Imported") }).WithTimeout(time.Minute).Should(Succeed())
+	p.wantValues(g, clusters[0].Namespace, "v1beta1", "small")
+	reports(g, clusters[1], unresolved)
+	g.Expect(len(requests(g, since, denied))).To(BeNumerically("<=", forbidden*(2+int(time.Since(since)/(30*time.Second)))))
+}
+
+// The first list of a kind does not end, because its conversion webhook is down. That holds up neither a start nor
+// other Clusters. A Cluster that is in Fleet says so after 30 s, others at once. When the list ends, all go on.
+func TestAListThatDoesNotEnd(t *testing.T) {
+	g := NewWithT(t)
+	p := provider{"StuckCluster", "stuckclusters"}
+	crd := p.install(t, g)
+	p.allow(t, g)
+	namespace := newNamespace(t, g, "stuck", nil)
+	p.create(g, p.object(namespace, "small"))
+	imported := p.cluster(t, g, namespace)
+	p.wantValues(g, namespace, "v1beta1", "small")
+	willReport(g, imported, "True Imported")
+
+	convert := func(conversion string) { patchf(g, crd, `{"spec":{"conversion":%s}}`, conversion) }
+	convert(`{"strategy":"Webhook","webhook":{"clientConfig":{"url":"https://127.0.0.1:1/convert"},"conversionReviewVersions":["v1"]}}`)
+	t.Cleanup(func() { convert(`{"strategy":"None","webhook":null}`) })
+	patch(g, crd, `{"metadata":{"labels":{"cluster.x-k8s.io/v1beta1":null,"cluster.x-k8s.io/v1beta2":"v1beta2"}}}`)
+	p.isWatched(g, "v1beta1", 0)
+	other := newNamespace(t, g, "stuck", nil)
+	waiting := p.cluster(t, g, other)
+	willReport(g, waiting, "False TemplateValuesUnresolved", "StuckCluster cannot be read yet")
+	reports(g, imported, "True Imported")
+
+	moved := time.Now()
+	g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
+	beside := plainCluster(g, other, "beside", nil)
+	g.Expect(fixture.Initialize(ctx, admin, beside)).To(Succeed())
+	g.Eventually(func(g Gomega) { fleetCluster(g, other, "beside") }).WithTimeout(15 * time.Second).Should(Succeed())
+	reports(g, imported, "True Imported")
+	g.Eventually(func(g Gomega) {
+		reports(g, imported, "True TemplateValuesUnresolved", "the last good template values are kept", "StuckCluster cannot be read yet")
+	}).WithTimeout(time.Minute).Should(Succeed())
+	g.Expect(time.Since(moved)).To(BeNumerically(">=", 30*time.Second))
+
+	convert(`{"strategy":"None","webhook":null}`)
+	p.create(g, p.object(other, "large"))
+	g.Eventually(func(g Gomega) {
+		reports(g, imported, "True Imported")
+		reports(g, waiting, "True Imported")
+	}).WithTimeout(90 * time.Second).Should(Succeed()) // The informer waits up to a minute between two lists.
 }
