@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -16,8 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
@@ -48,7 +52,7 @@ func rancherCRDOf(name string) *apiextensionsv1.CustomResourceDefinition {
 func newRancherScene(t *testing.T, more ...client.Object) *scene {
 	t.Helper()
 	s := newScene(t, "standard", "classes", func(cluster *clusterv1.Cluster) { cluster.Finalizers = []string{"capicluster.turtles.cattle.io"} })
-	s.scopes.rancher = newRancher(s.server, listed{&informertest.FakeInformers{Scheme: s.direct.Scheme()}, s.server})
+	s.scopes.rancher = s.rancherOf(t, &informertest.FakeInformers{})
 	s.targets.rancher = s.scopes.rancher
 	for _, object := range append(more,
 		rancherCRDOf(stamp.ManagementCRD), rancherCRDOf(provisioningCRD),
@@ -63,7 +67,30 @@ func newRancherScene(t *testing.T, more ...client.Object) *scene {
 			t.Fatal(err)
 		}
 	}
+	s.listRancher(t)
 	return s
+}
+
+// rancherOf returns a reader of Rancher's objects, whose lists end as those of the informers do.
+func (s *scene) rancherOf(t *testing.T, informers *informertest.FakeInformers) *rancher {
+	t.Helper()
+	informers.Scheme = s.direct.Scheme()
+	return newRancher(t.Context(), s.server, func(toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
+		its := *informers // Each kind has a cache of its own.
+		return listed{&its, s.server}, nil
+	})
+}
+
+// listRancher waits until Rancher's objects are listed.
+func (s *scene) listRancher(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if err := s.scopes.rancher.watch(t.Context()); err == nil {
+			return
+		} else if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // imported returns the condition of the scene's Cluster, as "<status> <reason>", with its message, and the Cluster.
@@ -155,7 +182,8 @@ func TestRemembersRancher(t *testing.T) {
 				}
 			})
 			s.delete(t, managementObject(), provisioningObject())
-			s.scopes.rancher = newRancher(s.server, listed{&informertest.FakeInformers{Scheme: s.direct.Scheme()}, s.server})
+			s.scopes.rancher = s.rancherOf(t, &informertest.FakeInformers{})
+			s.listRancher(t)
 			s.reconcile(t)
 			state, message, cluster := s.imported(t)
 			if state != "False WaitingForRancher" || !strings.Contains(message, stamp.ManagementAnnotation) || s.own(t) {
@@ -225,12 +253,39 @@ func TestCRDBeingDeleted(t *testing.T) {
 func TestUnlistedWithoutProvisioning(t *testing.T) {
 	s := newRancherScene(t)
 	s.delete(t, rancherCRDOf(provisioningCRD))
-	s.scopes.rancher = newRancher(s.server, listed{&informertest.FakeInformers{Scheme: s.direct.Scheme(), InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
+	s.scopes.rancher = s.rancherOf(t, &informertest.FakeInformers{InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
 		managementKind: controllertest.NewFakeInformer(),
-	}}, s.server})
+	}})
 	s.reconcile(t)
 	if state, message, _ := s.imported(t); state != "False WaitingForControlPlane" || s.own(t) {
 		t.Errorf("it is decided without Rancher's objects: %s: %s", state, message)
+	}
+}
+
+// While Rancher's objects are listed, a Cluster waits for the end of the list, which wakes it.
+func TestTheEndOfAListWakesAll(t *testing.T) {
+	s := newRancherScene(t)
+	management := controllertest.NewFakeInformer()
+	s.scopes.rancher = s.rancherOf(t, &informertest.FakeInformers{InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
+		managementKind: management, provisioningKind: controllertest.NewFakeInformer(controllertest.Synced),
+	}})
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
+	time.AfterFunc(10*time.Second, queue.ShutDown)
+	if err := s.scopes.rancher.source().Start(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	if result, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key}); err != nil || result.RequeueAfter != rancherPatience {
+		t.Errorf("again after %v (%v)", result.RequeueAfter, err)
+	}
+	for _, end := range []func(){func() {}, management.Synced} { // The other kind has been listed already.
+		end()
+		its, isShutDown := queue.Get()
+		if queue.Done(its); isShutDown || its.NamespacedName != s.key {
+			t.Fatalf("woken: %v", its)
+		}
+	}
+	if err := s.scopes.rancher.watch(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

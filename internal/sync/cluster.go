@@ -168,7 +168,7 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 	case errors.Is(err, references.ErrUnresolved):
 		return polled(references.Patience(err)), nil
 	case errors.Is(err, errRancherUnlisted):
-		return polled(rancherInterval), nil
+		return polled(rancherPatience), nil
 	case !in.Cluster.Enabled:
 		return ctrl.Result{}, ignoreUnserved(err)
 	case kube.IsUnserved(err):
@@ -374,7 +374,7 @@ func (r *clusterReconciler) resolve(ctx context.Context, s *scope) (err error) {
 		return err
 	}
 	said := meta.FindStatusCondition(s.cluster.Status.Conditions, addonsv1.FleetImportedCondition)
-	if references.Patience(err) > 0 && (!s.isNew() || s.rancher != nil || said != nil && said.Reason == reasonUnresolved) {
+	if references.Patience(err) > 0 && (!s.isNew() || s.rancher != nil || said != nil && said.Reason == addonsv1.TemplateValuesUnresolvedReason) {
 		return err
 	}
 	s.unresolved = err.Error()

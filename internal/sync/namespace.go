@@ -78,7 +78,7 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	}
 	its, err := r.targets.needsOf(ctx, in, namespace)
 	if errors.Is(err, errRancherUnlisted) {
-		return ctrl.Result{RequeueAfter: rancherInterval}, errors.Join(failed...)
+		return ctrl.Result{RequeueAfter: passInterval}, errors.Join(failed...)
 	}
 	if err != nil {
 		return ctrl.Result{}, errors.Join(append(failed, err)...)

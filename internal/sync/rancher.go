@@ -11,7 +11,6 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -29,6 +28,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -49,9 +49,6 @@ const (
 	byRancher    = "muster.rancher"    // name of the management Cluster that the label of a Fleet Cluster names, or the annotation of a CAPI Cluster
 )
 
-// rancherInterval is how often we check whether Rancher's objects have been listed.
-const rancherInterval = time.Second
-
 // rancherPatience is how long the API server may take to list Rancher's objects before a Cluster
 // reports the delay.
 const rancherPatience = 30 * time.Second
@@ -63,7 +60,8 @@ var errRancherUnlisted = errors.New("the Clusters of Rancher are not all read ye
 // rancher reads Rancher's objects. It watches them while Rancher's CRD exists, from the first read on.
 type rancher struct {
 	client.Reader
-	objects cache.Cache
+	newCache kinds.NewCache
+	ctx      context.Context //nolint:containedctx // the program's, which ends the watches
 	// namespaces are those that the Reader reads; empty for all.
 	namespaces map[string]cache.Config
 	now        func() time.Time
@@ -71,14 +69,15 @@ type rancher struct {
 	mu gosync.Mutex
 	// queue belongs to the controller of Clusters. Changes of Rancher's objects add Clusters to it.
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
-	// crd is the UID of the CRD at the time the watch began; empty while nothing is watched.
+	// crd is the UID of the CRD at the time the watches began, and stops end them; empty while nothing is watched.
 	crd    types.UID
 	since  time.Time
-	listed []toolscache.ResourceEventHandlerRegistration
+	stops  []context.CancelFunc
+	listed map[schema.GroupVersionKind]kinds.Listed
 }
 
-func newRancher(reader client.Reader, objects cache.Cache) *rancher {
-	return &rancher{Reader: reader, objects: objects, now: time.Now}
+func newRancher(ctx context.Context, reader client.Reader, newCache kinds.NewCache) *rancher {
+	return &rancher{Reader: reader, newCache: newCache, ctx: ctx, now: time.Now}
 }
 
 // source gives rancher the queue of the controller that reconciles Clusters.
@@ -134,8 +133,8 @@ func (r *rancher) attached(ctx context.Context, cluster types.NamespacedName) ([
 	return list.Items, nil
 }
 
-// watch begins to watch Rancher's objects when Rancher's CRD appears, and stops when the CRD is gone.
-// It returns errRancherUnlisted until the cache holds all of them.
+// watch begins to watch Rancher's objects when Rancher's CRD appears, and stops when the CRD is gone. It returns
+// errRancherUnlisted until the caches hold all of them.
 func (r *rancher) watch(ctx context.Context) error {
 	crd, err := r.crdOf(ctx, stamp.ManagementCRD)
 	if err != nil {
@@ -143,21 +142,15 @@ func (r *rancher) watch(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.crd != crd && r.crd != "" {
-		for _, kind := range []schema.GroupVersionKind{managementKind, provisioningKind} {
-			if err := r.objects.RemoveInformer(ctx, ofRancher(kind)); err != nil {
-				return fmt.Errorf("stopping the watch of %s: %w", kind, err)
-			}
+	if r.crd != crd {
+		for _, stop := range r.stops {
+			stop()
 		}
-		ctrl.LoggerFrom(ctx).Info("Rancher's CRD is gone")
-		r.crd, r.listed = "", nil
+		ctrl.LoggerFrom(ctx).Info("Rancher's CRD has come or gone", "exists", crd != "")
+		r.crd, r.since, r.stops, r.listed = crd, r.now(), nil, map[schema.GroupVersionKind]kinds.Listed{}
 	}
 	if crd == "" {
 		return nil
-	}
-	if r.crd == "" {
-		ctrl.LoggerFrom(ctx).Info("Rancher's CRD is there")
-		r.crd, r.since = crd, r.now()
 	}
 	return r.list(ctx)
 }
@@ -177,78 +170,86 @@ func (r *rancher) crdOf(ctx context.Context, name string) (types.UID, error) {
 	}
 }
 
-// list begins the watches that are missing, and returns nil if the cache holds all objects. The caller
-// holds the lock.
+// list begins the watches that are missing, and returns nil if the caches hold all objects. The caller holds the
+// lock.
 func (r *rancher) list(ctx context.Context) error {
-	watched := []struct {
-		kind   schema.GroupVersionKind
-		crd    string
-		index  string
-		values client.IndexerFunc
-	}{
-		{managementKind, stamp.ManagementCRD, byOwner, ownerOf},
-		{provisioningKind, provisioningCRD, byManagement, managementNameOf},
+	// Without Rancher's other CRD, no Cluster has a Fleet Cluster of Rancher's.
+	provisioning, err := r.crdOf(ctx, provisioningCRD)
+	if err != nil {
+		return err
 	}
-	for _, next := range watched[len(r.listed):] {
-		if crd, err := r.crdOf(ctx, next.crd); err != nil {
-			return err
-		} else if crd == "" {
-			break // This is Rancher's other CRD. Without it, no Cluster has a Fleet Cluster of Rancher's.
-		}
-		if err := r.objects.IndexField(ctx, ofRancher(next.kind), next.index, next.values); err != nil {
-			return r.unlisted(err)
-		}
-		informer, err := r.objects.GetInformer(ctx, ofRancher(next.kind), cache.BlockUntilSynced(false))
-		if err != nil {
-			return r.unlisted(err)
-		}
-		listed, err := informer.AddEventHandler(r.events())
-		if err != nil {
-			return err
-		}
-		r.listed = append(r.listed, listed)
+	r.begin(managementKind, map[string]client.IndexerFunc{byOwner: ownerOf})
+	if provisioning != "" {
+		r.begin(provisioningKind, map[string]client.IndexerFunc{byManagement: managementNameOf})
 	}
-	for _, listed := range r.listed {
-		if !listed.HasSynced() {
-			return r.unlisted(nil)
+	for _, its := range r.listed {
+		switch {
+		case its.Objects != nil:
+		case r.now().Sub(r.since) < rancherPatience:
+			return errRancherUnlisted
+		default:
+			return fmt.Errorf("the API server has not listed Rancher's Clusters in %s; the syncer needs the ClusterRole muster-syncer-rancher, or spec.rancher.mode: \"Off\" in the FleetAddonConfig", rancherPatience)
 		}
 	}
 	return nil
 }
 
-// unlisted returns errRancherUnlisted or, after rancherPatience, an error that names the likely cause.
-func (r *rancher) unlisted(err error) error {
-	switch {
-	case err != nil && !meta.IsNoMatchError(err) && !kube.IsPassing(err):
-		return err
-	case r.now().Sub(r.since) < rancherPatience:
-		return errRancherUnlisted
-	default:
-		return fmt.Errorf("the API server has not listed Rancher's Clusters in %s; the syncer needs the ClusterRole muster-syncer-rancher, or spec.rancher.mode: \"Off\" in the FleetAddonConfig", rancherPatience)
+// begin watches a kind, unless it is watched. The caller holds the lock.
+func (r *rancher) begin(kind schema.GroupVersionKind, indexes map[string]client.IndexerFunc) {
+	if _, isBegun := r.listed[kind]; isBegun {
+		return
 	}
+	ctx, stop := context.WithCancel(r.ctx)
+	r.listed[kind], r.stops = kinds.Listed{}, append(r.stops, stop)
+	go kinds.Watch(ctx, r.newCache, kinds.Of(ofRancher(kind), indexes), func(listed kinds.Listed) {
+		if listed.Err != nil {
+			ctrl.LoggerFrom(ctx).Info("Rancher's objects cannot be listed yet", "kind", kind.String(), "reason", listed.Err.Error())
+			return
+		}
+		r.mu.Lock()
+		if ctx.Err() == nil {
+			r.listed[kind] = listed
+		}
+		r.mu.Unlock()
+		if _, err := listed.Informer.AddEventHandler(r.events()); err != nil { // The informer has been stopped.
+			return
+		}
+		r.enqueueAll(ctx)
+	})
 }
 
-// events enqueues the CAPI Clusters that Rancher's objects concern.
-func (r *rancher) events() toolscache.ResourceEventHandler {
-	saw := func(news any) {
-		if last, ok := news.(toolscache.DeletedFinalStateUnknown); ok {
-			news = last.Obj
-		}
-		if object, ok := news.(client.Object); ok {
-			r.enqueue(object)
-		}
+// enqueueAll enqueues all CAPI Clusters: any of them may have waited for a list.
+func (r *rancher) enqueueAll(ctx context.Context) {
+	r.mu.Lock()
+	queue := r.queue
+	r.mu.Unlock()
+	if queue == nil {
+		return
 	}
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: saw,
-		UpdateFunc: func(before, after any) {
-			old, isOld := before.(client.Object)
-			object, isNew := after.(client.Object)
-			if isOld && isNew && !isSameToRancher(old, object) {
-				saw(old)
-				saw(object)
+	clusters := (&enqueuer{Reader: r.Reader}).allClusters(ctx, nil)
+	kube.Enqueue(queue, new(behindPriority), clusters...)
+}
+
+// events enqueues the CAPI Clusters that changes of Rancher's objects concern; the end of the list enqueues all.
+func (r *rancher) events() toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(object any, isInInitialList bool) {
+			if !isInInitialList {
+				r.enqueue(object.(client.Object))
 			}
 		},
-		DeleteFunc: saw,
+		UpdateFunc: func(before, after any) {
+			if old, object := before.(client.Object), after.(client.Object); !isSameToRancher(old, object) {
+				r.enqueue(old)
+				r.enqueue(object)
+			}
+		},
+		DeleteFunc: func(object any) {
+			if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+				object = last.Obj
+			}
+			r.enqueue(object.(client.Object))
+		},
 	}
 }
 
@@ -371,22 +372,25 @@ func (o *rancherObjects) IsThere() bool {
 	return o.crd != ""
 }
 
-// isWatched reports whether objects of a kind are cached: reading another kind would wait for its
-// cache.
-func (o *rancherObjects) isWatched(kind schema.GroupVersionKind) bool {
+// reader returns a reader of a kind, or nil if its objects are not listed.
+func (o *rancherObjects) reader(kind schema.GroupVersionKind) client.Reader {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.listed) > 1 || len(o.listed) > 0 && kind == managementKind
+	if objects := o.listed[kind].Objects; objects != nil {
+		return objects
+	}
+	return nil
 }
 
 func (o *rancherObjects) get(key types.NamespacedName, object *unstructured.Unstructured) bool {
-	return key.Name != "" && o.isWatched(object.GroupVersionKind()) && o.found(o.objects.Get(o.ctx, key, object, client.UnsafeDisableDeepCopy))
+	reader := o.reader(object.GroupVersionKind())
+	return key.Name != "" && reader != nil && o.found(reader.Get(o.ctx, key, object, client.UnsafeDisableDeepCopy))
 }
 
 func (o *rancherObjects) listOf(kind schema.GroupVersionKind, index, value string) []unstructured.Unstructured {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-	if value == "" || !o.isWatched(kind) || !o.found(o.objects.List(o.ctx, list, client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy)) {
+	if reader := o.reader(kind); value == "" || reader == nil || !o.found(reader.List(o.ctx, list, client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy)) {
 		return nil
 	}
 	return list.Items

@@ -106,10 +106,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 	if err := reader.Warm(ctx, func(cluster client.Object) bool { return isWatched(cluster, options.WatchFilter) }); err != nil {
 		return err
 	}
-	var err error
-	if c.rancher, err = newRancherOf(c, options.Cache); err != nil {
-		return err
-	}
+	c.rancher = newRancherOf(ctx, c, options.Cache)
 	c.targets = newTargets(c)
 	for _, reconciler := range []interface{ setUp(c *common) error }{
 		&namespaceReconciler{Client: mgr.GetClient(), targets: c.targets, settings: c.settings, namespaces: options.Cache.DefaultNamespaces},
@@ -122,16 +119,6 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 		}
 	}
 	return errors.Join(status.watchClusters(c), registerCounts(c))
-}
-
-// newCache adds a cache to a running manager, on standbys too.
-func newCache(mgr ctrl.Manager, options cache.Options) (cache.Cache, error) {
-	options.Scheme, options.Mapper, options.HTTPClient = mgr.GetScheme(), mgr.GetRESTMapper(), mgr.GetHTTPClient()
-	added, err := cache.New(mgr.GetConfig(), options)
-	if err != nil {
-		return nil, fmt.Errorf("creating a cache: %w", err)
-	}
-	return added, mgr.Add(everywhere{added})
 }
 
 const (

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -23,15 +24,14 @@ import (
 // byWorkspaceGroup indexes Fleet Clusters by the ClusterGroup, in Rancher's workspace, that selects them.
 const byWorkspaceGroup = "muster.workspaceGroup"
 
-// newRancherOf returns a reader of Rancher's objects with a cache of its own, which holds them only
-// while Rancher's CRD exists.
-func newRancherOf(c *common, options cache.Options) (*rancher, error) {
+// newRancherOf returns a reader of Rancher's objects with caches of its own, which hold them only while Rancher's CRD
+// exists.
+func newRancherOf(ctx context.Context, c *common, options cache.Options) *rancher {
 	namespaces := options.DefaultNamespaces
 	options.DefaultTransform, options.DefaultNamespaces = trimRancher, nil
-	objects, err := newCache(c.Manager, options)
-	reader := newRancher(c.GetClient(), objects)
+	reader := newRancher(ctx, c.GetClient(), kinds.CachesOf(c.Manager, options))
 	reader.namespaces = namespaces
-	return reader, err
+	return reader
 }
 
 // attachedTo indexes Fleet Clusters by the Cluster that is attached to them.
