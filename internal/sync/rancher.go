@@ -21,6 +21,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -227,7 +228,7 @@ func (r *rancher) enqueueAll(ctx context.Context) {
 		return
 	}
 	clusters := (&enqueuer{Reader: r.Reader}).allClusters(ctx, nil)
-	kube.Enqueue(queue, new(behindPriority), clusters...)
+	kube.Enqueue(queue, priorityqueue.AddOpts{Priority: new(behindPriority)}, clusters...)
 }
 
 // events enqueues the CAPI Clusters that changes of Rancher's objects concern; the end of the list enqueues all.
