@@ -28,7 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -91,11 +90,6 @@ func (o *Options) Cache() cache.Options {
 	}
 }
 
-// everywhere runs a Runnable in every replica, so that a standby's caches are warm.
-type everywhere struct{ manager.Runnable }
-
-func (everywhere) NeedLeaderElection() bool { return false }
-
 // Setup adds the program to a manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	indexes := map[string]client.IndexerFunc{proxy.ByProxy: proxy.Index, bundle.ByBundle: bundle.Index, proxy.ByCluster: proxy.ClusterIndex, proxy.ByRelease: proxy.AskedIndex, release.ByTarget: release.TargetIndex}
@@ -111,14 +105,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	e := &enqueuer{mgr.GetClient()}
 	objects := kinds.CachesOf(mgr, cache.Options{SyncPeriod: options.SyncPeriod, DefaultTransform: kube.Trim})
 	referred := references.NewReader(ctx, mgr.GetClient(), mgr.GetRESTMapper(), objects, mapped(e.ofReferred), mapped(e.ofKind))
-	fleetPolicies, err := cache.New(mgr.GetConfig(), policies.CacheOptions(mgr))
-	if err != nil {
-		return fmt.Errorf("creating a cache: %w", err)
-	}
-	if err := mgr.Add(everywhere{fleetPolicies}); err != nil {
-		return err
-	}
-	policyReader := &policies.Reader{CRDs: mgr.GetClient(), Policies: fleetPolicies, News: e.ofPolicy, Now: time.Now}
+	policyReader := &policies.Reader{CRDs: mgr.GetClient(), NewCache: kinds.CachesOf(mgr, policies.CacheOptions()), News: e.ofPolicy, Now: time.Now}
 	namespace := os.Getenv("POD_NAMESPACE")
 	pool := worker.New(worker.DefaultSize)
 	options.Repositories.Pool, options.Repositories.UserAgent = pool, "muster-helm"

@@ -12,13 +12,12 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -27,48 +26,39 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/kube/references"
 )
 
-const (
-	// listPatience is how long the first list may take. Then, as without the right to it, only Fleet refuses Bundles.
-	listPatience = 10 * time.Second
-	// listInterval is how often it is checked for.
-	listInterval = 50 * time.Millisecond
-)
+// listPatience is how long the first list may take. Then, as without the right to it, only Fleet refuses Bundles.
+const listPatience = 10 * time.Second
 
 // ErrListing says that the Policies are being listed.
 var ErrListing = errors.New("the Policies of Fleet are being listed")
-
-// Cache is the part of a cache.Cache that the Reader needs.
-type Cache interface {
-	client.Reader
-	GetInformer(ctx context.Context, object client.Object, options ...cache.InformerGetOption) (cache.Informer, error)
-}
 
 // Reader reads Policies.
 type Reader struct {
 	// CRDs reads the metadata of CRDs from a cache.
 	CRDs client.Reader
-	// Policies is a cache for nothing else.
-	Policies Cache
+	// NewCache returns a cache for nothing else.
+	NewCache kinds.NewCache
 	// News returns the requests for a Policy that was changed.
 	News handler.MapFunc
 	Now  func() time.Time
 
-	mu      sync.Mutex
-	watched interface{ HasSynced() bool }
-	since   time.Time
+	mu sync.Mutex
+	// stop ends the watch; nil while there is none.
+	stop context.CancelFunc
+	// since is when the watch began. told is closed when there is something to say of its list.
+	since  time.Time
+	told   chan struct{}
+	listed kinds.Listed
 	// enqueue adds the requests for a Policy to the queue of the controller; nil until that starts.
 	enqueue func(client.Object)
 }
 
 // CacheOptions returns the options of the cache, which keeps only what decides about Bundles.
-func CacheOptions(mgr manager.Manager) cache.Options {
-	return cache.Options{
-		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(), DefaultTransform: Trim, ReaderFailOnMissingInformer: true,
-	}
-}
+func CacheOptions() cache.Options { return cache.Options{DefaultTransform: Trim} }
 
 // Trim is the transform of the cache.
 func Trim(cached any) (any, error) {
@@ -98,11 +88,12 @@ func (r *Reader) Limit(ctx context.Context, of *addonsv1.HelmChartProxy, in *inp
 // Refusal returns why Fleet's Policies refuse Bundles with a ServiceAccount in a namespace; nil if they do not. The error is
 // ErrListing at first.
 func (r *Reader) Refusal(ctx context.Context, serviceAccount, namespace string) (*fleetpolicy.Refusal, error) {
-	if isKnown, err := r.watch(ctx); err != nil || !isKnown {
+	policies, err := r.policies(ctx)
+	if err != nil || policies == nil {
 		return nil, err
 	}
 	var all fleetv1.PolicyList
-	if err := r.Policies.List(ctx, &all, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+	if err := policies.List(ctx, &all, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing Policies: %w", err)
 	}
 	bundle := &fleetv1.BundleSpec{}
@@ -110,37 +101,62 @@ func (r *Reader) Refusal(ctx context.Context, serviceAccount, namespace string) 
 	return fleetpolicy.Of(all.Items, bundle), nil
 }
 
-// watch watches Policies if the API server serves them, and reports whether they are known.
-func (r *Reader) watch(ctx context.Context) (isKnown bool, err error) {
+// policies returns a reader of the Policies; nil if there are none, or if only Fleet can know them.
+func (r *Reader) policies(ctx context.Context) (client.Reader, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	crd := references.CRD()
-	err = r.CRDs.Get(ctx, client.ObjectKey{Name: fleetpolicy.CRD}, crd, client.UnsafeDisableDeepCopy)
-	if apierrors.IsNotFound(err) || err == nil && !crd.DeletionTimestamp.IsZero() {
-		r.since = time.Time{}
-		return false, nil // Its event follows.
-	}
-	if err != nil {
-		return false, fmt.Errorf("reading CustomResourceDefinition %q: %w", fleetpolicy.CRD, err)
-	}
-	if r.since.IsZero() {
-		r.since = r.Now()
-	}
-	if r.watched == nil {
-		var informer cache.Informer
-		if informer, err = r.Policies.GetInformer(ctx, &fleetv1.Policy{}, cache.BlockUntilSynced(false)); err == nil {
-			r.watched, err = informer.AddEventHandler(r.events())
-		}
+	if err := r.watch(ctx); err != nil {
+		return nil, err
 	}
 	switch {
-	case err == nil && r.watched.HasSynced():
-		return true, nil
-	case r.Now().Sub(r.since) <= listPatience && (err == nil || kube.IsUnserved(err)): // A new CRD is served soon.
-		return false, ErrListing
-	case err != nil && !kube.IsUnserved(err):
-		return false, fmt.Errorf("watching Policies: %w", err)
+	case r.listed.Objects != nil:
+		return r.listed.Objects, nil
+	case r.listed.Err != nil && !apierrors.IsForbidden(r.listed.Err) && !kube.IsUnserved(r.listed.Err):
+		return nil, fmt.Errorf("watching Policies: %w", r.listed.Err)
+	case r.stop != nil && !apierrors.IsForbidden(r.listed.Err) && r.Now().Sub(r.since) <= listPatience: // A new CRD is served soon.
+		return nil, ErrListing
 	default: // Fleet refuses what it has to; a late list has events.
-		return false, nil
+		return nil, nil
+	}
+}
+
+// watch begins to watch Policies when their CRD appears, and stops when it goes; an event shows either. The caller
+// holds the lock.
+func (r *Reader) watch(ctx context.Context) error {
+	crd := references.CRD()
+	err := r.CRDs.Get(ctx, client.ObjectKey{Name: fleetpolicy.CRD}, crd, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading CustomResourceDefinition %q: %w", fleetpolicy.CRD, err)
+	}
+	switch isGone := err != nil || !crd.DeletionTimestamp.IsZero(); {
+	case isGone && r.stop != nil:
+		r.stop()
+		r.stop, r.listed = nil, kinds.Listed{}
+	case !isGone && r.stop == nil:
+		ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
+		told := make(chan struct{})
+		r.since, r.told = r.Now(), told
+		end := sync.OnceFunc(func() { close(told) })
+		go kinds.Watch(ctx, r.NewCache, kinds.Of(&fleetv1.Policy{}, nil), func(listed kinds.Listed) {
+			r.note(ctx, listed)
+			end()
+		})
+	}
+	return nil
+}
+
+// note notes whether Policies are listed.
+func (r *Reader) note(ctx context.Context, listed kinds.Listed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
+	r.listed = listed
+	if listed.Err != nil {
+		ctrl.LoggerFrom(ctx).Info("Policies of Fleet cannot be listed yet", "reason", listed.Err.Error())
+	} else if _, err := listed.Informer.AddEventHandler(r.events()); err != nil { // The informer has been stopped.
+		ctrl.LoggerFrom(ctx).Info("Policies of Fleet are not followed", "reason", err.Error())
 	}
 }
 
@@ -170,9 +186,18 @@ func (r *Reader) Source() source.Source {
 			}
 		}
 		r.mu.Unlock()
-		return wait.PollUntilContextCancel(ctx, listInterval, true, func(ctx context.Context) (bool, error) {
-			_, err := r.watch(ctx)
-			return !errors.Is(err, ErrListing), nil
-		})
+		if _, err := r.policies(ctx); !errors.Is(err, ErrListing) {
+			return err
+		}
+		r.mu.Lock()
+		told := r.told
+		r.mu.Unlock()
+		select {
+		case <-told:
+		case <-time.After(listPatience):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return nil
 	})
 }

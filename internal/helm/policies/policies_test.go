@@ -8,7 +8,9 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,8 +44,8 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	policy := &fleetv1.Policy{RequireServiceAccount: true}
 	policy.Namespace, policy.Name = "team", "policy"
 	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, policy)...).Build(), now: time.Now()}
-	w.server = &policiestest.Server{Reader: w.Client, FakeInformer: controllertest.NewFakeInformer()}
-	w.Reader = &policies.Reader{CRDs: w.Client, Policies: w.server, Now: func() time.Time { return w.now }}
+	w.server = &policiestest.Server{From: w.Client, FakeInformer: controllertest.NewFakeInformer()}
+	w.Reader = &policies.Reader{CRDs: w.Client, NewCache: w.server.NewCache, Now: func() time.Time { return w.now }}
 	return w
 }
 
@@ -62,6 +64,18 @@ func (w *world) limit(t *testing.T, namespace, serviceAccount string) (string, e
 	return got.Trouble.Reason, err
 }
 
+// will waits until the inputs have a reason.
+func (w *world) will(t *testing.T, namespace, serviceAccount, reason string) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if got, err := w.limit(t, namespace, serviceAccount); got == reason && err == nil {
+			return
+		} else if time.Now().After(end) {
+			t.Fatalf("it says %q (%v), want %q", got, err, reason)
+		}
+	}
+}
+
 func TestLimit(t *testing.T) {
 	w := newWorld(t, policiestest.CRD())
 	w.server.Synced()
@@ -71,13 +85,11 @@ func TestLimit(t *testing.T) {
 		"no Policy at all": {"other", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got, err := w.limit(t, test.namespace, test.serviceAccount); got != test.want || err != nil {
-				t.Errorf("it says %q (%v), want %q", got, err, test.want)
-			}
+			w.will(t, test.namespace, test.serviceAccount, test.want)
 		})
 	}
-	if w.server.Starts != 1 {
-		t.Errorf("%d informers", w.server.Starts)
+	if got := w.server.Starts.Load(); got != 1 {
+		t.Errorf("%d informers", got)
 	}
 	said := plan.PolicyRefuses("team", &fleetpolicy.Refusal{Allowed: []string{"deployer"}})
 	if want := "a Policy of Fleet in namespace team requires a ServiceAccount; set spec.serviceAccount of the HelmChartProxy to one that is allowed: deployer; until then"; !strings.HasPrefix(said.Message, want) {
@@ -89,17 +101,15 @@ func TestLimit(t *testing.T) {
 func TestNotServed(t *testing.T) {
 	w := newWorld(t)
 	w.server.Synced()
-	if got, err := w.limit(t, "team", ""); got != "" || err != nil || w.server.Starts != 0 {
-		t.Errorf("it says %q (%v), and started %d informers", got, err, w.server.Starts)
+	if got, err := w.limit(t, "team", ""); got != "" || err != nil || w.server.Starts.Load() != 0 {
+		t.Errorf("it says %q (%v), and started %d informers", got, err, w.server.Starts.Load())
 	}
 	crd := policiestest.CRD()
 	crd.SetFinalizers([]string{"cleanup"})
 	if err := w.Create(t.Context(), crd); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := w.limit(t, "team", ""); got != addonsv1.PolicyRefusesReason || err != nil {
-		t.Errorf("with the CRD it says %q (%v)", got, err)
-	}
+	w.will(t, "team", "", addonsv1.PolicyRefusesReason)
 	if err := w.Delete(t.Context(), crd); err != nil {
 		t.Fatal(err)
 	}
@@ -119,22 +129,32 @@ func TestListing(t *testing.T) {
 		"broken":     {err: errors.New("broken"), ends: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // What is not served is looked for every 2 s.
 			w := newWorld(t, policiestest.CRD())
-			w.server.Error = test.err
-			if _, err := w.limit(t, "team", ""); errors.Is(err, policies.ErrListing) == test.ends || err == nil {
+			if test.err != nil {
+				w.server.Error.Store(&test.err)
+			}
+			_, err := w.limit(t, "team", "")
+			for end := time.Now().Add(10 * time.Second); test.ends && errors.Is(err, policies.ErrListing) && time.Now().Before(end); time.Sleep(time.Millisecond) {
+				_, err = w.limit(t, "team", "")
+			}
+			if errors.Is(err, policies.ErrListing) == test.ends || err == nil {
 				t.Errorf("the error is %v", err)
 			}
 			w.now = w.now.Add(11 * time.Second)
 			if got, err := w.limit(t, "team", ""); got != "" || (err != nil) != test.ends {
 				t.Errorf("later it says %q (%v)", got, err)
 			}
-			w.server.Error = nil
+			w.server.Error.Store(nil)
 			w.server.Synced()
-			if got, err := w.limit(t, "team", ""); got != addonsv1.PolicyRefusesReason || err != nil {
-				t.Errorf("at last it says %q (%v)", got, err)
-			}
+			w.will(t, "team", "", addonsv1.PolicyRefusesReason)
 		})
 	}
+	t.Run("denied", func(t *testing.T) {
+		w := newWorld(t, policiestest.CRD())
+		w.server.Denied = apierrors.NewForbidden(schema.GroupResource{Resource: "policies"}, "", errors.New("no"))
+		w.will(t, "team", "", "") // Nothing is awaited.
+	})
 }
 
 // A controller starts when the Policies are listed, and hears of each change.
@@ -154,6 +174,7 @@ func TestSource(t *testing.T) {
 	if err := w.Source().Start(t.Context(), queue); err != nil {
 		t.Fatal(err)
 	}
+	w.will(t, "team", "", addonsv1.PolicyRefusesReason)
 	policy := &fleetv1.Policy{}
 	policy.Namespace = "team"
 	for name, change := range map[string]func(){

@@ -3,9 +3,12 @@ package policiestest
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
@@ -17,22 +20,57 @@ import (
 
 // Server is an API server whose Policies are those of a client.
 type Server struct {
-	client.Reader
+	cache.Cache // nil: the methods below are used
+	From        client.Reader
 	*controllertest.FakeInformer
 	// Error is returned by GetInformer. Starts counts its calls.
-	Error  error
-	Starts int
+	Error  atomic.Pointer[error]
+	Starts atomic.Int32
+	// Denied is the error of the list.
+	Denied error
+
+	failed toolscache.WatchErrorHandlerWithContext
 }
 
-// GetInformer implements policies.Cache.
-func (s *Server) GetInformer(context.Context, client.Object, ...cache.InformerGetOption) (cache.Informer, error) {
-	s.Starts++
-	return s.FakeInformer, s.Error
+// NewCache is the Reader's.
+func (s *Server) NewCache(failed toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
+	s.failed = failed
+	return s, nil
 }
 
-// NewReader returns a Reader of the Policies that a client has, if the client has their CRD.
+// Start implements cache.Cache.
+func (s *Server) Start(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// List implements cache.Cache.
+func (s *Server) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	return s.From.List(ctx, list, options...)
+}
+
+// GetInformer implements cache.Cache.
+func (s *Server) GetInformer(ctx context.Context, _ client.Object, _ ...cache.InformerGetOption) (cache.Informer, error) {
+	s.Starts.Add(1)
+	if s.Denied != nil {
+		s.failed(ctx, nil, s.Denied)
+	}
+	if err := s.Error.Load(); err != nil {
+		return nil, *err
+	}
+	return s.FakeInformer, nil
+}
+
+// NewReader returns a Reader of the Policies that a client has, if the client has their CRD. They are listed.
 func NewReader(from client.Reader) *policies.Reader {
-	return &policies.Reader{CRDs: from, Policies: &Server{Reader: from, FakeInformer: controllertest.NewFakeInformer(controllertest.Synced)}, Now: time.Now}
+	server := &Server{From: from, FakeInformer: controllertest.NewFakeInformer(controllertest.Synced)}
+	reader := &policies.Reader{CRDs: from, NewCache: server.NewCache, Now: time.Now}
+	for {
+		if _, err := reader.Refusal(context.Background(), "", ""); !errors.Is(err, policies.ErrListing) {
+			return reader
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // CRD returns the CRD of Policies.
