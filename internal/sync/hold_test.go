@@ -346,6 +346,27 @@ func TestHoldNews(t *testing.T) {
 	}
 }
 
+// An event of a Fleet Cluster makes the syncer look at its Cluster at once if that is held, and at no other.
+func TestFleetClusterOfAHeldCluster(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := heldOne()
+	all := &enqueuer{Reader: fake.NewClientBuilder().WithScheme(scheme).WithIndex(&clusterv1.Cluster{}, byPin, func(client.Object) []string { return nil }).Build()}
+	r := &holdReconciler{held: map[types.NamespacedName]*heldCluster{}}
+	requests := func() []ctrl.Request {
+		return r.heldOf(all)(t.Context(), inFleet(t, cluster, "v2", "1", time.Now())[0])
+	}
+	if got := requests(); len(got) > 0 {
+		t.Errorf("nothing is held, and %v are looked at", got)
+	}
+	r.enter(client.ObjectKeyFromObject(cluster))
+	if got := requests(); len(got) != 1 || got[0].NamespacedName != client.ObjectKeyFromObject(cluster) {
+		t.Errorf("%v are looked at", got)
+	}
+}
+
 // A Cluster that changes while it gets its class's wish gets it later: it does not ask for holds yet, so that its event
 // causes no work.
 func TestClassHoldMeetsAChange(t *testing.T) {
