@@ -154,7 +154,7 @@ func (p policy) evaluate(t *testing.T, r request) (refused []string, cost int64)
 	gvr, gvk := schema.GroupVersionResource{Version: "v1", Resource: resource}, schema.GroupVersionKind{Version: "v1", Kind: "Any"}
 	attributes := admission.NewAttributesRecord(object, old, gvk, "team", name, gvr, subresource, operation, nil, false,
 		&user.DefaultInfo{Name: "system:serviceaccount:muster-system:" + r.account})
-	versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedKind: gvk, VersionedObject: object, VersionedOldObject: old}
+	versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedKind: gvk, VersionedObject: admission.NewLazyObject(object), VersionedOldObject: admission.NewLazyObject(old)}
 	admitted := cel.CreateAdmissionRequest(attributes, metav1.GroupVersionResource(gvr), metav1.GroupVersionKind(gvk))
 	bindings := cel.OptionalVariableBindings{Authorizer: authorizer.AuthorizerFunc(func(context.Context,
 		authorizer.Attributes) (authorizer.Decision, string, error) {
