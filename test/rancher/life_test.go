@@ -8,7 +8,6 @@ import (
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -264,8 +263,9 @@ func TestRancherGoesAndComes(t *testing.T) {
 		patch(g, &others.Items[i], `{"metadata":{"finalizers":null}}`)
 	}
 	for _, name := range []string{"clusters.management.cattle.io", "clusters.provisioning.cattle.io"} {
-		crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		crd := &unstructured.Unstructured{} // The scheme does not have the kind.
 		crd.SetGroupVersionKind(crdKind)
+		crd.SetName(name)
 		g.Expect(admin.Delete(ctx, crd)).To(Succeed())
 		g.Eventually(isGone(crd)).Should(BeTrue())
 	}
