@@ -503,13 +503,13 @@ func follow(s *stack.Stack) error {
 	return err
 }
 
-// requests returns the syncer's requests to the API server, without those on its own account: leader election, and
-// one check per kind of whether it may read it.
+// requests returns the syncer's requests to the API server, without those on its own account, such as those for leader
+// election.
 func requests(g Gomega, since time.Time, where ...func(stack.AuditEvent) bool) (selected []stack.AuditEvent) {
 	asked.Lock()
 	defer asked.Unlock()
 	events, err := asked.tails[env].Read(stack.AuditFilter{User: stack.ServiceAccount("muster-system", syncerProcess), Where: func(e stack.AuditEvent) bool {
-		own := e.Resource == "leases" || e.Resource == "selfsubjectaccessreviews" || e.Namespace == "muster-system"
+		own := e.Resource == "leases" || e.Namespace == "muster-system"
 		return !own && e.UserAgent != thiefAgent
 	}})
 	g.Expect(err).NotTo(HaveOccurred())

@@ -171,8 +171,9 @@ func TestSource(t *testing.T) {
 		t.Errorf("before the list it started: %v", err)
 	}
 	w.server.Synced()
-	if err := w.Source().Start(t.Context(), queue); err != nil {
-		t.Fatal(err)
+	begun := time.Now()
+	if err := w.Source().Start(t.Context(), queue); err != nil || time.Since(begun) > 5*time.Second {
+		t.Fatalf("it started after %v (%v)", time.Since(begun), err)
 	}
 	w.will(t, "team", "", addonsv1.PolicyRefusesReason)
 	policy := &fleetv1.Policy{}
