@@ -68,53 +68,46 @@ func (b *budget) limit(path string, handler admission.Handler) http.Handler {
 		// The deadline also ends a client that sends its body slowly, which would otherwise hold a share for
 		// longer.
 		_ = http.NewResponseController(w).SetReadDeadline(deadline) // Every server we use supports it.
-		its := &answer{w, path}
+		its := answer{w, path}
 		give, err := b.take(ctx, r)
+		defer give()
 		switch {
 		case errors.Is(err, errHead):
 			its.fail(http.StatusBadRequest, err.Error())
-			return
 		case err != nil:
 			its.fail(http.StatusTooManyRequests, errBusy.Error())
-			return
+		default:
+			webhook.ServeHTTP(its, r.WithContext(ctx))
 		}
-		defer give()
-		webhook.ServeHTTP(its, r.WithContext(ctx))
 	})
 }
 
-// take waits for the share of a request. The caller has to call give afterwards.
+// take waits for the share of a request. The caller has to call give afterwards, also after an error.
 func (b *budget) take(ctx context.Context, r *http.Request) (give func(), err error) {
+	give = func() {}
 	size := r.ContentLength
 	if size < 0 || size > largestRequest {
 		size = largestRequest
 	}
-	var shares []*fair.Shares
+	if size <= smallRequest {
+		return give, nil
+	}
+	namespace, err := namespaceOf(r)
+	if err != nil {
+		return give, err
+	}
+	shares := []*fair.Shares{b.all}
 	if size > largeRequest { // This share comes first: a request that waits for it keeps nothing from smaller ones.
-		shares = append(shares, b.large)
-	}
-	if size > smallRequest {
-		shares = append(shares, b.all)
-	}
-	taken, namespace := 0, ""
-	give = func() {
-		for _, share := range shares[:taken] {
-			share.Release(namespace, size)
-		}
+		shares = []*fair.Shares{b.large, b.all}
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if len(shares) > 0 {
-		if namespace, err = namespaceOf(r); err != nil {
-			return nil, err
+	for _, its := range shares {
+		if err := its.Take(ctx, namespace, size); err != nil {
+			return give, err
 		}
-	}
-	for _, share := range shares {
-		if err := share.Take(ctx, namespace, size); err != nil {
-			give()
-			return nil, err
-		}
-		taken++
+		earlier := give
+		give = func() { its.Release(namespace, size); earlier() }
 	}
 	return give, nil
 }

@@ -54,7 +54,7 @@ var allowing = admission.HandlerFunc(func(context.Context, admission.Request) ad
 func TestSmallRequestsPassLargeOnes(t *testing.T) {
 	b, give := exhausted(t)
 	server := httptest.NewUnstartedServer(nil)
-	server.Config = newHTTPServer(t.Context(), b.limit(ClassAccessPath, allowing))
+	server.Config = newHTTPServer(b.limit(ClassAccessPath, allowing))
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	defer server.Close()

@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/muster-fleet/muster/internal/metrics"
@@ -25,28 +24,28 @@ type answer struct {
 }
 
 // Write sends the AdmissionReview that controller-runtime writes.
-func (a *answer) Write(content []byte) (int, error) {
-	var review struct {
-		Response struct {
-			Allowed bool           `json:"allowed"`
-			Status  *metav1.Status `json:"status"`
-		} `json:"response"`
-	}
+func (a answer) Write(content []byte) (int, error) {
+	var review admissionv1.AdmissionReview
 	if err := json.Unmarshal(content, &review); err != nil {
 		return 0, err
 	}
-	response := admissionv1.AdmissionResponse{Allowed: review.Response.Allowed, Result: review.Response.Status}
-	if result := resultOf(response); result != metrics.Error {
-		metrics.Admitted(a.path, result)
-		return a.ResponseWriter.Write(content)
+	result := metrics.Denied
+	switch its := review.Response; {
+	case its.Allowed:
+		result = metrics.Allowed
+	case its.Result == nil:
+	case its.Result.Code == http.StatusBadRequest, its.Result.Code == http.StatusRequestEntityTooLarge,
+		its.Result.Code == http.StatusTooManyRequests, its.Result.Code >= http.StatusInternalServerError:
+		a.fail(int(its.Result.Code), its.Result.Message)
+		return len(content), nil
 	}
-	a.fail(int(response.Result.Code), response.Result.Message)
-	return len(content), nil
+	metrics.Admitted(a.path, result)
+	return a.ResponseWriter.Write(content)
 }
 
-// fail sends an error of ours. The API server shows the message of a status 500 only, and tries again only after a
-// 429.
-func (a *answer) fail(code int, message string) {
+// fail sends an error of ours: the webhook could not read or decide the request, or the request waited for too long. The
+// API server shows the message of a status 500 only, and tries again only after a 429.
+func (a answer) fail(code int, message string) {
 	metrics.Admitted(a.path, metrics.Error)
 	if code == http.StatusTooManyRequests {
 		a.Header().Set("Retry-After", strconv.Itoa(retrySeconds))
@@ -55,22 +54,4 @@ func (a *answer) fail(code int, message string) {
 		ctrl.Log.Error(errors.New(message), "Failed to answer an admission request", "path", a.path)
 	}
 	http.Error(a.ResponseWriter, message, code)
-}
-
-// resultOf distinguishes a refusal from a failure: the webhook could not read or decide the request, or the request
-// waited for too long.
-func resultOf(response admissionv1.AdmissionResponse) string {
-	switch {
-	case response.Allowed:
-		return metrics.Allowed
-	case response.Result == nil:
-		return metrics.Denied
-	}
-	switch code := response.Result.Code; {
-	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusTooManyRequests,
-		code >= http.StatusInternalServerError:
-		return metrics.Error
-	default:
-		return metrics.Denied
-	}
 }
