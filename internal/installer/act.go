@@ -21,9 +21,25 @@ const (
 	// firstRetry and lastRetry are the shortest and the longest pause after a failed attempt.
 	firstRetry = 30 * time.Second
 	lastRetry  = 30 * time.Minute
-	// mostFailures is how many failed attempts the installer remembers.
-	mostFailures = 32
 )
+
+// attempt is the last attempt at a step that failed, or at a text that another program may revert.
+type attempt struct {
+	at time.Time
+	// count is how often it failed, or was reverted.
+	count int
+	// reason says why a chart could not be fetched; it is empty if Helm failed. message is the error, or the text.
+	reason, message string
+}
+
+// due is when the next attempt is due: at growing intervals, but at once after the first revert, which may be an
+// upgrade of the release.
+func (a *attempt) due() time.Time {
+	if a.count == 0 {
+		return a.at
+	}
+	return a.at.Add(min(lastRetry, firstRetry<<min(a.count-1, 10)))
+}
 
 func (r *reconciler) take(ctx context.Context, s *state, p *plan) error {
 	ctrl.LoggerFrom(ctx).Info("Taking a step", "step", p.step, "version", text(p.version))
@@ -68,7 +84,7 @@ func (r *reconciler) put(ctx context.Context, s *state, p *plan, order Order) er
 	_, err := r.releases.Put(ctx, order)
 	metrics.HelmOperation(order.Name, err == nil)
 	if err == nil {
-		delete(r.failures, p.what())
+		delete(r.attempts, p.what())
 		return nil
 	}
 	if ctx.Err() != nil {
@@ -97,9 +113,6 @@ func (r *reconciler) fetch(ctx context.Context, s *state, p *plan) (bool, error)
 		r.fail(p, problem.Reason, unreachable(s.install, err))
 		return false, nil
 	}
-	if last := r.failures[p.what()]; last != nil && last.reason != "" {
-		delete(r.failures, p.what()) // Any later failure has another cause.
-	}
 	return true, nil
 }
 
@@ -114,17 +127,11 @@ func (r *reconciler) archive(ctx context.Context, s *state, p *plan) ([]byte, er
 
 // fail records a failed attempt. The reason is empty if Helm failed.
 func (r *reconciler) fail(p *plan, reason string, err error) {
-	last := r.failures[p.what()]
-	if last == nil {
-		if len(r.failures) > mostFailures {
-			clear(r.failures)
-		}
-		last = &failure{}
-		r.failures[p.what()] = last
+	failed := &attempt{at: r.now(), count: 1, reason: reason, message: err.Error()}
+	if last := r.attempts[p.what()]; last != nil && last.reason == reason {
+		failed.count += last.count
 	}
-	last.reason, last.message = reason, err.Error()
-	last.next = r.now().Add(min(lastRetry, firstRetry<<min(last.count, 10)))
-	last.count++
+	r.attempts[p.what()] = failed
 }
 
 // write sets one key of a ConfigMap that the installer does not own, unless the ConfigMap has
@@ -136,7 +143,12 @@ func (r *reconciler) write(ctx context.Context, p *plan, object *corev1.ConfigMa
 	if err := r.Patch(ctx, changed, patch, client.FieldOwner(FieldManager)); err != nil {
 		return fmt.Errorf("writing ConfigMap %s/%s: %w", object.Namespace, object.Name, err)
 	}
-	r.writes[p.step] = r.writes[p.step].record(p.text, r.now())
+	// Writing the same text again means that another program has reverted it.
+	written := &attempt{at: r.now(), message: p.text}
+	if last := r.attempts[string(p.step)]; last != nil && last.message == p.text {
+		written.count = last.count + 1
+	}
+	r.attempts[string(p.step)] = written
 	return nil
 }
 

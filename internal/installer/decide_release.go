@@ -60,7 +60,7 @@ func (s *state) unblock() *plan {
 	}{{s.crds, CRDChart, freeCRDs}, {s.fleet, FleetChart, freeFleet}} {
 		switch r := entry.release; {
 		case r == nil || !r.isPending():
-		case r.byInstaller(), s.now.Sub(r.Seen) >= abandoned:
+		case r.byInstaller(), s.now.Sub(r.Changed) >= abandoned:
 			// Only the leading installer acts, one step after the other, so no other installer is still working on it.
 			return &plan{step: entry.free}
 		default:
@@ -180,12 +180,12 @@ func (s *state) underWay(goal *semver.Version) *metav1.Condition {
 
 // backedOff delays a step that failed shortly before.
 func (s *state) backedOff(p *plan) *plan {
-	last := s.failures[p.what()]
-	if last == nil || !s.now.Before(last.next) {
+	last := s.attempts[p.what()]
+	if last == nil || !s.now.Before(last.due()) {
 		return p
 	}
 	result := &plan{
-		later:      last.next.Sub(s.now),
+		later:      last.due().Sub(s.now),
 		installed:  s.failed(last),
 		configured: configuredIs(false, addonsv1.ReleaseFailedReason, "the settings are not in effect: %s", last.message),
 	}
@@ -207,7 +207,7 @@ func (s *state) backedOff(p *plan) *plan {
 
 // failed reports a failed attempt. Installed stays True if only fetching a newer version failed,
 // and the deployed one satisfies the FleetAddonConfig too.
-func (s *state) failed(last *failure) *metav1.Condition {
+func (s *state) failed(last *attempt) *metav1.Condition {
 	current := s.current()
 	reason := last.reason
 	switch {

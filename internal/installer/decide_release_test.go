@@ -90,7 +90,7 @@ func offering(versions ...string) func(*state) {
 func outOfReach(s *state) { s.offered = &offered{err: errTest} }
 
 func isPending(r *Release, since time.Duration) {
-	r.Status, r.MadeBy, r.Before, r.Seen = "pending-upgrade", "a", "a", now.Add(-since)
+	r.Status, r.MadeBy, r.Before, r.Changed = "pending-upgrade", "a", "a", now.Add(-since)
 }
 
 func TestPlanShows(t *testing.T) {
@@ -255,12 +255,12 @@ func TestBackedOff(t *testing.T) {
 	settings := func(reason string) func(*state) {
 		return func(s *state) {
 			values := s.chartValues(s.version())
-			s.failures[(&plan{step: putFleet, values: values}).what()] = &failure{reason: reason, message: "no room", next: now.Add(2 * time.Minute)}
+			s.attempts[(&plan{step: putFleet, values: values}).what()] = &attempt{at: now, count: 3, reason: reason, message: "no room"}
 		}
 	}
 	tried := func(what, reason string) func(*state) {
 		return func(s *state) {
-			s.failures[what] = &failure{reason: reason, message: "helm says no", next: now.Add(time.Minute)}
+			s.attempts[what] = &attempt{at: now, count: 2, reason: reason, message: "helm says no"}
 		}
 	}
 	for name, test := range map[string]struct {
@@ -306,7 +306,7 @@ func TestBackedOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := test.state
-			s.wanted, s.failures = asked(t, test.spec), map[string]*failure{}
+			s.wanted, s.attempts = asked(t, test.spec), map[string]*attempt{}
 			for _, change := range test.changes {
 				change(&s)
 			}

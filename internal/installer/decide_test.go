@@ -68,7 +68,7 @@ func TestNext(t *testing.T) {
 	ours := map[string]any{"apiServerURL": here.url, "apiServerCA": here.ca}
 	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
 	pending := func(r *Release, by, before string, since time.Duration) *Release {
-		r.Status, r.MadeBy, r.Before, r.Seen = "pending-upgrade", by, before, now.Add(-since)
+		r.Status, r.MadeBy, r.Before, r.Changed = "pending-upgrade", by, before, now.Add(-since)
 		return r
 	}
 	for name, test := range map[string]struct {
@@ -178,7 +178,7 @@ func TestNextAfterFailure(t *testing.T) {
 	s := state{
 		wanted: asked(t, version("0.17.0")), now: now, offered: offers("0.16.0", "0.17.0"),
 		crds: released("0.17.0", nil), fleet: released("0.16.0", plain),
-		failures: map[string]*failure{"deploy Fleet 0.17.0": {message: "helm says no", next: now.Add(time.Minute)}},
+		attempts: map[string]*attempt{"deploy Fleet 0.17.0": {at: now, count: 2, message: "helm says no"}},
 	}
 	p := s.next()
 	if p.step != rest || p.installed.Reason != addonsv1.UpgradeFailedReason || !strings.Contains(p.installed.Message, "Fleet 0.16.0 keeps running; helm says no") || p.later != time.Minute {
@@ -221,7 +221,7 @@ func TestConfigureForeign(t *testing.T) {
 		"to be set":                      {inferring(onlyServer), theirs(settingsOf(`{}`)), decided{step: writeSettings}},
 		"is set":                         {inferring(onlyServer), theirs(settingsOf(set)), decided{configured: "True ConfiguredOutsideRelease: put apiServerURL and apiServerCA into its values"}},
 		"taken back": {inferring(onlyServer), theirs(settingsOf(`{}`)).with(func(s *state) {
-			s.writes = map[step]*written{writeSettings: {text: `{"apiServerCA":"Q0E=","apiServerURL":"https://here:6443"}`, at: now.Add(-time.Second), undone: 1}}
+			s.attempts = map[string]*attempt{string(writeSettings): {message: `{"apiServerCA":"Q0E=","apiServerURL":"https://here:6443"}`, at: now.Add(-time.Second), count: 1}}
 		}), decided{later: firstRetry - time.Second, configured: "False SettingsReverted: at growing intervals"}},
 		"gates without a place":     {gated(""), theirs(settingsOf(set)), decided{configured: "False BelongsToRelease: helmops.enabled"}},
 		"every right":               {bootstrapping(onlyServer, true), theirs(settingsOf(set)), decided{configured: "False BelongsToRelease: bootstrap.enabled"}},

@@ -124,44 +124,17 @@ func setScalar(values *yaml.Node, key, value, tag string) bool {
 // effect.
 const watched = 2 * time.Minute
 
-// written is the last text that the installer wrote into a ConfigMap that it does not own, and how
-// often another program reverted it.
-type written struct {
-	text   string
-	at     time.Time
-	undone int
-}
-
-// record notes that the installer wrote a text. Writing the same text again means that another program has
-// reverted it, unless it stood for a long time.
-func (w *written) record(text string, now time.Time) *written {
-	next := &written{text: text, at: now}
-	if w != nil && w.text == text && now.Sub(w.at) < 2*lastRetry {
-		next.undone = w.undone + 1
-	}
-	return next
-}
-
-// due is when the installer may write the text again: at once after the first revert, which may be an upgrade of
-// the release, then at growing intervals.
-func (w *written) due() time.Time {
-	if w.undone == 0 {
-		return w.at
-	}
-	return w.at.Add(min(lastRetry, firstRetry<<min(w.undone-1, 10)))
-}
-
 // overwrite decides whether the installer writes a text into a ConfigMap that it does not own now.
 // If another program keeps reverting the text, the installer slows down and reports it.
 func (s *state) overwrite(kind step, where fmt.Stringer, has, text string) (step, *metav1.Condition, time.Duration) {
-	last := s.writes[kind]
-	isUndone := last != nil && last.text == text
+	last := s.attempts[string(kind)]
+	isAgain := last != nil && last.message == text
 	switch {
-	case has == text && isUndone && last.undone > 0 && s.now.Before(last.at.Add(watched)):
+	case has == text && isAgain && last.count > 0 && s.now.Before(last.at.Add(watched)):
 		return rest, reverted(where), last.at.Add(watched).Sub(s.now)
 	case has == text:
 		return rest, nil, 0
-	case isUndone && s.now.Before(last.due()):
+	case isAgain && s.now.Before(last.due()):
 		return rest, reverted(where), last.due().Sub(s.now)
 	default:
 		return kind, nil, 0

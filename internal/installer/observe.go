@@ -14,8 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clientrest "k8s.io/client-go/rest"
-	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -25,7 +23,7 @@ import (
 
 // observe reads the cluster's state past all caches: it reads seldom, and acts on the result at once.
 func (r *reconciler) observe(ctx context.Context, config *addonsv1.FleetAddonConfig) (*state, error) {
-	s := &state{wanted: wantedFrom(config), generation: config.Generation, failures: r.failures, writes: r.writes, now: r.now(), kubernetes: r.kubernetes}
+	s := &state{wanted: wantedFrom(config), attempts: r.attempts, now: r.now(), kubernetes: r.kubernetes}
 	if s.isNothing() {
 		return s, nil
 	}
@@ -37,8 +35,8 @@ func (r *reconciler) observe(ctx context.Context, config *addonsv1.FleetAddonCon
 			return nil, err
 		}
 	}
-	if s.install != nil {
-		s.offered = r.lookups.known(s.install, s.generation, s.now)
+	if s.install != nil && r.looked.of == s.install.lookup() && s.now.Before(r.looked.due) {
+		s.offered = r.looked.offered
 	}
 	if err := r.observeServer(ctx, s); err != nil {
 		return nil, err
@@ -72,10 +70,10 @@ func (r *reconciler) observeFleet(ctx context.Context, s *state) error {
 		return err
 	}
 	var err error
-	if s.crds, err = r.find(ctx, CRDChart, s.now); err != nil {
+	if s.crds, err = r.releases.Find(ctx, CRDChart); err != nil {
 		return err
 	}
-	if s.fleet, err = r.find(ctx, FleetChart, s.now); err != nil {
+	if s.fleet, err = r.releases.Find(ctx, FleetChart); err != nil {
 		return err
 	}
 	settings := &corev1.ConfigMap{}
@@ -88,22 +86,6 @@ func (r *reconciler) observeFleet(ctx context.Context, s *state) error {
 	return nil
 }
 
-// find reads a release, and records since when it has been pending.
-func (r *reconciler) find(ctx context.Context, name string, now time.Time) (*Release, error) {
-	found, err := r.releases.Find(ctx, name)
-	if err != nil || found == nil || !found.isPending() {
-		delete(r.pending, name)
-		return found, err
-	}
-	// The time starts again with every revision and every change of its status.
-	what := fmt.Sprint(found.Revision, " ", found.Status)
-	if r.pending[name].what != what {
-		r.pending[name] = observation{what, now}
-	}
-	found.Seen = r.pending[name].since
-	return found, nil
-}
-
 // observeServer determines the address at which agents reach the API server. It does so if the FleetAddonConfig
 // asks for it, or if the installer installs Fleet, which otherwise has no address for agents.
 func (r *reconciler) observeServer(ctx context.Context, s *state) error {
@@ -111,7 +93,7 @@ func (r *reconciler) observeServer(ctx context.Context, s *state) error {
 	if s.rancher {
 		return nil
 	}
-	defer r.hold.begin() // An address that is set later was not in effect before this installer started.
+	defer r.last.begin(s.now) // An address that is set later was not in effect before this installer started.
 	if in == nil {
 		if s.install == nil || s.fleet != nil && s.fleet.Values["apiServerURL"] != nil {
 			return nil
@@ -155,7 +137,7 @@ func (r *reconciler) infer(ctx context.Context, s *state) (*server, *Problem, er
 	if all.rootCA, err = r.rootCA(ctx); err != nil {
 		return nil, nil, err
 	}
-	found, problem := all.infer(s.inForce(), &r.hold, s.now)
+	found, problem := all.infer(s.inForce(), &r.last, s.now)
 	return found, problem, nil
 }
 
@@ -256,52 +238,16 @@ func (r *reconciler) observeGates(ctx context.Context, s *state) error {
 	return nil
 }
 
-// lookups remembers the answers of repositories, so that the installer asks once in an interval,
-// whatever else changes.
-type lookups struct {
-	interval time.Duration
-	// of identifies the last request. Due is the time of the next one.
+// looked is the answer of a repository. Reading an index of many megabytes is expensive, so the answer is used for an
+// interval, whatever else changes.
+type looked struct {
+	// of identifies the request, and due is when the next one is due.
 	of  string
 	due time.Time
-	// generation is the generation of the FleetAddonConfig at the last request.
-	generation int64
-	answer     offered
-	backoff    workqueue.TypedRateLimiter[string]
-}
-
-func newLookups(interval time.Duration) *lookups {
-	return &lookups{interval: interval, backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[string](5*time.Second, time.Minute)}
+	*offered
 }
 
 func (i *install) lookup() string { return fmt.Sprint(i.repository, " ", i.secret, " ", i.text) }
-
-// known returns the last answer of a repository; nil if the installer must ask again, as after a change of the
-// FleetAddonConfig while the repository could not be read.
-func (l *lookups) known(in *install, generation int64, now time.Time) *offered {
-	isTried := l.answer.err != nil && l.generation != generation
-	if l.of != in.lookup() || !now.Before(l.due) || isTried {
-		return nil
-	}
-	return ptr.To(l.answer)
-}
-
-// wait returns how long the answer is valid.
-func (l *lookups) wait(now time.Time) time.Duration { return max(l.due.Sub(now), time.Second) }
-
-// keep records an answer. After an error, the next request comes sooner.
-func (l *lookups) keep(s *state, offers []Offer, err error) {
-	key, now := s.install.lookup(), s.now
-	if l.generation != s.generation {
-		l.backoff.Forget(key)
-	}
-	l.of, l.answer, l.generation = key, offered{offers, err}, s.generation
-	if err != nil {
-		l.due = now.Add(l.backoff.When(key))
-		return
-	}
-	l.backoff.Forget(key)
-	l.due = now.Add(l.interval)
-}
 
 // lookUp asks the repository which versions of both charts it has.
 func (r *reconciler) lookUp(ctx context.Context, s *state) error {
@@ -309,7 +255,10 @@ func (r *reconciler) lookUp(ctx context.Context, s *state) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	r.lookups.keep(s, offers, unreachable(s.install, err))
+	r.looked = looked{s.install.lookup(), s.now.Add(r.LookupInterval), &offered{offers, unreachable(s.install, err)}}
+	if err != nil {
+		r.looked.due = s.now.Add(firstRetry)
+	}
 	return nil
 }
 

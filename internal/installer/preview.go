@@ -81,11 +81,11 @@ type previewing struct {
 // Preview returns the changes that the installer would make for a FleetAddonConfig, object by
 // object, and makes none. With an error it returns the changes that come before it.
 func Preview(ctx context.Context, cluster client.Client, releases Releases, repository OpenRepository, config *addonsv1.FleetAddonConfig) (*Previewed, error) {
-	p := &previewing{found: &Previewed{Releases: []PreviewedRelease{}, Conditions: []metav1.Condition{}}, reconciler: &reconciler{
-		Client: cluster, Options: Options{LookupInterval: time.Hour, HelmTimeout: time.Minute}, live: cluster,
-		room:     &room{Client: cluster, live: cluster},
-		releases: releases, repository: repository, now: time.Now, rootCA: publicAuthority(cluster), lookups: newLookups(time.Hour), failures: map[string]*failure{}, writes: map[step]*written{}, pending: map[string]observation{},
-	}}
+	p := &previewing{
+		reconciler: newReconciler(cluster, cluster, Options{LookupInterval: time.Hour, HelmTimeout: time.Minute}, "", releases, repository),
+		found:      &Previewed{Releases: []PreviewedRelease{}, Conditions: []metav1.Condition{}},
+	}
+	p.rootCA = publicAuthority(cluster)
 	s, err := p.observe(ctx, config)
 	if err != nil {
 		return p.found, err
@@ -111,7 +111,7 @@ func (p *previewing) walk(ctx context.Context, s *state) error {
 			if err := p.lookUp(ctx, s); err != nil {
 				return err
 			}
-			s.offered = p.lookups.known(s.install, s.generation, s.now)
+			s.offered = p.looked.offered
 		case putCRDs, putFleet:
 			if err := p.put(ctx, s, &next); err != nil {
 				return err

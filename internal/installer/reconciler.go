@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/Masterminds/semver/v3"
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,8 +27,8 @@ const (
 	pollInterval = 15 * time.Second
 	// conflictInterval is how long to wait after another client changed an object at the same time.
 	conflictInterval = time.Second
-	// troubleLasts is how long an error must last before it is reported.
-	troubleLasts = 20 * time.Second
+	// mostErrors is the number of errors in a row after which they are reported: at the queue's intervals, after 25 s.
+	mostErrors = 8
 	// mostSteps is the maximum number of steps in one reconcile, more than any plan needs.
 	mostSteps = 12
 )
@@ -54,37 +56,20 @@ type reconciler struct {
 	// rootCA returns the API server's certificate authority, in PEM.
 	rootCA func(context.Context) (string, error)
 
-	hold     hold
-	lookups  *lookups
-	failures map[string]*failure
-	writes   map[step]*written
-	// asks identifies the settings to which failures and writes belong.
-	asks string
-	// troubled is since when every reconcile has failed; zero if the last one did not.
-	troubled time.Time
-	// pending has, by release, the revision on which a Helm client is working.
-	pending map[string]observation
-}
+	// limiter is the queue's.
+	limiter workqueue.TypedRateLimiter[ctrl.Request]
 
-// observation is a text that describes a state, and when it was first seen.
-type observation struct {
-	what  string
-	since time.Time
+	last   sighting
+	looked looked
+	// attempts are described at state.attempts; asks identifies the settings to which they belong.
+	attempts map[string]*attempt
+	asks     string
 }
 
 // Reconcile reconciles the FleetAddonConfig, a singleton.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	result, err := r.advance(ctx, req.NamespacedName)
-	switch {
-	case err == nil:
-		r.troubled = time.Time{}
-		return result, nil
-	case ctx.Err() != nil:
-		return result, err
-	case r.troubled.IsZero():
-		r.troubled = r.now()
-	}
-	if r.now().Sub(r.troubled) < troubleLasts {
+	if err == nil || ctx.Err() != nil || r.limiter.NumRequeues(req) < mostErrors {
 		return result, err
 	}
 	return result, errors.Join(err, r.reportFailure(ctx, req.NamespacedName, err))
@@ -138,15 +123,19 @@ type stepError struct {
 func (e *stepError) Error() string { return fmt.Sprintf("to %s: %v", e.step, e.err) }
 func (e *stepError) Unwrap() error { return e.err }
 
-// heed forgets past failures when the FleetAddonConfig changes, because its author expects a new attempt.
+// heed forgets past attempts when the FleetAddonConfig changes, because its author expects a new one, and attempts of
+// long ago.
 func (r *reconciler) heed(config *addonsv1.FleetAddonConfig) {
+	maps.DeleteFunc(r.attempts, func(_ string, a *attempt) bool { return r.now().Sub(a.at) >= 2*lastRetry })
 	asks := fmt.Sprint(config.UID, " ", config.Generation, " ", config.Annotations[AdoptAnnotation])
 	if r.asks == asks {
 		return
 	}
 	r.asks = asks
-	clear(r.failures)
-	clear(r.writes)
+	clear(r.attempts)
+	if r.looked.offered != nil && r.looked.err != nil {
+		r.looked = looked{}
+	}
 }
 
 // pause returns how long until the next observation; zero means until an event.
@@ -159,7 +148,7 @@ func (r *reconciler) pause(s *state, p *plan) time.Duration {
 		wait = min(wait, p.later)
 	}
 	if s.offered != nil {
-		wait = min(wait, r.lookups.wait(r.now()))
+		wait = min(wait, max(r.looked.due.Sub(r.now()), conflictInterval))
 	}
 	return wait
 }

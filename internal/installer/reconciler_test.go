@@ -33,6 +33,8 @@ type fixture struct {
 	patches  int
 	fetches  int
 	fetching error
+	// retry is when the queue reconciles again after the last error.
+	retry time.Duration
 	// forbidden is the access that RBAC denies to the installer.
 	forbidden string
 }
@@ -75,14 +77,10 @@ func newFixture(t *testing.T, spec addonsv1.FleetAddonConfigSpec, objects ...cli
 				return c.Patch(ctx, object, patch, options...)
 			},
 		}).Build()
-	p.reconciler = &reconciler{
-		Client: p.Client, Options: Options{LookupInterval: time.Hour, HelmTimeout: time.Minute}, live: p.Client,
-		room: &room{Client: p.Client, live: p.Client}, releases: p.releases,
-		repository: func(string, Credentials) (Repository, error) { return p, nil },
-		recorder:   events.NewFakeRecorder(1000), now: func() time.Time { return p.now },
-		rootCA:  func(context.Context) (string, error) { return "R", nil },
-		lookups: newLookups(time.Hour), failures: map[string]*failure{}, writes: map[step]*written{}, pending: map[string]observation{},
-	}
+	p.reconciler = newReconciler(p.Client, p.Client, Options{LookupInterval: time.Hour, HelmTimeout: time.Minute}, "", p.releases,
+		func(string, Credentials) (Repository, error) { return p, nil })
+	p.recorder, p.reconciler.now = events.NewFakeRecorder(1000), func() time.Time { return p.now }
+	p.rootCA = func(context.Context) (string, error) { return "R", nil }
 	return p
 }
 
@@ -90,7 +88,12 @@ func newFixture(t *testing.T, spec addonsv1.FleetAddonConfigSpec, objects ...cli
 func (p *fixture) after(wait time.Duration, kind string) metav1.Condition {
 	p.Helper()
 	p.now = p.now.Add(wait)
-	_, _ = p.Reconcile(p.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: addonsv1.FleetAddonConfigName}})
+	request := ctrl.Request{NamespacedName: client.ObjectKey{Name: addonsv1.FleetAddonConfigName}}
+	if _, err := p.Reconcile(p.Context(), request); err != nil { // The queue does the same.
+		p.retry = p.limiter.When(request)
+	} else {
+		p.limiter.Forget(request)
+	}
 	config := &addonsv1.FleetAddonConfig{}
 	if err := p.live.Get(p.Context(), client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, config); err != nil {
 		p.Fatal(err)
@@ -176,10 +179,13 @@ func TestPersistentError(t *testing.T) {
 	p := newFixture(t, spec, fleetSettings())
 	p.releases[FleetChart] = foreign(released("0.16.0", nil))
 	p.broken = errors.New("denied by a policy")
-	if reported := p.after(0, addonsv1.FleetConfiguredCondition); reported.Reason != "" {
-		t.Errorf("reported at once: %+v", reported)
+	var reported metav1.Condition
+	for passed := time.Duration(0); passed < 20*time.Second; passed += p.retry {
+		if reported = p.after(p.retry, addonsv1.FleetConfiguredCondition); reported.Reason != "" {
+			t.Fatalf("reported after %s: %+v", passed, reported)
+		}
 	}
-	reported := p.after(30*time.Second, addonsv1.FleetConfiguredCondition)
+	reported = p.after(p.retry, addonsv1.FleetConfiguredCondition)
 	if reported.Status != metav1.ConditionFalse || reported.Reason != addonsv1.FailingReason || !strings.Contains(reported.Message, "denied by a policy") {
 		t.Errorf("%+v", reported)
 	}

@@ -30,9 +30,6 @@ type room struct {
 	// namespace is the installer's own. It is empty in a preview: a person has rights already, so
 	// nothing is bound.
 	namespace string
-	// sure is the UID of the namespace in which the installer has its rights. If the namespace is
-	// recreated, they are gone.
-	sure types.UID
 }
 
 // find reports whether Fleet's namespace exists, and if so makes sure that the installer has its
@@ -46,14 +43,11 @@ func (r *room) find(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("reading Namespace %s: %w", FleetNamespace, err)
 	case !namespace.DeletionTimestamp.IsZero():
 		return false, fmt.Errorf("namespace %s is being deleted", FleetNamespace)
-	case r.namespace == "" || r.sure == namespace.UID:
+	case r.namespace == "":
 		return true, nil
+	default:
+		return true, r.enter(ctx)
 	}
-	if err := r.enter(ctx); err != nil {
-		return true, err
-	}
-	r.sure = namespace.UID
-	return true, nil
 }
 
 // make creates Fleet's namespace if it does not exist.

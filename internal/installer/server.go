@@ -27,9 +27,9 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/metrics"
@@ -58,8 +58,8 @@ type published struct {
 
 // infer finds the API server in the published objects. If the current address comes from there, it stays until it
 // has been missing for as long as absence.
-func (p *published) infer(inForce server, in *hold, now time.Time) (*server, *Problem) {
-	isFirst := in.begin()
+func (p *published) infer(inForce server, last *sighting, now time.Time) (*server, *Problem) {
+	isFirst := last.begin(now)
 	if p.clusterInfo != nil {
 		if found := fromClusterInfo(p.clusterInfo); found != nil {
 			return found, nil
@@ -69,55 +69,35 @@ func (p *published) infer(inForce server, in *hold, now time.Time) (*server, *Pr
 		return nil, &Problem{addonsv1.ServerUnknownReason, "the installer has no certificate authority for the API server that it could give to agents; set spec.config.server.custom"}
 	}
 	found := endpoints(p.slice)
-	if isFirst && inForce.ca == p.rootCA && isEndpoint(inForce.url) {
-		in.see(inForce.url, now) // The address was in effect before this installer started.
-	}
-	for _, address := range found {
-		in.see(address, now)
-	}
-	result := &server{url: inForce.url, ca: p.rootCA, from: "EndpointSlice default/kubernetes, CA from the installer's own ServiceAccount"}
 	switch {
-	case in.holds(inForce.url, now):
+	case slices.Contains(found, inForce.url), isFirst && inForce.ca == p.rootCA && isEndpoint(inForce.url):
+		*last = sighting{inForce.url, now} // If it is the first, it was in effect before this installer started.
+	case last.address != "" && last.address == inForce.url && now.Sub(last.at) < absence:
 	case len(found) > 0:
-		result.url = found[0]
+		*last = sighting{found[0], now}
 	default:
 		return nil, &Problem{addonsv1.ServerUnknownReason, "the cluster publishes no address of its API server: there is neither a usable ConfigMap kube-public/cluster-info nor an EndpointSlice default/kubernetes with a port named https or 443; set spec.config.server.custom.apiServerUrl"}
 	}
-	return result, nil
+	return &server{url: last.address, ca: p.rootCA, from: "EndpointSlice default/kubernetes, CA from the installer's own ServiceAccount"}, nil
 }
 
 // absence is how long an address may be missing before another replaces it. A control plane machine
 // that reboots must not make Fleet deploy all agents anew, twice.
 const absence = 5 * time.Minute
 
-// hold remembers when each address was last seen.
-type hold struct {
-	begun bool
-	seen  map[string]time.Time
+// sighting is when the API servers last published the address that agents use.
+type sighting struct {
+	address string
+	at      time.Time
 }
 
 // begin reports whether this is the first observation.
-func (h *hold) begin() bool {
-	was := h.begun
-	h.begun = true
-	return !was
-}
-
-func (h *hold) see(address string, now time.Time) {
-	if h.seen == nil {
-		h.seen = map[string]time.Time{}
+func (s *sighting) begin(now time.Time) bool {
+	isFirst := s.at.IsZero()
+	if isFirst {
+		s.at = now
 	}
-	for other, last := range h.seen {
-		if now.Sub(last) >= absence {
-			delete(h.seen, other)
-		}
-	}
-	h.seen[address] = now
-}
-
-func (h *hold) holds(address string, now time.Time) bool {
-	last, known := h.seen[address]
-	return known && now.Sub(last) < absence
+	return isFirst
 }
 
 // isEndpoint reports whether a URL may come from an EndpointSlice.
@@ -192,8 +172,8 @@ func Setup(mgr ctrl.Manager, options Options, namespace string, releases Release
 	if err != nil {
 		return err
 	}
-	r := newReconciler(mgr, options, namespace, releases, repository)
-	r.kubernetes = kubernetes
+	r := newReconciler(mgr.GetClient(), mgr.GetAPIReader(), options, namespace, releases, repository)
+	r.kubernetes, r.recorder, r.rootCA = kubernetes, mgr.GetEventRecorder(account), ownAuthority(mgr.GetConfig())
 	for _, name := range []string{CRDChart, FleetChart} {
 		metrics.HelmRelease(name)
 	}
@@ -201,19 +181,18 @@ func Setup(mgr ctrl.Manager, options Options, namespace string, releases Release
 		WithOptions(controller.Options{
 			// The CRDs, Fleet and a rollback may each take Helm's timeout.
 			ReconciliationTimeout: 3*options.HelmTimeout + 5*time.Minute,
-			RateLimiter:           workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](100*time.Millisecond, time.Minute),
+			RateLimiter:           r.limiter,
 		}).
 		// A change of the status needs no reconcile; an annotation may hand a release over.
 		For(&addonsv1.FleetAddonConfig{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Complete(r)
 }
 
-func newReconciler(mgr ctrl.Manager, options Options, namespace string, releases Releases, repository OpenRepository) *reconciler {
+func newReconciler(c client.Client, live client.Reader, options Options, namespace string, releases Releases, repository OpenRepository) *reconciler {
 	return &reconciler{
-		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(),
-		room:     &room{Client: mgr.GetClient(), live: mgr.GetAPIReader(), namespace: namespace},
-		releases: releases, repository: repository, recorder: mgr.GetEventRecorder(account),
-		now: time.Now, rootCA: ownAuthority(mgr.GetConfig()), lookups: newLookups(options.LookupInterval), failures: map[string]*failure{}, writes: map[step]*written{}, pending: map[string]observation{},
+		Client: c, Options: options, live: live, room: &room{Client: c, live: live, namespace: namespace},
+		releases: releases, repository: repository, now: time.Now, attempts: map[string]*attempt{},
+		limiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](100*time.Millisecond, time.Minute),
 	}
 }
 

@@ -139,7 +139,7 @@ func TestInfer(t *testing.T) {
 		"two unknown ports": {published: published{slice: slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", port("a", 1), port("b", 2)), rootCA: "R"}, problem: true},
 		"no CA":             {published: published{slice: slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", port("https", 6443))}, problem: true},
 	} {
-		got, problem := test.infer(server{}, &hold{}, now)
+		got, problem := test.infer(server{}, &sighting{}, now)
 		if (problem != nil) != test.problem {
 			t.Errorf("%s: %v", name, problem)
 		}
@@ -181,12 +181,12 @@ func TestInferHolds(t *testing.T) {
 		"another cluster's":       {inForce: "10.0.0.3", ca: "other", readings: []reading{{0, at("10.0.0.1"), "10.0.0.1"}}},
 		"a source is removed":     {readings: []reading{{0, known, "10.0.0.7"}, {15 * time.Second, at("10.0.0.1"), "10.0.0.1"}}},
 	} {
-		inForce, in := server{}, &hold{}
+		inForce, last := server{}, &sighting{}
 		if test.inForce != "" {
 			inForce = server{url: "https://" + test.inForce + ":6443", ca: test.ca}
 		}
 		for i, reading := range test.readings {
-			got, problem := reading.infer(inForce, in, now.Add(reading.after))
+			got, problem := reading.infer(inForce, last, now.Add(reading.after))
 			if problem != nil || got.url != "https://"+reading.want+":6443" {
 				t.Fatalf("%s, look %d: %+v, %v, want %s", name, i, got, problem, reading.want)
 			}

@@ -44,9 +44,9 @@ type Release struct {
 	// Deployed is the version that runs, which after a failed upgrade is an older one; nil if none
 	// does.
 	Deployed *semver.Version
-	// Seen is since when the installer has seen this revision pending, by its own clock. Helm's
-	// timestamps come from the machine that runs Helm, and do not say when it was last at work.
-	Seen time.Time
+	// Changed is when Helm last wrote this revision, by the API server's clock. Helm's own timestamps come from the
+	// machine that runs Helm.
+	Changed time.Time
 }
 
 // isOurs reports whether an installer made the release.
@@ -119,8 +119,6 @@ type OpenRepository func(address string, credentials Credentials) (Repository, e
 // state is the observed state, and the requests of the FleetAddonConfig.
 type state struct {
 	wanted
-	// generation is the FleetAddonConfig's.
-	generation int64
 	// rancher means that Rancher is installed, which installs Fleet itself.
 	rancher     bool
 	crds, fleet *Release
@@ -138,11 +136,10 @@ type state struct {
 	offered *offered
 	// running is the version of the image in Fleet's Deployment; nil if there is none.
 	running *semver.Version
-	// failures has the failed attempts, by plan.what.
-	failures map[string]*failure
-	// writes has the last texts that the installer wrote into ConfigMaps that it does not own.
-	writes map[step]*written
-	now    time.Time
+	// attempts has the failed attempts, by plan.what, and by step the last texts that the installer wrote into
+	// ConfigMaps that it does not own.
+	attempts map[string]*attempt
+	now      time.Time
 	// kubernetes is the version of the management cluster's API server.
 	kubernetes *semver.Version
 }
@@ -150,14 +147,6 @@ type state struct {
 type offered struct {
 	offers []Offer
 	err    error
-}
-
-// failure is a failed attempt, and when the next one is due.
-type failure struct {
-	// reason says why the chart could not be fetched; it is empty if Helm failed.
-	reason, message string
-	next            time.Time
-	count           int
 }
 
 // owner says who owns the Fleet in the cluster.

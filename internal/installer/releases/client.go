@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/Masterminds/semver/v3"
 	"github.com/go-logr/logr"
@@ -141,6 +142,7 @@ type revision struct {
 	madeBy          string
 	name            string // of the Secret
 	resourceVersion string
+	changed         time.Time
 }
 
 // Find returns the newest revision of a release, or nil if there is none or it was uninstalled.
@@ -157,7 +159,7 @@ func (c *Client) Find(ctx context.Context, name string) (*installer.Release, err
 	found := &installer.Release{
 		AppVersion: content.Chart.Metadata.AppVersion, KubeVersion: content.Chart.Metadata.Annotations[kubeVersionAnnotation],
 		Revision: last.number, Status: installer.Status(last.status), Description: content.Info.Description,
-		Values: content.Config, MadeBy: last.madeBy,
+		Values: content.Config, MadeBy: last.madeBy, Changed: last.changed,
 	}
 	if found.Version, err = semver.NewVersion(content.Chart.Metadata.Version); err != nil {
 		return nil, fmt.Errorf("helm release %s: version %q of its chart: %w", name, content.Chart.Metadata.Version, err)
@@ -198,11 +200,22 @@ func (c *Client) revisions(ctx context.Context, name string) ([]revision, error)
 		}
 		result = append(result, revision{
 			number: number, status: secret.Labels["status"], madeBy: secret.Labels[runLabel],
-			name: secret.Name, resourceVersion: secret.ResourceVersion,
+			name: secret.Name, resourceVersion: secret.ResourceVersion, changed: lastWrite(&secret),
 		})
 	}
 	slices.SortFunc(result, func(a, b revision) int { return b.number - a.number })
 	return result, nil
+}
+
+// lastWrite is when an object was last written, by the API server's clock.
+func lastWrite(object metav1.Object) time.Time {
+	last := object.GetCreationTimestamp().Time
+	for _, entry := range object.GetManagedFields() {
+		if entry.Time != nil && entry.Time.After(last) {
+			last = entry.Time.Time
+		}
+	}
+	return last
 }
 
 // decode reads a revision, or returns nil if it is gone.
