@@ -35,7 +35,7 @@ func failed(r *Release, serving string) *Release {
 func offers(versions ...string) *offered {
 	result := &offered{}
 	for _, version := range versions {
-		result.offers = append(result.offers, Offer{semver.MustParse(version)})
+		result.offers = append(result.offers, semver.MustParse(version))
 	}
 	return result
 }

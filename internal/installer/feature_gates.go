@@ -1,10 +1,12 @@
 package installer
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/Masterminds/semver/v3"
@@ -30,94 +32,86 @@ func withGates(object *corev1.ConfigMap, in *gates, version *semver.Version) (st
 		return "", fmt.Errorf("its key %s is not YAML: %w", gatesKey, err)
 	}
 	if document.Kind == 0 {
-		document = yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
+		document = yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{}}}
 	}
 	values := document.Content[0]
-	if values.Kind == yaml.ScalarNode && values.Tag == "!!null" {
-		*values = yaml.Node{Kind: yaml.MappingNode}
-	}
-	if values.Kind != yaml.MappingNode {
+	if !become(values, yaml.MappingNode) {
 		return "", fmt.Errorf("its key %s is not a map of chart values", gatesKey)
 	}
-	changed, err := in.merge(values, version)
-	if err != nil || !changed {
+	before, err := yaml.Marshal(&document)
+	if err != nil {
+		return "", err
+	}
+	if err := in.merge(values, version); err != nil {
+		return "", err
+	}
+	after, err := yaml.Marshal(&document)
+	if err != nil || bytes.Equal(before, after) {
 		return text, err
 	}
-	result, err := yaml.Marshal(&document)
-	return string(result), err
+	return string(after), nil
 }
 
-// merge sets the feature gates in the values of a chart, and reports whether that changed any.
-func (g *gates) merge(values *yaml.Node, version *semver.Version) (changed bool, err error) {
-	variables, err := child(values, "extraEnv", yaml.SequenceNode)
-	if err != nil {
-		return false, err
+// merge sets the feature gates in the values of a chart.
+func (g *gates) merge(values *yaml.Node, version *semver.Version) error {
+	environment, helmOps := g.values(version)
+	variables := field(values, "extraEnv")
+	if !become(variables, yaml.SequenceNode) {
+		return errors.New("its value extraEnv has a type that the chart does not accept")
 	}
-	environment := g.environment(version)
 	for _, name := range slices.Sorted(maps.Keys(environment)) {
-		changed = setVariable(variables, name, environment[name]) || changed
+		setScalar(field(variable(variables, name), "value"), environment[name], "!!str")
 	}
-	if helmOps, isValue := g.helmOpsValue(version); isValue {
-		section, err := child(values, "helmops", yaml.MappingNode)
-		if err != nil {
-			return false, err
-		}
-		changed = setScalar(section, "enabled", truth(helmOps), "!!bool") || changed
+	if helmOps == nil {
+		return nil
 	}
-	return changed, nil
+	section := field(values, "helmops")
+	if !become(section, yaml.MappingNode) {
+		return errors.New("its value helmops has a type that the chart does not accept")
+	}
+	setScalar(field(section, "enabled"), strconv.FormatBool(*helmOps), "!!bool")
+	return nil
 }
 
-// child returns the value of a key, and adds the key if it is missing.
-func child(values *yaml.Node, key string, kind yaml.Kind) (*yaml.Node, error) {
-	if found := lookUp(values, key); found != nil {
-		if found.Tag == "!!null" {
-			*found = yaml.Node{Kind: kind}
-		}
-		if found.Kind != kind {
-			return nil, errors.New("its value " + key + " has a type that the chart does not accept")
-		}
-		return found, nil
+// become gives an empty node a kind, and reports whether the node has that kind.
+func become(node *yaml.Node, kind yaml.Kind) bool {
+	if node.Kind == 0 || node.Tag == "!!null" {
+		*node = yaml.Node{Kind: kind}
 	}
-	made := &yaml.Node{Kind: kind}
-	values.Content = append(values.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, made)
-	return made, nil
+	return node.Kind == kind
 }
 
-func lookUp(values *yaml.Node, key string) *yaml.Node {
+// field returns the value of a key, and adds the key if it is missing.
+func field(values *yaml.Node, key string) *yaml.Node {
 	for i := 0; i+1 < len(values.Content); i += 2 {
 		if values.Content[i].Value == key {
 			return values.Content[i+1]
 		}
 	}
-	return nil
+	made := &yaml.Node{}
+	values.Content = append(values.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, made)
+	return made
 }
 
-func setVariable(variables *yaml.Node, name, value string) bool {
+// variable returns the entry of an environment variable, and adds it if it is missing.
+func variable(variables *yaml.Node, name string) *yaml.Node {
 	for _, entry := range variables.Content {
-		if entry.Kind == yaml.MappingNode {
-			if found := lookUp(entry, "name"); found != nil && found.Value == name {
-				return setScalar(entry, "value", value, "!!str")
-			}
+		var has struct{ Name string }
+		if entry.Kind == yaml.MappingNode && entry.Decode(&has) == nil && has.Name == name {
+			return entry
 		}
 	}
 	entry := &yaml.Node{Kind: yaml.MappingNode}
-	setScalar(entry, "name", name, "!!str")
-	setScalar(entry, "value", value, "!!str")
+	setScalar(field(entry, "name"), name, "!!str")
 	variables.Content = append(variables.Content, entry)
-	return true
+	return entry
 }
 
-func setScalar(values *yaml.Node, key, value, tag string) bool {
-	found := lookUp(values, key)
-	if found == nil {
-		found = &yaml.Node{}
-		values.Content = append(values.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, found)
+// setScalar sets a value, and keeps the comment beside it.
+func setScalar(node *yaml.Node, value, tag string) {
+	if node.Kind != yaml.ScalarNode || node.Value != value || node.ShortTag() != tag {
+		*node = yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value, LineComment: node.LineComment}
 	}
-	if found.Kind == yaml.ScalarNode && found.Value == value && found.ShortTag() == tag {
-		return false
-	}
-	*found = yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value, LineComment: found.LineComment}
-	return true
 }
 
 // watched is how long a text that was reverted before must stand before the installer reports that it is in

@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/Masterminds/semver/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -271,7 +272,7 @@ func unreachable(in *install, err error) error {
 	return fmt.Errorf("%s cannot be reached: %w", in.repository, err)
 }
 
-func (r *reconciler) offers(ctx context.Context, in *install) ([]Offer, error) {
+func (r *reconciler) offers(ctx context.Context, in *install) ([]*semver.Version, error) {
 	repository, err := r.open(ctx, in)
 	if err != nil {
 		return nil, err

@@ -182,21 +182,18 @@ func difference(was, becomes string) ([]string, error) {
 		return nil, err
 	}
 	lines := []string{}
-	for name, object := range after {
-		old, known := before[name]
-		switch {
-		case !known:
+	names := maps.Clone(before)
+	maps.Copy(names, after)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		switch old, object := before[name], after[name]; {
+		case old == nil:
 			lines = append(lines, "+ "+name)
+		case object == nil:
+			lines = append(lines, "- "+name)
 		case !reflect.DeepEqual(old, object):
 			lines = append(lines, "~ "+name+": "+strings.Join(differing("", old, object), ", "))
 		}
 	}
-	for name := range before {
-		if _, known := after[name]; !known {
-			lines = append(lines, "- "+name)
-		}
-	}
-	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[2:], b[2:]) })
 	return lines, nil
 }
 

@@ -39,7 +39,7 @@ type fixture struct {
 	forbidden string
 }
 
-func (p *fixture) Offers(context.Context, string, *semver.Version) ([]Offer, error) {
+func (p *fixture) Offers(context.Context, string, *semver.Version) ([]*semver.Version, error) {
 	return offers("0.16.0", "0.17.0").offers, nil
 }
 

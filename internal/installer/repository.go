@@ -42,7 +42,7 @@ func Open(address string, credentials Credentials) (Repository, error) {
 
 // Offers returns the versions of a chart. An exact version is not looked for among all others, which may be too many; these
 // are the answer if it is missing.
-func (c *charts) Offers(ctx context.Context, chart string, exact *semver.Version) (offers []Offer, err error) {
+func (c *charts) Offers(ctx context.Context, chart string, exact *semver.Version) (offers []*semver.Version, err error) {
 	request, versions := c.request(chart), make([]string, 1)
 	if exact != nil {
 		request.Version = exact.Original()
@@ -56,7 +56,7 @@ func (c *charts) Offers(ctx context.Context, chart string, exact *semver.Version
 	for _, text := range versions {
 		// An unparsable version can be neither named nor compared.
 		if version, err := semver.NewVersion(text); err == nil {
-			offers = append(offers, Offer{Version: version})
+			offers = append(offers, version)
 		}
 	}
 	return offers, meaning(err)

@@ -51,7 +51,7 @@ func TestIndexed(t *testing.T) {
 		t.Fatal(err)
 	}
 	offers, err := repository.Offers(t.Context(), "fleet", nil)
-	if err != nil || len(offers) != 2 || offers[0].Version.String() != "0.16.0" {
+	if err != nil || len(offers) != 2 || offers[0].String() != "0.16.0" {
 		t.Errorf("%v, %v", offers, err)
 	}
 	got, err := repository.Fetch(t.Context(), "fleet", semver.MustParse("v0.16.0"))
@@ -102,7 +102,7 @@ func TestExactOffer(t *testing.T) {
 			offers, err := repository.Offers(t.Context(), test.chart, semver.MustParse("0.16.0"))
 			var got []string
 			for _, offer := range offers {
-				got = append(got, offer.Version.String())
+				got = append(got, offer.String())
 			}
 			if !slices.Equal(got, test.want) || (test.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), test.err) {
 				t.Errorf("%v, %v, want %v, %q", got, err, test.want, test.err)

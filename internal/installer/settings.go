@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
@@ -61,53 +62,41 @@ func (s *state) inForce() server {
 	return server{url: read.URL, ca: string(read.CA)}
 }
 
-// withText sets one string in a JSON object, in place.
+// withText sets one string in a JSON object, in place: a policy of ours lets no other byte of the settings change if
+// Fleet was installed without Helm.
 func withText(document, key, value string) (string, error) {
-	if !json.Valid([]byte(document)) {
-		var reason any
-		return "", json.Unmarshal([]byte(document), &reason)
+	var fields map[string]json.RawMessage
+	switch err := json.Unmarshal([]byte(document), &fields); {
+	case fields == nil && json.Valid([]byte(document)):
+		return "", errors.New("it is not an object")
+	case err != nil:
+		return "", err
+	}
+	var current string // It may be escaped differently.
+	if json.Unmarshal(fields[key], &current) == nil && current == value {
+		return document, nil
 	}
 	encoded, err := json.Marshal(value)
 	if err != nil {
 		return "", err
 	}
-	decoder := json.NewDecoder(strings.NewReader(document))
-	if opening, err := decoder.Token(); err != nil || opening != json.Delim('{') {
-		return "", errors.New("it is not an object")
+	decoder := json.NewDecoder(strings.NewReader(document)) // It reports no errors, because the document is valid.
+	_, _ = decoder.Token()
+	from := decoder.InputOffset()
+	to, text := from, fmt.Sprintf("%q:%s", key, encoded)
+	if len(fields) > 0 {
+		text += ","
 	}
-	inside := decoder.InputOffset()
-	isEmpty := true
-	from, to := int64(-1), int64(-1)
 	for decoder.More() {
-		isEmpty = false
-		name, err := decoder.Token()
-		if err != nil {
-			return "", err
-		}
+		name, _ := decoder.Token()
 		var old json.RawMessage
-		if err := decoder.Decode(&old); err != nil {
-			return "", err
-		}
+		_ = decoder.Decode(&old)
 		if name == key { // If a name is repeated, the last one counts.
-			to = decoder.InputOffset()
+			to, text = decoder.InputOffset(), string(encoded)
 			from = to - int64(len(old))
 		}
 	}
-	switch {
-	case from >= 0 && isText(document[from:to], value):
-		return document, nil // The name may be escaped differently.
-	case from >= 0:
-		return document[:from] + string(encoded) + document[to:], nil
-	case isEmpty:
-		return document[:inside] + fmt.Sprintf("%q:%s", key, encoded) + document[inside:], nil
-	default:
-		return document[:inside] + fmt.Sprintf("%q:%s,", key, encoded) + document[inside:], nil
-	}
-}
-
-func isText(encoded, value string) bool {
-	var text *string
-	return json.Unmarshal([]byte(encoded), &text) == nil && text != nil && *text == value
+	return document[:from] + text + document[to:], nil
 }
 
 // renamed is the first version of Fleet with the present names of the feature gates.
@@ -144,50 +133,37 @@ func (s *state) chartValues(version *semver.Version) map[string]any {
 
 // into writes the feature gates into the values of a chart.
 func (g *gates) into(values map[string]any, version *semver.Version) {
-	environment := g.environment(version)
+	environment, helmOps := g.values(version)
 	for _, name := range slices.Sorted(maps.Keys(environment)) {
 		list, _ := values["extraEnv"].([]any)
 		values["extraEnv"] = withVariable(list, name, environment[name])
 	}
-	if helmOps, isValue := g.helmOpsValue(version); isValue {
-		set(values, helmOps, "helmops", "enabled")
+	if helmOps != nil {
+		set(values, *helmOps, "helmops", "enabled")
 	}
 }
 
-// environment returns the feature gates that are environment variables in a version of Fleet. An
-// unknown version is treated as a recent one.
-func (g *gates) environment(version *semver.Version) map[string]string {
+// values returns the feature gates that are environment variables in a version of Fleet, and the chart's value for
+// HelmOps; nil if that version has none. An unknown version is treated as a recent one.
+func (g *gates) values(version *semver.Version) (environment map[string]string, helmOps *bool) {
+	ociStorage := strconv.FormatBool(g.ociStorage)
 	if version != nil && version.LessThan(renamed) {
-		return map[string]string{"EXPERIMENTAL_HELM_OPS": truth(g.helmOps), "EXPERIMENTAL_OCI_STORAGE": truth(g.ociStorage)}
+		return map[string]string{"EXPERIMENTAL_HELM_OPS": strconv.FormatBool(g.helmOps), "EXPERIMENTAL_OCI_STORAGE": ociStorage}, nil
 	}
-	return map[string]string{"OCI_STORAGE": truth(g.ociStorage)}
-}
-
-// helmOpsValue returns the chart's value for HelmOps, and whether this version of the chart has one.
-func (g *gates) helmOpsValue(version *semver.Version) (value, isValue bool) {
-	return g.helmOps, version == nil || !version.LessThan(renamed)
-}
-
-func truth(value bool) string {
-	if value {
-		return "true"
-	}
-	return "false"
+	return map[string]string{"OCI_STORAGE": ociStorage}, &g.helmOps
 }
 
 // withVariable sets one environment variable in a list. The others keep their values and their
 // order.
 func withVariable(list []any, name, value string) []any {
-	result := make([]any, 0, len(list)+1)
-	found := false
-	for _, entry := range list {
+	result, found := slices.Clone(list), false
+	for i, entry := range result {
 		if fields, isMap := entry.(map[string]any); isMap && fields["name"] == name {
 			fields = maps.Clone(fields)
 			delete(fields, "valueFrom")
 			fields["value"] = value
-			entry, found = fields, true
+			result[i], found = fields, true
 		}
-		result = append(result, entry)
 	}
 	if !found {
 		result = append(result, map[string]any{"name": name, "value": value})

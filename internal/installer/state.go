@@ -91,9 +91,6 @@ type Releases interface {
 	Manifest(ctx context.Context, name string) (string, error)
 }
 
-// Offer is one version of a chart in a repository.
-type Offer struct{ Version *semver.Version }
-
 // Problem is an obstacle that only a person can remove.
 type Problem struct{ Reason, Message string }
 
@@ -102,7 +99,7 @@ func (p *Problem) Error() string { return p.Message }
 // Repository offers charts. Its errors are *Problem, unless the repository is merely out of reach.
 type Repository interface {
 	// Offers returns the versions of a chart, or only an exact one if that is wanted and there.
-	Offers(ctx context.Context, chart string, exact *semver.Version) ([]Offer, error)
+	Offers(ctx context.Context, chart string, exact *semver.Version) ([]*semver.Version, error)
 	Fetch(ctx context.Context, chart string, version *semver.Version) ([]byte, error)
 }
 
@@ -145,7 +142,7 @@ type state struct {
 }
 
 type offered struct {
-	offers []Offer
+	offers []*semver.Version
 	err    error
 }
 

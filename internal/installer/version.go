@@ -31,20 +31,18 @@ func (i *install) follows() bool { return i.exact == nil }
 
 // choose returns the newest version that the repository offers and the FleetAddonConfig allows. It prefers versions
 // without a known defect. A newer version that it leaves out because of one is avoided, which is nil otherwise.
-func (i *install) choose(offers []Offer) (chosen, avoided *semver.Version, problem *Problem) {
+func (i *install) choose(offers []*semver.Version) (chosen, avoided *semver.Version, problem *Problem) {
 	var newest, sound *semver.Version
-	for _, offer := range offers {
-		if i.exact == nil && i.within == nil && offer.Version.Prerelease() != "" {
-			continue // Without a version or range, only releases count, not pre-releases.
-		}
-		if !i.isMetBy(offer.Version) {
+	for _, version := range offers {
+		// Without a version or range, only releases count, not pre-releases.
+		if !i.isMetBy(version) || i.exact == nil && i.within == nil && version.Prerelease() != "" {
 			continue
 		}
-		if newest == nil || offer.Version.GreaterThan(newest) {
-			newest = offer.Version
+		if newest == nil || version.GreaterThan(newest) {
+			newest = version
 		}
-		if len(defects.Of(offer.Version)) == 0 && (sound == nil || offer.Version.GreaterThan(sound)) {
-			sound = offer.Version
+		if len(defects.Of(version)) == 0 && (sound == nil || version.GreaterThan(sound)) {
+			sound = version
 		}
 	}
 	switch {
@@ -69,13 +67,9 @@ func (i *install) describe() string {
 }
 
 // listed names the newest versions on offer.
-func listed(offers []Offer) string {
+func listed(offers []*semver.Version) string {
 	const most = 5
-	var versions []*semver.Version
-	for _, offer := range offers {
-		versions = append(versions, offer.Version)
-	}
-	slices.SortFunc(versions, func(a, b *semver.Version) int { return b.Compare(a) })
+	versions := slices.SortedFunc(slices.Values(offers), func(a, b *semver.Version) int { return b.Compare(a) })
 	var names []string
 	for _, version := range versions[:min(most, len(versions))] {
 		names = append(names, version.Original())
@@ -91,9 +85,9 @@ func listed(offers []Offer) string {
 }
 
 // both returns the versions that both charts have, because Fleet needs both.
-func both(fleet, crds []Offer) []Offer {
-	return slices.DeleteFunc(slices.Clone(fleet), func(offer Offer) bool {
-		return !slices.ContainsFunc(crds, func(other Offer) bool { return other.Version.Equal(offer.Version) })
+func both(fleet, crds []*semver.Version) []*semver.Version {
+	return slices.DeleteFunc(slices.Clone(fleet), func(version *semver.Version) bool {
+		return !slices.ContainsFunc(crds, version.Equal)
 	})
 }
 
