@@ -65,132 +65,151 @@ func configuredIs(holds bool, reason, format string, args ...any) *metav1.Condit
 	return condition(addonsv1.FleetConfiguredCondition, holds, reason, format, args...)
 }
 
+func (p *Problem) configured() *metav1.Condition {
+	return configuredIs(false, p.Reason, "%s", p.Message)
+}
+
+// steps are the installer's steps for each owner of Fleet, in their order. The first that is not done is next; the last
+// reports what there is. A step returns nil if it is done.
+var steps = map[owner][]func(*state) *plan{
+	nobody:    {(*state).missing, (*state).free, (*state).deploy, (*state).deployed},
+	ours:      {(*state).missing, (*state).free, (*state).deploy, (*state).deployed},
+	theirs:    {(*state).gatesElsewhere, (*state).serverElsewhere, (*state).foreign},
+	unmanaged: {(*state).gatesElsewhere, (*state).serverElsewhere, (*state).foreign},
+	ranchers:  {(*state).gatesElsewhere, (*state).byHand},
+}
+
 // next returns the next step.
 func (s *state) next() plan {
-	var p plan
+	p := &plan{}
 	if s.isNothing() {
-		return p
+		return *p
 	}
-	switch s.owner() {
-	case ranchers:
-		p = s.underRancher()
-	case unmanaged:
-		p = s.configureForeign(installedIs(false, addonsv1.ForeignFleetReason, "Fleet is installed here without a Helm release, and the installer left it unchanged; remove spec.install, or uninstall that Fleet but keep its CRDs"))
-	case theirs:
-		if !s.adopt {
-			p = s.configureForeign(installedIs(false, addonsv1.ForeignReleaseReason, "Fleet is installed here by Helm releases that Muster does not own, and the installer left them unchanged; upgrade them with Helm and remove spec.install, or hand them over with the annotation %s: \"true\" on this FleetAddonConfig", AdoptAnnotation))
+	its := s.owner()
+	for _, step := range steps[its] {
+		if p = step(s); p != nil {
 			break
 		}
-		fallthrough
-	default:
-		p = s.throughReleases()
 	}
-	p = s.shown(p)
+	p.installed = cmp.Or(p.installed, unchanged(its))
+	// With spec.install.mode: Plan, a condition announces the step.
+	if s.planOnly() && p.step != rest && p.step != ask {
+		const format = "the next step would be to %s; set spec.install.mode to Apply to take it"
+		p = &plan{installed: cmp.Or(p.installed, installedIs(false, addonsv1.PlannedReason, format, p.step)), configured: configuredIs(false, addonsv1.PlannedReason, format, p.step)}
+	}
 	if s.install == nil {
 		p.installed = nil
 	}
 	if !s.asksForSettings() {
 		p.configured = nil
 	}
-	return p
+	return *p
 }
 
-// shown turns a step into a condition that announces it, if spec.install.mode is Plan.
-func (s *state) shown(p plan) plan {
-	if s.install == nil || !s.install.planOnly || p.step == rest || p.step == ask {
-		return p
-	}
-	const format = "the next step would be to %s; set spec.install.mode to Apply to take it"
-	return plan{
-		installed:  cmp.Or(p.installed, installedIs(false, addonsv1.PlannedReason, format, p.step)),
-		configured: configuredIs(false, addonsv1.PlannedReason, format, p.step),
-	}
-}
+func (s *state) planOnly() bool { return s.install != nil && s.install.planOnly }
 
-// underRancher leaves Fleet to Rancher, except for the feature gates in the ConfigMap that the user names.
-func (s *state) underRancher() plan {
-	p := plan{
-		installed: installedIs(false, addonsv1.ManagedByRancherReason, "Rancher installs Fleet here (Deployment cattle-system/rancher) and the installer left it unchanged; remove spec.install, and upgrade Rancher instead"),
-	}
-	var problem *metav1.Condition
-	p.step, p.text, problem, p.later = s.gatesStep()
-	switch {
-	case problem != nil:
-		p.configured = problem
-	case p.step != rest: // The next report has the result.
-	case s.serverWanted() || s.bootstrap != nil:
-		p.configured = configuredIs(false, addonsv1.ConfigureInRancherReason, "Rancher configures Fleet here (Deployment cattle-system/rancher) and the installer left it unchanged; set server-url and cacerts in Rancher, and remove spec.config.server")
-	case !s.gatesElsewhere():
-		p.configured = configuredIs(false, addonsv1.ConfigureInRancherReason, "Rancher configures Fleet here; name its ConfigMap in spec.config.featureGates.configMap.ref, usually cattle-system/rancher-config")
+// unchanged says why the installer leaves a Fleet of another owner as it is; nil if there is none.
+func unchanged(by owner) *metav1.Condition {
+	switch by {
+	case ranchers:
+		return installedIs(false, addonsv1.ManagedByRancherReason, "Rancher installs Fleet here (Deployment cattle-system/rancher) and the installer left it unchanged; remove spec.install, and upgrade Rancher instead")
+	case unmanaged:
+		return installedIs(false, addonsv1.ForeignFleetReason, "Fleet is installed here without a Helm release, and the installer left it unchanged; remove spec.install, or uninstall that Fleet but keep its CRDs")
+	case theirs:
+		return installedIs(false, addonsv1.ForeignReleaseReason, "Fleet is installed here by Helm releases that Muster does not own, and the installer left them unchanged; upgrade them with Helm and remove spec.install, or hand them over with the annotation %s: \"true\" on this FleetAddonConfig", AdoptAnnotation)
 	default:
-		p.configured = configuredIs(true, addonsv1.ConfiguredReason, "the feature gates are in ConfigMap %s, from where Rancher takes them", s.gates.configMap)
+		return nil
 	}
-	return p
 }
 
-func (w *wanted) serverWanted() bool { return w.server != nil }
-
-// gatesElsewhere reports whether the user names a ConfigMap for the feature gates.
-func (s *state) gatesElsewhere() bool { return s.gates != nil && s.gates.configMap.Name != "" }
-
-func (w *wanted) asksForSettings() bool {
-	return w.serverWanted() || w.gates != nil || w.bootstrap != nil
-}
-
-// configureForeign configures a Fleet that the installer does not own, as far as that is possible without
-// changing its Helm release.
-func (s *state) configureForeign(installed *metav1.Condition) plan {
-	p := plan{installed: installed}
-	var problem *metav1.Condition
-	if p.step, p.text, problem, p.later = s.gatesStep(); p.step != rest || problem != nil {
-		p.configured = problem
-		return p
-	}
-	if s.serverProblem != nil {
-		p.configured = configuredIs(false, s.serverProblem.Reason, "%s", s.serverProblem.Message)
-		return p
-	}
-	if s.serverWanted() {
-		if s.settings == nil {
-			p.configured = configuredIs(false, addonsv1.FleetMissingReason, "ConfigMap %s/%s, which holds Fleet's settings, does not exist", FleetNamespace, settingsName)
-			return p
-		}
-		text, err := withServer(s.settings, s.server)
-		if err != nil {
-			p.configured = configuredIs(false, addonsv1.SettingsBrokenReason, "the installer left ConfigMap %s/%s as it is: %v; repair it, because Fleet cannot read it either", FleetNamespace, settingsName, err)
-			return p
-		}
-		at := types.NamespacedName{Namespace: FleetNamespace, Name: settingsName}
-		if p.step, p.configured, p.later = s.overwrite(writeSettings, at, s.settings.Data[settingsKey], text); p.step != rest || p.configured != nil {
-			p.text = text
-			return p
-		}
-	}
+// gatesElsewhere writes the feature gates into the ConfigMap that the user names for them.
+func (s *state) gatesElsewhere() *plan {
+	at := s.gatesIn()
 	switch {
-	case s.gates != nil && !s.gatesElsewhere(), s.bootstrap != nil:
-		p.configured = configuredIs(false, addonsv1.BelongsToReleaseReason, "feature gates and bootstrapLocalCluster can be set only as values of Fleet's chart, and Muster does not own the release: set helmops.enabled, extraEnv and bootstrap.enabled there")
-	case s.serverWanted():
-		p.configured = configuredIs(true, addonsv1.ConfiguredOutsideReleaseReason, "%s; written into ConfigMap %s/%s, because Muster does not own the release: put apiServerURL and apiServerCA into its values, or its next upgrade reverts them", s.server.describe(), FleetNamespace, settingsName)
-	case s.gatesElsewhere():
-		p.configured = configuredIs(true, addonsv1.ConfiguredReason, "the feature gates are in ConfigMap %s", s.gates.configMap)
-	}
-	return p
-}
-
-// gatesStep plans to write the feature gates into the ConfigMap that the user names for them.
-func (s *state) gatesStep() (next step, text string, problem *metav1.Condition, later time.Duration) {
-	if !s.gatesElsewhere() {
-		return rest, "", nil, 0
-	}
-	if s.gatesProblem != nil {
-		return rest, "", configuredIs(false, s.gatesProblem.Reason, "%s", s.gatesProblem.Message), 0
+	case at.Name == "":
+		return nil
+	case s.gatesProblem != nil:
+		return &plan{configured: s.gatesProblem.configured()}
 	}
 	text, err := withGates(s.gatesMap, s.gates, s.version())
 	if err != nil {
-		return rest, "", configuredIs(false, addonsv1.FeatureGatesUnwritableReason, "the feature gates are not written into ConfigMap %s: %v", s.gates.configMap, err), 0
+		return &plan{configured: configuredIs(false, addonsv1.FeatureGatesUnwritableReason, "the feature gates are not written into ConfigMap %s: %v", at, err)}
 	}
-	next, problem, later = s.overwrite(writeGates, s.gates.configMap, s.gatesMap.Data[gatesKey], text)
-	return next, text, problem, later
+	return s.overwrite(writeGates, at, s.gatesMap.Data[gatesKey], text)
+}
+
+// serverElsewhere writes the server into the settings of a Fleet that the installer does not own.
+func (s *state) serverElsewhere() *plan {
+	at := types.NamespacedName{Namespace: FleetNamespace, Name: settingsName}
+	switch {
+	case s.serverProblem != nil:
+		return &plan{configured: s.serverProblem.configured()}
+	case !s.serverWanted():
+		return nil
+	case s.settings == nil:
+		return &plan{configured: configuredIs(false, addonsv1.FleetMissingReason, "ConfigMap %s, which holds Fleet's settings, does not exist", at)}
+	}
+	text, err := withServer(s.settings, s.server)
+	if err != nil {
+		return &plan{configured: configuredIs(false, addonsv1.SettingsBrokenReason, "the installer left ConfigMap %s as it is: %v; repair it, because Fleet cannot read it either", at, err)}
+	}
+	return s.overwrite(writeSettings, at, s.settings.Data[settingsKey], text)
+}
+
+// foreign reports what is configured in a Fleet that the installer does not own.
+func (s *state) foreign() *plan {
+	p := &plan{}
+	at := s.gatesIn()
+	switch {
+	case s.gates != nil && at.Name == "", s.bootstrap != nil:
+		p.configured = configuredIs(false, addonsv1.BelongsToReleaseReason, "feature gates and bootstrapLocalCluster can be set only as values of Fleet's chart, and Muster does not own the release: set helmops.enabled, extraEnv and bootstrap.enabled there")
+	case s.serverWanted():
+		p.configured = configuredIs(true, addonsv1.ConfiguredOutsideReleaseReason, "%s; written into ConfigMap %s/%s, because Muster does not own the release: put apiServerURL and apiServerCA into its values, or its next upgrade reverts them", s.server.describe(), FleetNamespace, settingsName)
+	case at.Name != "":
+		p.configured = configuredIs(true, addonsv1.ConfiguredReason, "the feature gates are in ConfigMap %s", at)
+	}
+	return p
+}
+
+// byHand reports what the user must configure in Rancher.
+func (s *state) byHand() *plan {
+	switch at := s.gatesIn(); {
+	case s.serverWanted() || s.bootstrap != nil:
+		return &plan{configured: configuredIs(false, addonsv1.ConfigureInRancherReason, "Rancher configures Fleet here (Deployment cattle-system/rancher) and the installer left it unchanged; set server-url and cacerts in Rancher, and remove spec.config.server")}
+	case at.Name == "":
+		return &plan{configured: configuredIs(false, addonsv1.ConfigureInRancherReason, "Rancher configures Fleet here; name its ConfigMap in spec.config.featureGates.configMap.ref, usually cattle-system/rancher-config")}
+	default:
+		return &plan{configured: configuredIs(true, addonsv1.ConfiguredReason, "the feature gates are in ConfigMap %s, from where Rancher takes them", at)}
+	}
+}
+
+// watched is how long a text that was reverted before must stand before the installer reports that it is in
+// effect.
+const watched = 2 * time.Minute
+
+// overwrite writes a text into a ConfigMap that the installer does not own. If another program keeps reverting the
+// text, the installer slows down and reports it.
+func (s *state) overwrite(kind step, where types.NamespacedName, has, text string) *plan {
+	last := s.attempts[string(kind)]
+	isAgain := last != nil && last.message == text
+	var until time.Time
+	switch {
+	case has == text && isAgain && last.count > 0:
+		until = last.at.Add(watched)
+	case has == text:
+		return nil
+	case isAgain:
+		until = last.due()
+	}
+	switch {
+	case s.now.Before(until):
+		return &plan{later: until.Sub(s.now), configured: configuredIs(false, addonsv1.SettingsRevertedReason,
+			"another program keeps reverting the installer's settings in ConfigMap %s; put them into the release or repository that the ConfigMap comes from, or remove the key there; the installer retries at growing intervals of up to %s", where, lastRetry)}
+	case has == text:
+		return nil
+	default:
+		return &plan{step: kind, text: text}
+	}
 }
 
 func (in *server) describe() string {

@@ -1,6 +1,7 @@
 package installer
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,37 +23,16 @@ const abandoned = time.Hour
 // busyInterval is how often the installer checks whether another Helm client has finished.
 const busyInterval = 5 * time.Second
 
-// throughReleases plans the next step for the installer's own releases, and for releases that it takes over.
-func (s *state) throughReleases() plan {
-	if s.install == nil && s.fleet == nil {
-		return plan{configured: configuredIs(false, addonsv1.FleetMissingReason, "Fleet is not installed; install it, or set spec.install")}
+// missing reports that there is no Fleet, and that the installer is not to install one.
+func (s *state) missing() *plan {
+	if s.install != nil || s.fleet != nil {
+		return nil
 	}
-	if p := s.unblock(); p != nil {
-		return *p
-	}
-	goal, stale, p := s.goal()
-	if p != nil {
-		return *p
-	}
-	for _, next := range []func(*semver.Version) *plan{s.putCRDs, s.putFleet} {
-		p := next(goal)
-		switch {
-		case p == nil:
-		case s.install != nil && s.install.planOnly:
-			return s.planned(goal)
-		default:
-			return *p
-		}
-	}
-	converged := s.converged(stale)
-	if step, text, problem, later := s.gatesStep(); step != rest || problem != nil {
-		converged.step, converged.text, converged.configured, converged.later = step, text, problem, later
-	}
-	return converged
+	return &plan{configured: configuredIs(false, addonsv1.FleetMissingReason, "Fleet is not installed; install it, or set spec.install")}
 }
 
-// unblock plans to mark half-done releases as failed. Helm refuses to change them as they are.
-func (s *state) unblock() *plan {
+// free marks half-done releases as failed. Helm refuses to change them as they are.
+func (s *state) free() *plan {
 	for _, entry := range []struct {
 		release *Release
 		name    string
@@ -69,6 +49,21 @@ func (s *state) unblock() *plan {
 		}
 	}
 	return nil
+}
+
+// deploy deploys the version, first its CRDs, and the settings.
+func (s *state) deploy() *plan {
+	goal, _, p := s.goal()
+	if p != nil {
+		return p
+	}
+	if p = s.putCRDs(goal); p == nil {
+		p = s.putFleet(goal)
+	}
+	if p != nil && s.planOnly() {
+		return s.planned(goal)
+	}
+	return p
 }
 
 // current returns the version of Fleet that is deployed, or nil if none is.
@@ -132,11 +127,25 @@ func (s *state) withheld(why *metav1.Condition) *plan {
 		p.configured = configuredIs(false, addonsv1.FleetMissingReason, "Fleet is not installed: see the condition %s", addonsv1.FleetInstalledCondition)
 	case sameValues(s.chartValues(s.version()), s.fleet.Values):
 		p.configured = s.configured()
-	case s.current() != nil:
-		if next := s.putFleet(s.current()); next != nil { // New settings do not wait for a version.
-			next.installed = why
-			return next
-		}
+	default:
+		return s.settingsOnly(p)
+	}
+	return p
+}
+
+// settingsOnly plans new settings for the deployed version: they do not wait for a version that cannot be deployed.
+func (s *state) settingsOnly(p *plan) *plan {
+	if s.current() == nil {
+		return p
+	}
+	switch next := s.putFleet(s.current()); {
+	case next == nil:
+		p.configured = s.configured()
+	case next.step == rest:
+		p.configured, p.later = next.configured, cmp.Or(p.later, next.later)
+	default:
+		next.installed = p.installed
+		return next
 	}
 	return p
 }
@@ -189,20 +198,10 @@ func (s *state) backedOff(p *plan) *plan {
 		installed:  s.failed(last),
 		configured: configuredIs(false, addonsv1.ReleaseFailedReason, "the settings are not in effect: %s", last.message),
 	}
-	if p.version == nil || s.current() == nil {
+	if p.version == nil {
 		return result
 	}
-	// New settings do not wait for a version that cannot be deployed.
-	switch next := s.putFleet(s.current()); {
-	case next == nil:
-		result.configured = s.configured()
-	case next.step == rest:
-		result.configured = next.configured
-	default:
-		next.installed = result.installed
-		return next
-	}
-	return result
+	return s.settingsOnly(result)
 }
 
 // failed reports a failed attempt. Installed stays True if only fetching a newer version failed,
@@ -237,7 +236,7 @@ func (p *plan) what() string {
 }
 
 // planned reports the step that spec.install.mode: Apply would take.
-func (s *state) planned(goal *semver.Version) plan {
+func (s *state) planned(goal *semver.Version) *plan {
 	var text string
 	switch current := s.current(); {
 	case current == nil:
@@ -247,19 +246,20 @@ func (s *state) planned(goal *semver.Version) plan {
 	default:
 		text = fmt.Sprintf("the values of Fleet %s would be changed", goal)
 	}
-	shown := text
+	configured := configuredIs(false, addonsv1.PlannedReason, "%s, because spec.install.mode is Plan", text)
 	if defect := defects.Message(goal); defect != "" {
-		shown += "; " + defect
+		text += "; " + defect
 	}
-	return plan{
-		installed:  installedIs(false, addonsv1.PlannedReason, "%s; `kubectl muster plan` shows every object that would change, and spec.install.mode: Apply changes them", shown),
-		configured: configuredIs(false, addonsv1.PlannedReason, "%s, because spec.install.mode is Plan", text),
-	}
+	return &plan{configured: configured, installed: installedIs(false, addonsv1.PlannedReason,
+		"%s; `kubectl muster plan` shows every object that would change, and spec.install.mode: Apply changes them", text)}
 }
 
-// converged reports the deployed version, when no step is left.
-func (s *state) converged(stale *Problem) plan {
-	p := plan{configured: s.configured()}
+// deployed reports the deployed version, and writes feature gates into the ConfigMap that the user names for them.
+func (s *state) deployed() *plan {
+	p := s.gatesElsewhere()
+	if p == nil {
+		p = &plan{configured: s.configured()}
+	}
 	reason, text := addonsv1.InstalledReason, fmt.Sprintf("Fleet %s", s.fleet.Version)
 	if url, _ := s.fleet.Values["apiServerURL"].(string); url != "" {
 		text += "; agents find the management cluster at " + url
@@ -276,7 +276,7 @@ func (s *state) converged(stale *Problem) plan {
 	if avoided := s.avoided(); avoided != nil {
 		text += "; not upgraded: " + defects.Message(avoided)
 	}
-	if stale != nil {
+	if _, stale, _ := s.goal(); stale != nil {
 		reason = stale.Reason
 		text += "; newer versions cannot be looked up: " + stale.Message
 	}
@@ -299,7 +299,7 @@ func (s *state) avoided() *semver.Version {
 // configured reports settings that are in the values of the installer's own release.
 func (s *state) configured() *metav1.Condition {
 	if s.serverProblem != nil {
-		return configuredIs(false, s.serverProblem.Reason, "%s", s.serverProblem.Message)
+		return s.serverProblem.configured()
 	}
 	text := "set as values of Helm release " + FleetChart
 	if s.serverWanted() {

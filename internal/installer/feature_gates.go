@@ -7,14 +7,10 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/Masterminds/semver/v3"
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
 // gatesKey is the key of Fleet's chart values in the ConfigMap that Rancher reads.
@@ -112,30 +108,4 @@ func setScalar(node *yaml.Node, value, tag string) {
 	if node.Kind != yaml.ScalarNode || node.Value != value || node.ShortTag() != tag {
 		*node = yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value, LineComment: node.LineComment}
 	}
-}
-
-// watched is how long a text that was reverted before must stand before the installer reports that it is in
-// effect.
-const watched = 2 * time.Minute
-
-// overwrite decides whether the installer writes a text into a ConfigMap that it does not own now.
-// If another program keeps reverting the text, the installer slows down and reports it.
-func (s *state) overwrite(kind step, where fmt.Stringer, has, text string) (step, *metav1.Condition, time.Duration) {
-	last := s.attempts[string(kind)]
-	isAgain := last != nil && last.message == text
-	switch {
-	case has == text && isAgain && last.count > 0 && s.now.Before(last.at.Add(watched)):
-		return rest, reverted(where), last.at.Add(watched).Sub(s.now)
-	case has == text:
-		return rest, nil, 0
-	case isAgain && s.now.Before(last.due()):
-		return rest, reverted(where), last.due().Sub(s.now)
-	default:
-		return kind, nil, 0
-	}
-}
-
-func reverted(where fmt.Stringer) *metav1.Condition {
-	return configuredIs(false, addonsv1.SettingsRevertedReason,
-		"another program keeps reverting the installer's settings in ConfigMap %s; put them into the release or repository that the ConfigMap comes from, or remove the key there; the installer retries at growing intervals of up to %s", where, lastRetry)
 }

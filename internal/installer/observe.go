@@ -217,7 +217,7 @@ func (r *reconciler) named(ctx context.Context, resource, kind string, key types
 }
 
 func (r *reconciler) observeGates(ctx context.Context, s *state) error {
-	if !s.gatesElsewhere() {
+	if s.gatesIn().Name == "" {
 		return nil
 	}
 	object := &corev1.ConfigMap{}

@@ -125,7 +125,7 @@ func (s *state) chartValues(version *semver.Version) map[string]any {
 	if s.bootstrap != nil {
 		set(values, *s.bootstrap, "bootstrap", "enabled")
 	}
-	if s.gates != nil && !s.gatesElsewhere() {
+	if s.gates != nil && s.gatesIn().Name == "" {
 		s.gates.into(values, version)
 	}
 	return values

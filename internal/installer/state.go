@@ -161,7 +161,7 @@ func (s *state) owner() owner {
 	switch {
 	case s.rancher:
 		return ranchers
-	case s.fleet != nil && !s.fleet.isOurs(), s.crds != nil && !s.crds.isOurs():
+	case !s.adopt && (s.fleet != nil && !s.fleet.isOurs() || s.crds != nil && !s.crds.isOurs()):
 		return theirs
 	case s.fleet != nil || s.crds != nil:
 		return ours

@@ -78,6 +78,20 @@ func (w *wanted) isNothing() bool {
 	return w.install == nil && !w.asksForSettings()
 }
 
+func (w *wanted) serverWanted() bool { return w.server != nil }
+
+func (w *wanted) asksForSettings() bool {
+	return w.serverWanted() || w.gates != nil || w.bootstrap != nil
+}
+
+// gatesIn is the ConfigMap that the user names for the feature gates; its name is empty if there is none.
+func (w *wanted) gatesIn() types.NamespacedName {
+	if w.gates == nil {
+		return types.NamespacedName{}
+	}
+	return w.gates.configMap
+}
+
 func installFrom(spec *addonsv1.FleetInstall) *install {
 	if spec == nil || spec.Version == nil && !ptr.Deref(spec.FollowLatest, false) {
 		return nil
