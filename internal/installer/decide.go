@@ -131,7 +131,7 @@ func (s *state) gatesElsewhere() *plan {
 	case s.gatesProblem != nil:
 		return &plan{configured: s.gatesProblem.configured()}
 	}
-	text, err := withGates(s.gatesMap, s.gates, s.version())
+	text, err := withGates(s.gatesMap, s.FeatureGates, s.version())
 	if err != nil {
 		return &plan{configured: configuredIs(false, addonsv1.FeatureGatesUnwritableReason, "the feature gates are not written into ConfigMap %s: %v", at, err)}
 	}
@@ -144,7 +144,7 @@ func (s *state) serverElsewhere() *plan {
 	switch {
 	case s.serverProblem != nil:
 		return &plan{configured: s.serverProblem.configured()}
-	case !s.serverWanted():
+	case s.Server == nil:
 		return nil
 	case s.settings == nil:
 		return &plan{configured: configuredIs(false, addonsv1.FleetMissingReason, "ConfigMap %s, which holds Fleet's settings, does not exist", at)}
@@ -161,9 +161,9 @@ func (s *state) foreign() *plan {
 	p := &plan{}
 	at := s.gatesIn()
 	switch {
-	case s.gates != nil && at.Name == "", s.bootstrap != nil:
+	case s.FeatureGates != nil && at.Name == "", s.BootstrapLocalCluster != nil:
 		p.configured = configuredIs(false, addonsv1.BelongsToReleaseReason, "feature gates and bootstrapLocalCluster can be set only as values of Fleet's chart, and Muster does not own the release: set helmops.enabled, extraEnv and bootstrap.enabled there")
-	case s.serverWanted():
+	case s.Server != nil:
 		p.configured = configuredIs(true, addonsv1.ConfiguredOutsideReleaseReason, "%s; written into ConfigMap %s/%s, because Muster does not own the release: put apiServerURL and apiServerCA into its values, or its next upgrade reverts them", s.server.describe(), FleetNamespace, settingsName)
 	case at.Name != "":
 		p.configured = configuredIs(true, addonsv1.ConfiguredReason, "the feature gates are in ConfigMap %s", at)
@@ -174,7 +174,7 @@ func (s *state) foreign() *plan {
 // byHand reports what the user must configure in Rancher.
 func (s *state) byHand() *plan {
 	switch at := s.gatesIn(); {
-	case s.serverWanted() || s.bootstrap != nil:
+	case s.Server != nil || s.BootstrapLocalCluster != nil:
 		return &plan{configured: configuredIs(false, addonsv1.ConfigureInRancherReason, "Rancher configures Fleet here (Deployment cattle-system/rancher) and the installer left it unchanged; set server-url and cacerts in Rancher, and remove spec.config.server")}
 	case at.Name == "":
 		return &plan{configured: configuredIs(false, addonsv1.ConfigureInRancherReason, "Rancher configures Fleet here; name its ConfigMap in spec.config.featureGates.configMap.ref, usually cattle-system/rancher-config")}

@@ -302,10 +302,10 @@ func (s *state) configured() *metav1.Condition {
 		return s.serverProblem.configured()
 	}
 	text := "set as values of Helm release " + FleetChart
-	if s.serverWanted() {
+	if s.Server != nil {
 		text += "; " + s.server.describe()
 	}
-	if ptr.Deref(s.bootstrap, false) {
+	if ptr.Deref(s.BootstrapLocalCluster, false) {
 		text += "; Fleet manages this cluster, and has all rights here"
 	}
 	return configuredIs(true, addonsv1.ConfiguredReason, "%s", text)

@@ -72,15 +72,6 @@ func deployed(crds, fleet string, values map[string]any) state {
 	return state{crds: released(crds, nil), fleet: released(fleet, values)}
 }
 
-// asking returns the state with another spec, and keeps the adopt annotation.
-func (s state) asking(t *testing.T, spec addonsv1.FleetAddonConfigSpec) *state {
-	t.Helper()
-	adopt := s.adopt
-	s.wanted = asked(t, spec)
-	s.adopt = adopt
-	return &s
-}
-
 func (s state) with(change func(*state)) state { change(&s); return s }
 
 func offering(versions ...string) func(*state) {
@@ -114,9 +105,7 @@ func TestPlanShows(t *testing.T) {
 			decided{installed: "False ForeignRelease", configured: "False Planned: next step would be to write the settings"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := test.state
-			s.wanted = asked(t, planned(inferring(test.spec)))
-			test.want.check(t, &s)
+			test.want.check(t, test.state.asking(t, planned(inferring(test.spec))))
 		})
 	}
 }
@@ -305,12 +294,12 @@ func TestBackedOff(t *testing.T) {
 			decided{step: putFleet}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := test.state
-			s.wanted, s.attempts = asked(t, test.spec), map[string]*attempt{}
+			s := test.state.asking(t, test.spec)
+			s.attempts = map[string]*attempt{}
 			for _, change := range test.changes {
-				change(&s)
+				change(s)
 			}
-			test.want.check(t, &s)
+			test.want.check(t, s)
 		})
 	}
 }
@@ -318,8 +307,7 @@ func TestBackedOff(t *testing.T) {
 // A release that never became ready, and that spec.install no longer asks for, gets its settings at
 // the version that it has.
 func TestSettingsOfWhatFailed(t *testing.T) {
-	s := state{fleet: failed(released("0.12.3", nil), "")}
-	s.wanted, s.now = asked(t, gated("")), now
+	s := state{now: now, fleet: failed(released("0.12.3", nil), "")}.asking(t, gated(""))
 	p := s.next()
 	environment, _ := p.values["extraEnv"].([]any)
 	if p.step != putFleet || p.version != nil || len(environment) != 2 {

@@ -40,14 +40,16 @@ func offers(versions ...string) *offered {
 	return result
 }
 
-func asked(t *testing.T, spec addonsv1.FleetAddonConfigSpec) wanted {
+// asking returns the state with another spec, and keeps the adopt annotation.
+func (s state) asking(t *testing.T, spec addonsv1.FleetAddonConfigSpec) *state {
 	t.Helper()
 	config := &addonsv1.FleetAddonConfig{Spec: spec}
-	result := wantedFrom(config)
-	if (result.install != nil) != settings.AsksForInstall(config) || result.asksForSettings() != settings.AsksForFleetSettings(config) {
+	asked := newState(config)
+	if (asked.install != nil) != settings.AsksForInstall(config) || asked.asksForSettings() != settings.AsksForFleetSettings(config) {
 		t.Errorf("the syncer disagrees whether the installer is needed: %+v", spec)
 	}
-	return result
+	s.install, s.FleetConfig = asked.install, asked.FleetConfig
+	return &s
 }
 
 func version(text string) addonsv1.FleetAddonConfigSpec {
@@ -132,9 +134,8 @@ func TestNext(t *testing.T) {
 		"Rancher's, no key":                   {spec: gated("rancher-config"), state: state{rancher: true, gatesMap: &corev1.ConfigMap{}}, config: addonsv1.FeatureGatesUnwritableReason},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := test.state
-			s.wanted, s.now = asked(t, test.spec), now
-			s.adopt = test.adopt
+			s := test.state.asking(t, test.spec)
+			s.now, s.adopt = now, test.adopt
 			p := s.next()
 			if p.step != test.step || text(p.version) != test.puts {
 				t.Errorf("step %q %s, want %q %s", p.step, text(p.version), test.step, test.puts)
@@ -176,15 +177,15 @@ func TestNextAfterFailure(t *testing.T) {
 	here := &server{url: "https://here:6443", ca: "CA", from: "somewhere"}
 	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
 	s := state{
-		wanted: asked(t, version("0.17.0")), now: now, offered: offers("0.16.0", "0.17.0"),
+		now: now, offered: offers("0.16.0", "0.17.0"),
 		crds: released("0.17.0", nil), fleet: released("0.16.0", plain),
 		attempts: map[string]*attempt{"deploy Fleet 0.17.0": {at: now, count: 2, message: "helm says no"}},
-	}
+	}.asking(t, version("0.17.0"))
 	p := s.next()
 	if p.step != rest || p.installed.Reason != addonsv1.UpgradeFailedReason || !strings.Contains(p.installed.Message, "Fleet 0.16.0 keeps running; helm says no") || p.later != time.Minute {
 		t.Errorf("%+v, %+v", p, p.installed)
 	}
-	s.wanted = asked(t, inferring(version("0.17.0")))
+	s = s.asking(t, inferring(version("0.17.0")))
 	s.server = here
 	if p := s.next(); p.step != putFleet || p.version != nil || p.installed.Reason != addonsv1.UpgradeFailedReason {
 		t.Errorf("settings wait: %+v", p)

@@ -11,6 +11,8 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
 // gatesKey is the key of Fleet's chart values in the ConfigMap that Rancher reads.
@@ -18,7 +20,7 @@ const gatesKey = "fleet"
 
 // withGates returns the chart values in Rancher's ConfigMap with the feature gates set. Everything
 // else stays, comments and order included.
-func withGates(object *corev1.ConfigMap, in *gates, version *semver.Version) (string, error) {
+func withGates(object *corev1.ConfigMap, in *addonsv1.FeatureGates, version *semver.Version) (string, error) {
 	text, found := object.Data[gatesKey]
 	if !found {
 		return "", fmt.Errorf("it has no key %s, in which Rancher looks for the values of Fleet's chart; add it, empty if there are none", gatesKey)
@@ -38,7 +40,7 @@ func withGates(object *corev1.ConfigMap, in *gates, version *semver.Version) (st
 	if err != nil {
 		return "", err
 	}
-	if err := in.merge(values, version); err != nil {
+	if err := mergeGates(values, in, version); err != nil {
 		return "", err
 	}
 	after, err := yaml.Marshal(&document)
@@ -48,9 +50,9 @@ func withGates(object *corev1.ConfigMap, in *gates, version *semver.Version) (st
 	return string(after), nil
 }
 
-// merge sets the feature gates in the values of a chart.
-func (g *gates) merge(values *yaml.Node, version *semver.Version) error {
-	environment, helmOps := g.values(version)
+// mergeGates sets the feature gates in the values of a chart.
+func mergeGates(values *yaml.Node, in *addonsv1.FeatureGates, version *semver.Version) error {
+	environment, helmOps := gateValues(in, version)
 	variables := field(values, "extraEnv")
 	if !become(variables, yaml.SequenceNode) {
 		return errors.New("its value extraEnv has a type that the chart does not accept")

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
+	"strings"
 	"time"
 
 	"github.com/Masterminds/semver/v3"
@@ -15,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clientrest "k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -24,53 +27,49 @@ import (
 
 // observe reads the cluster's state past all caches: it reads seldom, and acts on the result at once.
 func (r *reconciler) observe(ctx context.Context, config *addonsv1.FleetAddonConfig) (*state, error) {
-	s := &state{wanted: wantedFrom(config), attempts: r.attempts, now: r.now(), kubernetes: r.kubernetes}
+	s := newState(config)
+	s.attempts, s.now, s.kubernetes = r.attempts, r.now(), r.kubernetes
 	if s.isNothing() {
 		return s, nil
 	}
-	if err := r.observeDeployments(ctx, s); err != nil {
+	var err error
+	fleet := &appsv1.Deployment{}
+	if s.rancher, err = read(ctx, r.live, types.NamespacedName{Namespace: "cattle-system", Name: "rancher"}, &appsv1.Deployment{}); err != nil {
 		return nil, err
+	}
+	if _, err = read(ctx, r.live, types.NamespacedName{Namespace: FleetNamespace, Name: settingsName}, fleet); err != nil {
+		return nil, err
+	}
+	s.running = defects.Running(fleet)
+	if s.install != nil && r.looked.of == s.install.lookup() && s.now.Before(r.looked.due) {
+		s.offered = r.looked.offered
 	}
 	if !s.rancher {
 		if err := r.observeFleet(ctx, s); err != nil {
 			return nil, err
 		}
-	}
-	if s.install != nil && r.looked.of == s.install.lookup() && s.now.Before(r.looked.due) {
-		s.offered = r.looked.offered
-	}
-	if err := r.observeServer(ctx, s); err != nil {
-		return nil, err
+		if err := r.observeServer(ctx, s); err != nil {
+			return nil, err
+		}
 	}
 	return s, r.observeGates(ctx, s)
 }
 
-func (r *reconciler) observeDeployments(ctx context.Context, s *state) error {
-	for _, entry := range []struct {
-		namespace, name string
-		found           func(*appsv1.Deployment)
-	}{
-		{"cattle-system", "rancher", func(*appsv1.Deployment) { s.rancher = true }},
-		{FleetNamespace, settingsName, func(fleet *appsv1.Deployment) { s.running = defects.Running(fleet) }},
-	} {
-		deployment := &appsv1.Deployment{}
-		err := r.live.Get(ctx, types.NamespacedName{Namespace: entry.namespace, Name: entry.name}, deployment)
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("reading Deployment %s/%s: %w", entry.namespace, entry.name, err)
-		}
-		if err == nil {
-			entry.found(deployment)
-		}
+// read reads an object, and reports whether it exists.
+func read(ctx context.Context, from client.Reader, key types.NamespacedName, object client.Object) (bool, error) {
+	err := from.Get(ctx, key, object)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("reading %s %s: %w", reflect.TypeOf(object).Elem().Name(), strings.TrimPrefix(key.String(), "/"), err)
 	}
-	return nil
+	return err == nil, nil
 }
 
 // observeFleet reads releases and settings, if Fleet's namespace exists.
 func (r *reconciler) observeFleet(ctx context.Context, s *state) error {
-	if there, err := r.room.find(ctx); err != nil || !there {
+	there, err := r.room.find(ctx)
+	if err != nil || !there {
 		return err
 	}
-	var err error
 	if s.crds, err = r.releases.Find(ctx, CRDChart); err != nil {
 		return err
 	}
@@ -78,61 +77,45 @@ func (r *reconciler) observeFleet(ctx context.Context, s *state) error {
 		return err
 	}
 	settings := &corev1.ConfigMap{}
-	switch err := r.live.Get(ctx, types.NamespacedName{Namespace: FleetNamespace, Name: settingsName}, settings); {
-	case err == nil:
+	if there, err = read(ctx, r.live, types.NamespacedName{Namespace: FleetNamespace, Name: settingsName}, settings); there {
 		s.settings = settings
-	case client.IgnoreNotFound(err) != nil:
-		return fmt.Errorf("reading Fleet's settings: %w", err)
-	}
-	return nil
-}
-
-// observeServer determines the address at which agents reach the API server. It does so if the FleetAddonConfig
-// asks for it, or if the installer installs Fleet, which otherwise has no address for agents.
-func (r *reconciler) observeServer(ctx context.Context, s *state) error {
-	in := s.wanted.server
-	if s.rancher {
-		return nil
-	}
-	defer r.last.begin(s.now) // An address that is set later was not in effect before this installer started.
-	if in == nil {
-		if s.install == nil || s.fleet != nil && s.fleet.Values["apiServerURL"] != nil {
-			return nil
-		}
-		found, _, err := r.infer(ctx, s)
-		s.server = found
-		return err
-	}
-	var err error
-	if in.infer {
-		s.server, s.serverProblem, err = r.infer(ctx, s)
-		return err
-	}
-	s.server = &server{url: in.url, from: "spec.config.server"}
-	if in.ca != nil {
-		s.server.from = cmp.Or(in.ca.Kind, "ConfigMap") + " " + in.ca.Namespace + "/" + in.ca.Name
-		if s.server.ca, s.serverProblem, err = r.authority(ctx, in.ca); s.serverProblem != nil {
-			s.server = nil
-		}
 	}
 	return err
 }
 
-func (r *reconciler) infer(ctx context.Context, s *state) (*server, *Problem, error) {
-	var all published
-	info := &corev1.ConfigMap{}
-	switch err := r.live.Get(ctx, types.NamespacedName{Namespace: "kube-public", Name: "cluster-info"}, info); {
-	case err == nil:
-		all.clusterInfo = info
-	case client.IgnoreNotFound(err) != nil:
-		return nil, nil, fmt.Errorf("reading ConfigMap kube-public/cluster-info: %w", err)
+// observeServer determines the address at which agents reach the API server. It does so if the FleetAddonConfig
+// asks for it, or if the installer installs Fleet, which otherwise has no address for agents.
+func (r *reconciler) observeServer(ctx context.Context, s *state) (err error) {
+	defer r.last.begin(s.now) // An address that is set later was not in effect before this installer started.
+	switch in := s.Server; {
+	case in == nil && (s.install == nil || s.fleet != nil && s.fleet.Values["apiServerURL"] != nil):
+		return nil
+	case in == nil:
+		s.server, _, err = r.infer(ctx, s)
+		return err
+	case ptr.Deref(in.InferLocal, false):
+		s.server, s.serverProblem, err = r.infer(ctx, s)
+		return err
+	default:
+		custom := ptr.Deref(in.Custom, in.CustomServer)
+		s.server = &server{url: ptr.Deref(custom.APIServerURL, ""), from: "spec.config.server"}
+		if ca := custom.APIServerCAConfigRef; ca != nil {
+			s.server.from = cmp.Or(ca.Kind, "ConfigMap") + " " + ca.Namespace + "/" + ca.Name
+			if s.server.ca, s.serverProblem, err = r.authority(ctx, ca); s.serverProblem != nil {
+				s.server = nil
+			}
+		}
+		return err
 	}
-	slice := &discoveryv1.EndpointSlice{}
-	switch err := r.live.Get(ctx, types.NamespacedName{Namespace: "default", Name: "kubernetes"}, slice); {
-	case err == nil:
-		all.slice = slice
-	case client.IgnoreNotFound(err) != nil:
-		return nil, nil, fmt.Errorf("reading EndpointSlice default/kubernetes: %w", err)
+}
+
+func (r *reconciler) infer(ctx context.Context, s *state) (*server, *Problem, error) {
+	all := published{clusterInfo: &corev1.ConfigMap{}, slice: &discoveryv1.EndpointSlice{}}
+	if _, err := read(ctx, r.live, types.NamespacedName{Namespace: "kube-public", Name: "cluster-info"}, all.clusterInfo); err != nil {
+		return nil, nil, err
+	}
+	if _, err := read(ctx, r.live, types.NamespacedName{Namespace: "default", Name: "kubernetes"}, all.slice); err != nil {
+		return nil, nil, err
 	}
 	var err error
 	if all.rootCA, err = r.rootCA(ctx); err != nil {
@@ -158,8 +141,8 @@ func ownAuthority(config *clientrest.Config) func(context.Context) (string, erro
 func publicAuthority(live client.Reader) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		root := &corev1.ConfigMap{}
-		err := live.Get(ctx, types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-root-ca.crt"}, root)
-		return root.Data[authority.Key], client.IgnoreNotFound(err)
+		_, err := read(ctx, live, types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-root-ca.crt"}, root)
+		return root.Data[authority.Key], err
 	}
 }
 
@@ -207,35 +190,33 @@ func (r *reconciler) named(ctx context.Context, resource, kind string, key types
 	if !allowed {
 		return &Problem{Message: fmt.Sprintf("%s %s: the installer may not read it; give its ServiceAccount a Role in namespace %s with verb get on it, or move it to %s", kind, key, key.Namespace, FleetNamespace)}, nil
 	}
-	switch err := r.live.Get(ctx, key, object); {
-	case client.IgnoreNotFound(err) != nil:
-		return nil, fmt.Errorf("reading %s %s: %w", kind, key, err)
-	case err != nil:
+	there, err := read(ctx, r.live, key, object)
+	if err == nil && !there {
 		return &Problem{Message: fmt.Sprintf("%s %s does not exist", kind, key)}, nil
 	}
-	return nil, nil
+	return nil, err
 }
 
+// observeGates reads the ConfigMap that the user names for the feature gates.
 func (r *reconciler) observeGates(ctx context.Context, s *state) error {
-	if s.gatesIn().Name == "" {
+	at := s.gatesIn()
+	if at.Name == "" {
 		return nil
 	}
 	object := &corev1.ConfigMap{}
-	problem, err := r.named(ctx, "configmaps", "ConfigMap", s.gates.configMap, object)
-	if err == nil && problem == nil {
-		var allowed bool
-		if allowed, err = r.may(ctx, "patch", "configmaps", s.gates.configMap); !allowed {
-			problem = &Problem{Message: fmt.Sprintf("ConfigMap %s: the installer may not change it; give its ServiceAccount a Role in namespace %s with verbs get and patch on it", s.gates.configMap, s.gates.configMap.Namespace)}
-		}
-	}
-	switch {
-	case err != nil:
+	problem, err := r.named(ctx, "configmaps", "ConfigMap", at, object)
+	if err != nil {
 		return err
-	case problem != nil:
-		s.gatesProblem = &Problem{addonsv1.FeatureGatesUnwritableReason, problem.Message}
-	default:
-		s.gatesMap = object
 	}
+	if problem == nil {
+		allowed, err := r.may(ctx, "patch", "configmaps", at)
+		if err != nil || allowed {
+			s.gatesMap = object
+			return err
+		}
+		problem = &Problem{Message: fmt.Sprintf("ConfigMap %s: the installer may not change it; give its ServiceAccount a Role in namespace %s with verbs get and patch on it", at, at.Namespace)}
+	}
+	s.gatesProblem = &Problem{addonsv1.FeatureGatesUnwritableReason, problem.Message}
 	return nil
 }
 

@@ -66,7 +66,7 @@ func (r *reconciler) reportFailure(ctx context.Context, key types.NamespacedName
 		return client.IgnoreNotFound(err)
 	}
 	const format = "the installer makes no progress and keeps retrying: %v"
-	asks := wantedFrom(config)
+	asks := newState(config)
 	var p plan
 	if at := (*stepError)(nil); errors.As(why, &at) {
 		p.step = at.step

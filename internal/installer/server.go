@@ -46,9 +46,9 @@ type server struct {
 
 // published has the cluster's own objects that say where its API server is.
 type published struct {
-	// clusterInfo is kube-public/cluster-info, which kubeadm and others make; nil if it does not exist.
+	// clusterInfo is kube-public/cluster-info, which kubeadm and others make; empty if it does not exist.
 	clusterInfo *corev1.ConfigMap
-	// slice is the EndpointSlice default/kubernetes, which the API servers maintain themselves; nil if it
+	// slice is the EndpointSlice default/kubernetes, which the API servers maintain themselves; empty if it
 	// does not exist.
 	slice *discoveryv1.EndpointSlice
 	// rootCA is the certificate authority with which the installer itself verifies the API server, in
@@ -60,10 +60,8 @@ type published struct {
 // has been missing for as long as absence.
 func (p *published) infer(inForce server, last *sighting, now time.Time) (*server, *Problem) {
 	isFirst := last.begin(now)
-	if p.clusterInfo != nil {
-		if found := fromClusterInfo(p.clusterInfo); found != nil {
-			return found, nil
-		}
+	if found := fromClusterInfo(p.clusterInfo); found != nil {
+		return found, nil
 	}
 	if p.rootCA == "" {
 		return nil, &Problem{addonsv1.ServerUnknownReason, "the installer has no certificate authority for the API server that it could give to agents; set spec.config.server.custom"}
@@ -122,7 +120,7 @@ func fromClusterInfo(object *corev1.ConfigMap) *server {
 
 // endpoints returns the URLs of the API servers that are ready, sorted, so that the order is stable.
 func endpoints(slice *discoveryv1.EndpointSlice) []string {
-	if slice == nil || slice.AddressType == discoveryv1.AddressTypeFQDN {
+	if slice.AddressType == discoveryv1.AddressTypeFQDN {
 		return nil
 	}
 	port, known := httpsPort(slice.Ports)

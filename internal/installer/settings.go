@@ -13,6 +13,9 @@ import (
 	"github.com/Masterminds/semver/v3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
 const (
@@ -122,18 +125,18 @@ func (s *state) chartValues(version *semver.Version) map[string]any {
 	if isNew {
 		set(values, false, "bootstrap", "enabled")
 	}
-	if s.bootstrap != nil {
-		set(values, *s.bootstrap, "bootstrap", "enabled")
+	if s.BootstrapLocalCluster != nil {
+		set(values, *s.BootstrapLocalCluster, "bootstrap", "enabled")
 	}
-	if s.gates != nil && s.gatesIn().Name == "" {
-		s.gates.into(values, version)
+	if s.FeatureGates != nil && s.gatesIn().Name == "" {
+		gatesInto(values, s.FeatureGates, version)
 	}
 	return values
 }
 
-// into writes the feature gates into the values of a chart.
-func (g *gates) into(values map[string]any, version *semver.Version) {
-	environment, helmOps := g.values(version)
+// gatesInto writes the feature gates into the values of a chart.
+func gatesInto(values map[string]any, in *addonsv1.FeatureGates, version *semver.Version) {
+	environment, helmOps := gateValues(in, version)
 	for _, name := range slices.Sorted(maps.Keys(environment)) {
 		list, _ := values["extraEnv"].([]any)
 		values["extraEnv"] = withVariable(list, name, environment[name])
@@ -143,14 +146,14 @@ func (g *gates) into(values map[string]any, version *semver.Version) {
 	}
 }
 
-// values returns the feature gates that are environment variables in a version of Fleet, and the chart's value for
+// gateValues returns the feature gates that are environment variables in a version of Fleet, and the chart's value for
 // HelmOps; nil if that version has none. An unknown version is treated as a recent one.
-func (g *gates) values(version *semver.Version) (environment map[string]string, helmOps *bool) {
-	ociStorage := strconv.FormatBool(g.ociStorage)
+func gateValues(in *addonsv1.FeatureGates, version *semver.Version) (environment map[string]string, helmOps *bool) {
+	ops, storage := ptr.Deref(in.ExperimentalHelmOps, true), strconv.FormatBool(ptr.Deref(in.ExperimentalOCIStorage, true))
 	if version != nil && version.LessThan(renamed) {
-		return map[string]string{"EXPERIMENTAL_HELM_OPS": strconv.FormatBool(g.helmOps), "EXPERIMENTAL_OCI_STORAGE": ociStorage}, nil
+		return map[string]string{"EXPERIMENTAL_HELM_OPS": strconv.FormatBool(ops), "EXPERIMENTAL_OCI_STORAGE": storage}, nil
 	}
-	return map[string]string{"OCI_STORAGE": ociStorage}, &g.helmOps
+	return map[string]string{"OCI_STORAGE": storage}, &ops
 }
 
 // withVariable sets one environment variable in a list. The others keep their values and their

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/utils/ptr"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
 // Everything but the two keys stays, byte for byte.
@@ -49,7 +51,7 @@ func TestWithServer(t *testing.T) {
 }
 
 func TestWithGates(t *testing.T) {
-	on := &gates{helmOps: true, ociStorage: false}
+	on := &addonsv1.FeatureGates{ExperimentalHelmOps: ptr.To(true), ExperimentalOCIStorage: ptr.To(false)}
 	today, old := semver.MustParse("0.16.0"), semver.MustParse("0.12.3")
 	for name, test := range map[string]struct {
 		text    string
@@ -91,7 +93,7 @@ func TestChartValues(t *testing.T) {
 		"bootstrap": map[string]any{"enabled": true, "namespace": "mine"}, "debug": true,
 		"extraEnv": []any{map[string]any{"name": "FOO", "value": "bar"}},
 	}
-	s := state{fleet: released("0.16.0", user), server: &server{url: "https://a", ca: "CA"}, wanted: wanted{gates: &gates{helmOps: false, ociStorage: true}}}
+	s := state{fleet: released("0.16.0", user), server: &server{url: "https://a", ca: "CA"}, FleetConfig: addonsv1.FleetConfig{FeatureGates: &addonsv1.FeatureGates{ExperimentalHelmOps: ptr.To(false)}}}
 	want := map[string]any{
 		"bootstrap": map[string]any{"enabled": true, "namespace": "mine"}, "debug": true, "apiServerURL": "https://a", "apiServerCA": "CA",
 		"extraEnv": []any{map[string]any{"name": "FOO", "value": "bar"}, map[string]any{"name": "OCI_STORAGE", "value": "true"}},
@@ -103,7 +105,7 @@ func TestChartValues(t *testing.T) {
 	if len(user) != 3 || len(user["extraEnv"].([]any)) != 1 {
 		t.Errorf("what was read has changed: %v", user)
 	}
-	s.bootstrap = ptr.To(false)
+	s.BootstrapLocalCluster = ptr.To(false)
 	if s.chartValues(semver.MustParse("0.12.0"))["bootstrap"].(map[string]any)["enabled"] != false {
 		t.Error("bootstrapLocalCluster is not acted on")
 	}
@@ -142,6 +144,12 @@ func TestInfer(t *testing.T) {
 		"two unknown ports": {published: published{slice: slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", port("a", 1), port("b", 2)), rootCA: "R"}, problem: true},
 		"no CA":             {published: published{slice: slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", port("https", 6443))}, problem: true},
 	} {
+		if test.clusterInfo == nil {
+			test.clusterInfo = &corev1.ConfigMap{}
+		}
+		if test.slice == nil {
+			test.slice = &discoveryv1.EndpointSlice{}
+		}
 		got, problem := test.infer(server{}, &sighting{}, now)
 		if (problem != nil) != test.problem {
 			t.Errorf("%s: %v", name, problem)
@@ -160,7 +168,7 @@ func TestInferHolds(t *testing.T) {
 		for _, address := range addresses {
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{address}})
 		}
-		return &published{slice: slice, rootCA: "R"}
+		return &published{clusterInfo: &corev1.ConfigMap{}, slice: slice, rootCA: "R"}
 	}
 	known := &published{rootCA: "R", clusterInfo: &corev1.ConfigMap{Data: map[string]string{"kubeconfig": "apiVersion: v1\nkind: Config\nclusters:\n- name: \"\"\n  cluster: {server: \"https://10.0.0.7:6443\", certificate-authority-data: Ug==}\n"}}}
 	type reading struct {

@@ -1,12 +1,30 @@
 package installer
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/Masterminds/semver/v3"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+const (
+	// AdoptAnnotation on the FleetAddonConfig hands over releases that another Helm client installed. Nothing else
+	// does.
+	AdoptAnnotation = "fleet.addons.cluster.x-k8s.io/adopt-fleet"
+	// DefaultRepository is the repository of the Fleet project.
+	DefaultRepository = "https://rancher.github.io/fleet-helm-charts"
+	// FleetNamespace is the namespace of Fleet and its releases. Fleet's programs know no other.
+	FleetNamespace = stamp.FleetSystem
 )
 
 // CRDChart and FleetChart name Fleet's charts, and its releases.
@@ -113,9 +131,29 @@ type Credentials struct {
 // OpenRepository returns the repository at a URL.
 type OpenRepository func(address string, credentials Credentials) (Repository, error)
 
+// install holds the request of spec.install: an exact version, a range (within), or, with neither, the newest
+// release.
+type install struct {
+	exact  *semver.Version
+	within *semver.Constraints
+	text   string // what the user wrote
+	// invalid says why the version is unusable; nil if it is usable. Admission refuses such a version.
+	invalid *Problem
+
+	repository string
+	// secret has the credentials of the repository; its name is empty if there is none.
+	secret types.NamespacedName
+	// planOnly means that the installer only shows its next step.
+	planOnly bool
+}
+
 // state is the observed state, and the requests of the FleetAddonConfig.
 type state struct {
-	wanted
+	install *install
+	// FleetConfig is spec.config; its Server is nil if it sets none.
+	addonsv1.FleetConfig
+	// adopt hands over another Helm client's releases.
+	adopt bool
 	// rancher means that Rancher is installed, which installs Fleet itself.
 	rancher     bool
 	crds, fleet *Release
@@ -144,6 +182,59 @@ type state struct {
 type offered struct {
 	offers []*semver.Version
 	err    error
+}
+
+// newState returns a state with the requests of a FleetAddonConfig.
+func newState(config *addonsv1.FleetAddonConfig) *state {
+	s := &state{install: installFrom(config.Spec.Install), adopt: config.Annotations[AdoptAnnotation] == "true"}
+	if config.Spec.Config != nil {
+		s.FleetConfig = *config.Spec.Config
+	}
+	if !settings.AsksForServer(s.Server) {
+		s.Server = nil
+	}
+	return s
+}
+
+func (s *state) isNothing() bool { return s.install == nil && !s.asksForSettings() }
+
+func (s *state) asksForSettings() bool {
+	return s.Server != nil || s.FeatureGates != nil || s.BootstrapLocalCluster != nil
+}
+
+// gatesIn is the ConfigMap that the user names for the feature gates; its name is empty if there is none.
+func (s *state) gatesIn() types.NamespacedName {
+	if s.FeatureGates == nil || s.FeatureGates.ConfigMap == nil || s.FeatureGates.ConfigMap.Ref == nil {
+		return types.NamespacedName{}
+	}
+	ref := s.FeatureGates.ConfigMap.Ref
+	return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+}
+
+func installFrom(spec *addonsv1.FleetInstall) *install {
+	if spec == nil || spec.Version == nil && !ptr.Deref(spec.FollowLatest, false) {
+		return nil
+	}
+	result := &install{
+		text:       strings.TrimSpace(ptr.Deref(spec.Version, "")),
+		repository: strings.TrimSuffix(cmp.Or(ptr.Deref(spec.Repository, ""), DefaultRepository), "/"),
+		planOnly:   spec.Mode == addonsv1.InstallPlan,
+	}
+	if ref := spec.RepositorySecretRef; ref != nil {
+		result.secret = types.NamespacedName{Namespace: cmp.Or(ref.Namespace, FleetNamespace), Name: ref.Name}
+	}
+	if spec.Version == nil {
+		return result
+	}
+	exact, err := semver.StrictNewVersion(strings.TrimPrefix(result.text, "v"))
+	if err == nil {
+		result.exact = exact
+		return result
+	}
+	if result.within, err = semver.NewConstraint(result.text); err != nil {
+		result.invalid = &Problem{addonsv1.VersionInvalidReason, fmt.Sprintf("spec.install.version: %q is neither a version nor a range: %v", result.text, err)}
+	}
+	return result
 }
 
 // owner says who owns the Fleet in the cluster.

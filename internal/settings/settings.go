@@ -173,10 +173,11 @@ func AsksForFleetSettings(config *addonsv1.FleetAddonConfig) bool {
 		return false
 	}
 	fleet := ptr.Deref(config.Spec.Config, addonsv1.FleetConfig{})
-	return asksForServer(fleet.Server) || fleet.FeatureGates != nil || fleet.BootstrapLocalCluster != nil
+	return AsksForServer(fleet.Server) || fleet.FeatureGates != nil || fleet.BootstrapLocalCluster != nil
 }
 
-func asksForServer(server *addonsv1.Server) bool {
+// AsksForServer reports whether the settings of Fleet set an address for agents.
+func AsksForServer(server *addonsv1.Server) bool {
 	if server == nil {
 		return false
 	}
