@@ -195,6 +195,10 @@ func (s *Store) note(ctx context.Context, object client.Object, as write) error 
 	s.sweep()
 	if last, isNoted := s.writes[key]; isNoted && last.uid == object.GetUID() {
 		as.created = as.created || last.created // The object was changed before the cache had it.
+		// Two reconcilers may write an object, and the answer to the earlier write may come last.
+		if !as.deleted && (last.deleted || IsOlder(object, last.version)) {
+			return nil
+		}
 	}
 	as.uid, as.version, as.expires = object.GetUID(), object.GetResourceVersion(), s.now().Add(Lag)
 	s.writes[key] = as

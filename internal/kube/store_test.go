@@ -303,3 +303,23 @@ func TestNews(t *testing.T) {
 		}
 	}
 }
+
+// Two reconcilers write a Cluster: the answer to the earlier write may come after the one to the later write.
+func TestStoreKeepsTheLatestOfTwoWrites(t *testing.T) {
+	object := func(version string) *fleetv1.Cluster {
+		return &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "g", UID: "uid", ResourceVersion: version}}
+	}
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := NewStore(&lagging{shows: object("10")}, scheme)
+	for _, version := range []string{"11", "10"} {
+		if err := store.Wrote(t.Context(), object(version)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := store.Get(t.Context(), client.ObjectKeyFromObject(object("")), &fleetv1.Cluster{}); !errors.Is(err, ErrBehind) {
+		t.Errorf("got %v, want ErrBehind: the cache lacks the later write", err)
+	}
+}
