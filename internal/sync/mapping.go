@@ -181,6 +181,7 @@ func (t *targets) retire(ctx context.Context, mapping *fleetv1.BundleNamespaceMa
 // Clusters of the other namespace.
 func (t *targets) deployedThrough(ctx context.Context, key types.NamespacedName) ([]string, error) {
 	var names []string
+	isFleets := map[string]bool{}
 	for next := ""; ; {
 		var page metav1.PartialObjectMetadataList
 		page.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("BundleDeploymentList"))
@@ -193,9 +194,13 @@ func (t *targets) deployedThrough(ctx context.Context, key types.NamespacedName)
 		for i := range page.Items {
 			deployment := &page.Items[i]
 			name := deployment.Labels[fleetv1.BundleLabel]
-			// Fleet keeps BundleDeployments in a namespace of its own for each cluster. One in the
-			// namespace of the Clusters, or without a Bundle, is not Fleet's.
-			if deployment.DeletionTimestamp.IsZero() && name != "" && deployment.Namespace != key.Name {
+			if _, isKnown := isFleets[deployment.Namespace]; !isKnown {
+				var err error
+				if isFleets[deployment.Namespace], err = t.isOfClusterIn(ctx, deployment.Namespace, key.Name); err != nil {
+					return nil, err
+				}
+			}
+			if deployment.DeletionTimestamp.IsZero() && name != "" && isFleets[deployment.Namespace] {
 				names = append(names, name)
 			}
 		}
@@ -205,6 +210,17 @@ func (t *targets) deployedThrough(ctx context.Context, key types.NamespacedName)
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
+}
+
+// isOfClusterIn reports whether Fleet has made a namespace for a Fleet Cluster of another namespace. Fleet keeps BundleDeployments
+// there; in other namespaces, tenants may write any. A namespace that the cache does not show counts.
+func (t *targets) isOfClusterIn(ctx context.Context, namespace, clusters string) (bool, error) {
+	metadata := namespaceMetadata()
+	err := t.Get(ctx, client.ObjectKey{Name: namespace}, metadata, client.UnsafeDisableDeepCopy)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return metadata.Annotations[fleetv1.ClusterNamespaceAnnotation] == clusters, err
 }
 
 // isRetired reports whether a mapping is as retire leaves it.
@@ -244,10 +260,10 @@ func (t *targets) attempted(key types.NamespacedName, state retirement) time.Dur
 }
 
 // forgetAllBut forgets the mappings to a namespace that are gone.
-func (t *targets) forgetAllBut(namespace string, keys map[types.NamespacedName]bool) {
+func (t *targets) forgetAllBut(namespace string, keys []types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.DeleteFunc(t.retiring, func(key types.NamespacedName, _ retirement) bool { return key.Name == namespace && !keys[key] })
+	maps.DeleteFunc(t.retiring, func(key types.NamespacedName, _ retirement) bool { return key.Name == namespace && !slices.Contains(keys, key) })
 }
 
 func (t *targets) forget(key types.NamespacedName) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -77,14 +78,17 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 		return ctrl.Result{}, errors.Join(failed...)
 	}
 	its, err := r.targets.needsOf(ctx, in, namespace)
-	if errors.Is(err, errRancherUnlisted) {
-		return ctrl.Result{RequeueAfter: passInterval}, errors.Join(failed...)
-	}
 	if err != nil {
 		return ctrl.Result{}, errors.Join(append(failed, err)...)
 	}
+	failed = append(failed, r.groups(ctx, in, namespace, its), r.annotate(ctx, namespace, its))
 	after, err := r.mappings(ctx, in, namespace, its)
-	failed = append(failed, err, r.groups(ctx, in, namespace, its), r.annotate(ctx, namespace, its))
+	failed = append(failed, err)
+	if errors.Is(its.err, errRancherUnlisted) {
+		after = kube.Sooner(after, passInterval)
+	} else {
+		failed = append(failed, its.err)
+	}
 	if err = errors.Join(failed...); err != nil && after > 0 && !errors.Is(err, kube.ErrBehind) {
 		ctrl.LoggerFrom(ctx).Error(err, "An object of a namespace stays as it is; it is tried again")
 		err = nil
@@ -144,24 +148,24 @@ func (r *namespaceReconciler) mappings(ctx context.Context, in settings.Settings
 	if err := r.List(ctx, &mappings, client.MatchingFields{byMapped: namespace}, client.UnsafeDisableDeepCopy); err != nil {
 		return 0, fmt.Errorf("listing BundleNamespaceMappings: %w", err)
 	}
-	keys := map[types.NamespacedName]bool{}
+	var keys []types.NamespacedName // First what is needed: to retire a mapping takes long.
 	for _, key := range in.Mappings { // An administrator asks for them. They are into a workspace of Rancher.
 		if key.Name == namespace && isRead(r.namespaces, key.Namespace) {
-			keys[key] = true
+			keys = append(keys, key)
 		}
 	}
 	for used, isMade := range its.made {
-		if isMade && in.Cluster.ApplyClassGroup {
-			keys[used.mapping()] = true
+		if isMade && in.Cluster.ApplyClassGroup && !slices.Contains(keys, used.mapping()) {
+			keys = append(keys, used.mapping())
 		}
 	}
 	for i := range mappings.Items {
-		if stamp.IsOurs(&mappings.Items[i]) {
-			keys[client.ObjectKeyFromObject(&mappings.Items[i])] = true
+		if key := client.ObjectKeyFromObject(&mappings.Items[i]); stamp.IsOurs(&mappings.Items[i]) && !slices.Contains(keys, key) {
+			keys = append(keys, key)
 		}
 	}
 	var failed []error
-	for key := range keys {
+	for _, key := range keys {
 		again, err := r.targets.reconcileMapping(ctx, in, key, its)
 		after, failed = kube.Sooner(after, again), append(failed, kube.IgnoreForeign(err))
 	}

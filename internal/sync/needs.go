@@ -32,6 +32,8 @@ type needs struct {
 	made, retained map[use]bool
 	// hasMaker and hasRetainer count Clusters without a use, too.
 	hasMaker, hasRetainer bool
+	// err is why the objects for a maker may be missing from made. They stay: a maker is a retainer, too.
+	err error
 
 	in       settings.Settings
 	clusters []clusterv1.Cluster
@@ -42,10 +44,10 @@ type needs struct {
 }
 
 // needsOfClusters finds the makers and the retainers among the Clusters of a namespace. It asks isFree about the use of a
-// maker: whether Muster makes the objects for it.
+// maker, until that fails: whether Muster makes the objects for it.
 func needsOfClusters(
 	in settings.Settings, labels map[string]string, clusters []clusterv1.Cluster, isFree func(*clusterv1.Cluster) (bool, error),
-) (*needs, error) {
+) *needs {
 	n := &needs{made: map[use]bool{}, retained: map[use]bool{}, in: in, clusters: clusters}
 	for i := range clusters {
 		cluster := &clusters[i]
@@ -61,16 +63,13 @@ func needsOfClusters(
 			continue
 		}
 		n.hasMaker = true
-		if used.isZero() {
+		if used.isZero() || n.err != nil {
 			continue
 		}
 		isFree, err := isFree(cluster)
-		if err != nil {
-			return nil, err
-		}
-		n.made[used] = n.made[used] || isFree
+		n.made[used], n.err = n.made[used] || isFree, err
 	}
-	return n, nil
+	return n
 }
 
 // makesGroup returns the use of a maker that needs a group; zero if there is none.
@@ -194,17 +193,25 @@ func (t *targets) needsOf(ctx context.Context, in settings.Settings, namespace s
 	if err := t.List(ctx, &clusters, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing Clusters: %w", err)
 	}
-	n, err := needsOfClusters(in, metadata.Labels, clusters.Items, func(cluster *clusterv1.Cluster) (bool, error) {
-		// Rancher may manage the Cluster although no annotation says so yet; see needOf.
-		if beside, err := t.rancher.beside(ctx, in.Cluster, cluster, metadata.Labels); err != nil || beside.Way != stamp.Import {
-			return false, err
+	displaced := map[use]bool{}
+	n := needsOfClusters(in, metadata.Labels, clusters.Items, func(cluster *clusterv1.Cluster) (bool, error) {
+		used := useOf(cluster)
+		isDisplaced, isKnown := displaced[used]
+		if !isKnown {
+			class, err := t.displacing(ctx, in, used)
+			if err != nil {
+				return false, err
+			}
+			isDisplaced = class != ""
+			displaced[used] = isDisplaced
 		}
-		displaced, err := t.displacing(ctx, in, useOf(cluster))
-		return displaced == "", err
+		if isDisplaced {
+			return false, nil
+		}
+		// Rancher may manage the Cluster although no annotation says so yet; see needOf.
+		beside, err := t.rancher.beside(ctx, in.Cluster, cluster, metadata.Labels)
+		return err == nil && beside.Way == stamp.Import, err
 	})
-	if err != nil {
-		return nil, err
-	}
 	n.list = func() ([]fleetv1.Cluster, error) {
 		var all fleetv1.ClusterList
 		if err := t.List(ctx, &all, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {

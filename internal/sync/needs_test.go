@@ -2,6 +2,7 @@ package sync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	gosync "sync"
@@ -70,6 +71,7 @@ func TestNeeds(t *testing.T) {
 		clusters      []clusterv1.Cluster
 		fleetClusters []fleetv1.Cluster
 		taken         bool
+		fails         error
 		// What becomes of the group and the mapping of standard, and of the annotation on the Namespace.
 		makes, keeps, makesAnnotation, keepsAnnotation bool
 	}{
@@ -79,6 +81,7 @@ func TestNeeds(t *testing.T) {
 		"a maker after others":            {clusters: []clusterv1.Cluster{using("a", other), using("b", other), one}, makes: true, keeps: true, makesAnnotation: true, keepsAnnotation: true},
 		"a class of its own namespace":    {clusters: []clusterv1.Cluster{using("one", types.NamespacedName{Namespace: "team", Name: "std"})}, makesAnnotation: true, keepsAnnotation: true},
 		"the group's name is taken":       {clusters: []clusterv1.Cluster{one}, taken: true, keeps: true, makesAnnotation: true, keepsAnnotation: true},
+		"Rancher's objects are unknown":   {clusters: []clusterv1.Cluster{one}, taken: true, fails: errRancherUnlisted, keeps: true, makesAnnotation: true, keepsAnnotation: true},
 		"paused":                          {clusters: []clusterv1.Cluster{using("one", standard, withPause)}, keeps: true, keepsAnnotation: true},
 		"being deleted":                   {clusters: []clusterv1.Cluster{using("one", standard, deleted)}, keeps: true, keepsAnnotation: true},
 		"not claimed yet":                 {clusters: []clusterv1.Cluster{using("one", standard, unpinned)}, keeps: true, keepsAnnotation: true},
@@ -97,9 +100,9 @@ func TestNeeds(t *testing.T) {
 			if test.in != nil {
 				in = *test.in
 			}
-			n, err := needsOfClusters(in, nil, test.clusters, func(*clusterv1.Cluster) (bool, error) { return !test.taken, nil })
-			if err != nil {
-				t.Fatal(err)
+			n := needsOfClusters(in, nil, test.clusters, func(*clusterv1.Cluster) (bool, error) { return !test.taken, test.fails })
+			if !errors.Is(n.err, test.fails) {
+				t.Errorf("the error is %v", n.err)
 			}
 			n.list = func() ([]fleetv1.Cluster, error) { return test.fleetClusters, nil }
 			group := stamp.GroupName(standard.Name, standard.Namespace)
@@ -256,10 +259,7 @@ func BenchmarkNeeds(b *testing.B) {
 		}
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				n, err := needsOfClusters(settings.Default(), nil, clusters, func(*clusterv1.Cluster) (bool, error) { return true, nil })
-				if err != nil {
-					b.Fatal(err)
-				}
+				n := needsOfClusters(settings.Default(), nil, clusters, func(*clusterv1.Cluster) (bool, error) { return true, nil })
 				n.list = func() ([]fleetv1.Cluster, error) { return fleetClusters, nil }
 				if _, err := n.keepsMapping(standard.Namespace); err != nil {
 					b.Fatal(err)

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -187,5 +189,34 @@ func TestRetiringMakesNoMapping(t *testing.T) {
 	}
 	if err := f.Client.Get(t.Context(), f.key, &mapping); !apierrors.IsNotFound(err) {
 		t.Errorf("it is there: %v", err)
+	}
+}
+
+// A tenant may write BundleDeployments with any labels in his own namespace. They hold up the retirement of nobody's mapping.
+func TestForgedBundleDeploymentsDoNotCount(t *testing.T) {
+	f := newFollowing(t, 0)
+	labels := map[string]string{fleetv1.BundleNamespaceLabel: f.key.Namespace, fleetv1.ClusterNamespaceLabel: f.key.Name}
+	for namespace, annotations := range map[string]map[string]string{
+		"tenant":          nil,
+		"another-cluster": {fleetv1.ClusterNamespaceAnnotation: "others"},
+		"cluster-one":     {fleetv1.ClusterNamespaceAnnotation: f.key.Name},
+	} {
+		deployed := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "b", Labels: maps.Clone(labels)}}
+		deployed.Labels[fleetv1.BundleLabel] = "of-" + namespace
+		if err := errors.Join(
+			f.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Annotations: annotations}}),
+			f.Client.Create(t.Context(), deployed),
+		); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deployed := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "not-in-the-cache", Name: "b", Labels: labels}}
+	deployed.Labels[fleetv1.BundleLabel] = "of-a-new-cluster"
+	if err := f.Client.Create(t.Context(), deployed); err != nil {
+		t.Fatal(err)
+	}
+	names, err := f.deployedThrough(t.Context(), f.key)
+	if want := []string{"of-a-new-cluster", "of-cluster-one"}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("%q, %v; want %q", names, err, want)
 	}
 }
