@@ -64,7 +64,7 @@ func released(root string) (map[string]string, error) {
 	}
 	files := map[string]string{}
 	for name, dir := range singleFiles() {
-		content, err := build(root, dir)
+		content, err := build(root, dir, "--reorder=none") // As kubectl apply -k does.
 		if err != nil {
 			return nil, err
 		}

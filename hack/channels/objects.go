@@ -15,9 +15,9 @@ import (
 	"github.com/muster-fleet/muster/internal/manifests"
 )
 
-// build builds a kustomization of the tree at root, in the order of its files, as kubectl apply -k does.
-func build(root, dir string) ([]byte, error) {
-	return output(root, "go", "tool", "-modfile=tools/go.mod", "kustomize", "build", "--reorder=none", filepath.FromSlash(dir))
+// build builds a kustomization of the tree at root.
+func build(root, dir string, flags ...string) ([]byte, error) {
+	return output(root, "go", append([]string{"tool", "-modfile=tools/go.mod", "kustomize", "build", filepath.FromSlash(dir)}, flags...)...)
 }
 
 // kustomize returns the objects of a kustomization of the tree at root.
