@@ -263,7 +263,9 @@ func (t *targets) attempted(key types.NamespacedName, state retirement) time.Dur
 func (t *targets) forgetAllBut(namespace string, keys []types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.DeleteFunc(t.retiring, func(key types.NamespacedName, _ retirement) bool { return key.Name == namespace && !slices.Contains(keys, key) })
+	maps.DeleteFunc(t.retiring, func(key types.NamespacedName, _ retirement) bool {
+		return key.Name == namespace && !slices.Contains(keys, key)
+	})
 }
 
 func (t *targets) forget(key types.NamespacedName) {

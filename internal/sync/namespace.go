@@ -148,7 +148,7 @@ func (r *namespaceReconciler) mappings(ctx context.Context, in settings.Settings
 	if err := r.List(ctx, &mappings, client.MatchingFields{byMapped: namespace}, client.UnsafeDisableDeepCopy); err != nil {
 		return 0, fmt.Errorf("listing BundleNamespaceMappings: %w", err)
 	}
-	var keys []types.NamespacedName // First what is needed: to retire a mapping takes long.
+	var keys []types.NamespacedName   // First what is needed: to retire a mapping takes long.
 	for _, key := range in.Mappings { // An administrator asks for them. They are into a workspace of Rancher.
 		if key.Name == namespace && isRead(r.namespaces, key.Namespace) {
 			keys = append(keys, key)
