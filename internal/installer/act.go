@@ -51,10 +51,8 @@ func (r *reconciler) take(ctx context.Context, s *state, p *plan) error {
 		return r.releases.Abandon(ctx, CRDChart, left)
 	case freeFleet:
 		return r.releases.Abandon(ctx, FleetChart, left)
-	case putCRDs:
-		return r.put(ctx, s, p, Order{Name: CRDChart, KeepObjects: true})
-	case putFleet:
-		return r.put(ctx, s, p, Order{Name: FleetChart, Values: p.values})
+	case putCRDs, putFleet:
+		return r.put(ctx, s, p)
 	case writeSettings:
 		return r.write(ctx, p, s.settings, settingsKey)
 	case writeGates:
@@ -74,13 +72,20 @@ func text(version *semver.Version) string {
 // NewRun returns a random mark for one change of a release (Release.MadeBy).
 func NewRun() string { return rand.String(16) }
 
+// order describes the release of a step.
+func (r *reconciler) order(s *state, p *plan) Order {
+	return Order{
+		Name: p.chart(), Archive: p.archive, Values: p.values, MadeBy: NewRun(), KeepObjects: p.step == putCRDs, Adopt: s.adopt, Timeout: r.HelmTimeout,
+	}
+}
+
 // put installs or upgrades a release. If Helm fails, put records that and returns no error; the
 // installer retries later, less and less often.
-func (r *reconciler) put(ctx context.Context, s *state, p *plan, order Order) error {
+func (r *reconciler) put(ctx context.Context, s *state, p *plan) error {
 	if err := r.room.make(ctx); err != nil {
 		return err
 	}
-	order.MadeBy, order.Timeout, order.Adopt, order.Archive = NewRun(), r.HelmTimeout, s.adopt, p.archive
+	order := r.order(s, p)
 	_, err := r.releases.Put(ctx, order)
 	metrics.HelmOperation(order.Name, err == nil)
 	if err == nil {
@@ -98,25 +103,19 @@ func (r *reconciler) put(ctx context.Context, s *state, p *plan, order Order) er
 // fetch downloads the chart of a step that needs one, before anything is reported about the step.
 // It reports whether the step can be taken. If not, the installer retries later, less and less
 // often.
-func (r *reconciler) fetch(ctx context.Context, s *state, p *plan) (bool, error) {
+func (r *reconciler) fetch(ctx context.Context, s *state, p *plan) (_ bool, err error) {
 	if p.version == nil { // Only steps that need a chart name a version.
 		return true, nil
 	}
-	var err error
-	p.archive, err = r.archive(ctx, s, p)
-	if ctx.Err() != nil {
-		return false, ctx.Err()
+	if p.archive, err = r.archive(ctx, s, p); err == nil || ctx.Err() != nil {
+		return err == nil, ctx.Err()
 	}
-	if err != nil {
-		problem := &Problem{Reason: addonsv1.RepositoryUnreachableReason}
-		errors.As(err, &problem)
-		r.fail(p, problem.Reason, unreachable(s.install, err))
-		return false, nil
-	}
-	return true, nil
+	problem := &Problem{Reason: addonsv1.RepositoryUnreachableReason}
+	errors.As(err, &problem)
+	r.fail(p, problem.Reason, unreachable(s.install, err))
+	return false, nil
 }
 
-// archive downloads the chart of a step that needs one.
 func (r *reconciler) archive(ctx context.Context, s *state, p *plan) ([]byte, error) {
 	repository, err := r.open(ctx, s.install)
 	if err != nil {

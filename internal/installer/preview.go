@@ -1,6 +1,7 @@
 package installer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,55 +104,47 @@ func Preview(ctx context.Context, cluster client.Client, releases Releases, repo
 func (p *previewing) walk(ctx context.Context, s *state) error {
 	for range mostSteps {
 		next := s.next()
+		var err error
 		switch next.step {
 		case rest:
-			p.conclude(&next)
+			for _, condition := range []*metav1.Condition{next.installed, next.configured} {
+				if condition != nil {
+					p.found.Conditions = append(p.found.Conditions, *condition)
+				}
+			}
 			return nil
 		case ask:
-			if err := p.lookUp(ctx, s); err != nil {
-				return err
-			}
+			err = p.lookUp(ctx, s)
 			s.offered = p.looked.offered
-		case putCRDs, putFleet:
-			if err := p.put(ctx, s, &next); err != nil {
-				return err
-			}
+		case putCRDs:
+			err = p.put(ctx, s, &next, &s.crds)
+		case putFleet:
+			err = p.put(ctx, s, &next, &s.fleet)
 		case freeCRDs, freeFleet:
 			return fmt.Errorf("the next step would be to %s, which was left half done; what follows cannot be predicted", next.step)
 		default:
 			p.found.Next = string(next.step)
 			return nil
 		}
+		if err != nil {
+			return err
+		}
 	}
 	return fmt.Errorf("not done after %d steps", mostSteps)
 }
 
-// conclude keeps the conditions that the last plan reports.
-func (p *previewing) conclude(last *plan) {
-	for _, condition := range []*metav1.Condition{last.installed, last.configured} {
-		if condition != nil {
-			p.found.Conditions = append(p.found.Conditions, *condition)
-		}
-	}
-}
-
 // put finds the changes that a release would bring, and continues as if it had been deployed.
-func (p *previewing) put(ctx context.Context, s *state, next *plan) error {
-	name, release := next.chart(), &s.fleet
-	if next.step == putCRDs {
-		release = &s.crds
-	}
-	order := Order{Name: name, Values: next.values, KeepObjects: name == CRDChart, Adopt: s.adopt, DryRun: true, Timeout: p.HelmTimeout}
-	goes := next.version
-	if goes == nil {
-		goes = s.current()
-	} else {
+func (p *previewing) put(ctx context.Context, s *state, next *plan, release **Release) error {
+	order := p.order(s, next)
+	order.DryRun = true
+	goes := cmp.Or(next.version, s.current())
+	if next.version != nil {
 		var err error
 		if order.Archive, err = p.archive(ctx, s, next); err != nil {
 			return err
 		}
 	}
-	was, err := p.releases.Manifest(ctx, name)
+	was, err := p.releases.Manifest(ctx, order.Name)
 	if err != nil {
 		return err
 	}
@@ -159,7 +152,7 @@ func (p *previewing) put(ctx context.Context, s *state, next *plan) error {
 	if err != nil {
 		return err
 	}
-	change := PreviewedRelease{Name: name, To: goes.String()}
+	change := PreviewedRelease{Name: order.Name, To: goes.String()}
 	if *release != nil {
 		change.From = (*release).Version.String()
 	}

@@ -8,7 +8,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -36,11 +35,10 @@ type room struct {
 // rights there.
 func (r *room) find(ctx context.Context) (bool, error) {
 	namespace := &corev1.Namespace{}
-	switch err := r.live.Get(ctx, types.NamespacedName{Name: FleetNamespace}, namespace); {
-	case apierrors.IsNotFound(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("reading Namespace %s: %w", FleetNamespace, err)
+	there, err := read(ctx, r.live, types.NamespacedName{Name: FleetNamespace}, namespace)
+	switch {
+	case err != nil || !there:
+		return false, err
 	case !namespace.DeletionTimestamp.IsZero():
 		return false, fmt.Errorf("namespace %s is being deleted", FleetNamespace)
 	case r.namespace == "":
