@@ -1,9 +1,8 @@
 // Package installer manages Fleet itself as the FleetAddonConfig specifies: its charts, as Helm releases that
 // Helm's own commands understand, and its settings.
 //
-// Pure functions decide what the FleetAddonConfig requests (wanted.go), who owns the installed Fleet and which
-// step is next (decide.go), the version (version.go), the values of the chart and Fleet's ConfigMap (settings.go),
-// and the ConfigMap of Rancher (feature_gates.go). The rest observes, takes one step, and observes again. The package does
+// Pure functions decide which step is next (decide.go has the table, by the owner of Fleet), the version (version.go),
+// the values of the chart and Fleet's ConfigMap (settings.go), and the ConfigMap of Rancher (feature_gates.go). The rest observes, takes one step, and observes again. The package does
 // not know Helm: internal/helm/repository reads repositories, internal/installer/releases installs releases, and
 // the program puts the three together.
 package installer
