@@ -108,7 +108,7 @@ func TestConfigAuthorities(t *testing.T) {
 		"update: moved":                                  {old: short, spec: custom, refused: []string{customRef}, asked: 1},
 		"update: to a valid one":                         {data: good, old: other, spec: custom, asked: 1},
 		"update: the default kind, spelt":                {data: good, denied: true, old: strings.Replace(custom, "kind: ConfigMap, ", "", 1), spec: custom},
-		"update: the refused reference in another field": {data: good, old: custom, spec: strings.Replace(custom, "}}}}", "}}}}, cluster: {agentNamespace: A}", 1), refused: []string{"spec.cluster.agentNamespace"}},
+		"update: the refused reference in another field": {data: good, old: custom, spec: strings.Replace(custom, "}}}}", "}}}}, cluster: {agentEnvVars: [{name: \"A=\"}]}", 1), refused: []string{"spec.cluster.agentEnvVars[0].name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			live, reviewer := &authorities{data: test.data, err: test.err}, newReviewer(!test.denied)

@@ -3,7 +3,6 @@ package admission
 import (
 	"fmt"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -19,24 +18,13 @@ import (
 	"github.com/muster-fleet/muster/internal/defects"
 )
 
-// validateConfig returns all errors of a FleetAddonConfig: for each the field, and a sentence that says how to fix
-// it. The CRD refuses some of these, too, so that its rules hold while the webhook is down; the webhook lists all
-// problems in one answer.
+// validateConfig returns the errors of a FleetAddonConfig that the schema and the rules of its CRD do not refuse: for each
+// the field, and a sentence that says how to fix it.
 func validateConfig(config *addonsv1.FleetAddonConfig) field.ErrorList {
 	var errs field.ErrorList
-	if config.Name != addonsv1.FleetAddonConfigName {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), config.Name,
-			"the only FleetAddonConfig is named "+addonsv1.FleetAddonConfigName+"; rename this one"))
-	}
 	spec := field.NewPath("spec")
 	if config.Spec.Cluster != nil {
 		errs = append(errs, validateCluster(spec.Child("cluster"), config.Spec.Cluster)...)
-	}
-	if policy := config.Spec.Policy; policy != nil {
-		errs = append(errs, validateOneOf(spec.Child("policy", "crossNamespaceClass"), policy.CrossNamespaceClass,
-			addonsv1.CrossNamespaceClassEnforce, addonsv1.CrossNamespaceClassWarn, addonsv1.CrossNamespaceClassOff)...)
-		errs = append(errs, validateOneOf(spec.Child("policy", "crossNamespaceClassVerb"), policy.CrossNamespaceClassVerb,
-			addonsv1.CrossNamespaceClassVerbGet, addonsv1.CrossNamespaceClassVerbUse)...)
 	}
 	if config.Spec.Config != nil {
 		errs = append(errs, validateFleetConfig(spec.Child("config"), config.Spec.Config, config.Spec.Install != nil)...)
@@ -53,46 +41,16 @@ func validateCluster(path *field.Path, cluster *addonsv1.ClusterConfig) field.Er
 	errs = append(errs, bounds.Selector(cluster.NamespaceSelector, path.Child("namespaceSelector"))...)
 	errs = append(errs, bounds.Selector(cluster.AgentInitiatedSelector, path.Child("agentInitiatedSelector"))...)
 	if naming := cluster.Naming; naming != nil {
-		// A letter in place of the name shows whether the prefix is a valid start, and the suffix a valid end.
-		if len(validation.IsDNS1123Label(naming.Prefix+"x")) > 0 {
-			errs = append(errs, field.Invalid(path.Child("naming", "prefix"), naming.Prefix,
-				"a name that starts with it is not a DNS label, which a Fleet Cluster's name must be; use lower-case letters, digits and '-', starting with a letter or digit, for example capi-"))
-		}
-		if len(validation.IsDNS1123Label("x"+naming.Suffix)) > 0 {
-			errs = append(errs, field.Invalid(path.Child("naming", "suffix"), naming.Suffix,
-				"a name that ends with it is not a DNS label, which a Fleet Cluster's name must be; use lower-case letters, digits and '-', ending with a letter or digit, for example -fleet"))
-		}
 		if len(naming.Prefix)+len(naming.Suffix) >= validation.DNS1123LabelMaxLength {
 			errs = append(errs, field.Invalid(path.Child("naming"), naming.Prefix+"…"+naming.Suffix,
 				"prefix and suffix together leave no room for a name in the 63 characters that Fleet allows; shorten them"))
 		}
 	}
-	if namespace := ptr.Deref(cluster.AgentNamespace, ""); namespace != "" && len(validation.IsDNS1123Label(namespace)) > 0 {
-		errs = append(errs, field.Invalid(path.Child("agentNamespace"), namespace,
-			"must be a namespace name: lower-case letters, digits and '-', starting and ending with a letter or digit, for example fleet-addon-agent"))
-	}
 	for i, toleration := range ptr.Deref(cluster.AgentTolerations, nil) {
 		errs = append(errs, validateToleration(path.Child("agentTolerations").Index(i), toleration)...)
 	}
 	errs = append(errs, validateEnvVars(path.Child("agentEnvVars"), cluster.AgentEnvVars)...)
-	errs = append(errs, validateOneOf(path.Child("onDeselect"), cluster.OnDeselect, addonsv1.DeselectKeep, addonsv1.DeselectDelete)...)
-	if values := cluster.TemplateValues; values != nil {
-		for i, pointer := range ptr.Deref(values.Exclude, nil) {
-			if !isJSONPointer(pointer) {
-				errs = append(errs, field.Invalid(path.Child("templateValues", "exclude").Index(i), pointer,
-					"must be a JSON pointer that starts with '/', with ~0 for ~ and ~1 for /, for example /ControlPlane/spec/kubeadmConfigSpec/files"))
-			}
-		}
-	}
 	return errs
-}
-
-// validateOneOf refuses a value that is not allowed; an empty value stands for the default.
-func validateOneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
-	if value == "" || slices.Contains(allowed, value) {
-		return nil
-	}
-	return field.ErrorList{field.NotSupported(path, value, allowed)}
 }
 
 // validateToleration applies the rules of core/v1. The imported cluster applies them to the Fleet agent's
@@ -181,13 +139,6 @@ func validateFleetConfig(path *field.Path, config *addonsv1.FleetConfig, install
 	var errs field.ErrorList
 	if server := config.Server; server != nil {
 		path := path.Child("server")
-		shorthand := server.APIServerURL != nil || server.APIServerCAConfigRef != nil
-		if (server.InferLocal != nil) == (server.Custom != nil || shorthand) {
-			errs = append(errs, field.Invalid(path, "", "set exactly one of inferLocal and custom: inferLocal takes the management cluster's own address, custom takes yours; remove the other"))
-		}
-		if server.Custom != nil && shorthand {
-			errs = append(errs, field.Invalid(path, "", "move apiServerUrl and apiServerCaConfigRef into custom"))
-		}
 		errs = append(errs, validateServer(path, &server.CustomServer)...)
 		if server.Custom != nil {
 			errs = append(errs, validateServer(path.Child("custom"), server.Custom)...)
@@ -207,18 +158,8 @@ func validateFleetConfig(path *field.Path, config *addonsv1.FleetConfig, install
 
 func validateServer(path *field.Path, server *addonsv1.CustomServer) field.ErrorList {
 	var errs field.ErrorList
-	if server.APIServerURL != nil {
-		parsed, err := url.Parse(*server.APIServerURL)
-		if err != nil || !strings.HasPrefix(*server.APIServerURL, "https://") || parsed.Hostname() == "" || strings.ContainsAny(*server.APIServerURL, "@?#") {
-			errs = append(errs, field.Invalid(path.Child("apiServerUrl"), *server.APIServerURL,
-				"must be an absolute https URL with a host and without user, query or fragment, for example https://rancher.example.com:6443"))
-		}
-	}
 	if ref := server.APIServerCAConfigRef; ref != nil {
 		path := path.Child("apiServerCaConfigRef")
-		if ref.Kind != "" && ref.Kind != "ConfigMap" && ref.Kind != "Secret" {
-			errs = append(errs, field.NotSupported(path.Child("kind"), ref.Kind, []string{"ConfigMap", "Secret"}))
-		}
 		if ref.Name == "" {
 			errs = append(errs, field.Required(path.Child("name"), "name of the ConfigMap or Secret whose key ca.crt holds the CA"))
 		}
@@ -231,36 +172,19 @@ func validateServer(path *field.Path, server *addonsv1.CustomServer) field.Error
 
 func validateInstall(path *field.Path, install *addonsv1.FleetInstall) field.ErrorList {
 	var errs field.ErrorList
-	if (install.FollowLatest != nil) == (install.Version != nil) {
-		errs = append(errs, field.Invalid(path, "", "set exactly one of followLatest and version: followLatest installs the newest release, version the one you name"))
-	}
 	if install.Version != nil {
 		errs = append(errs, validateVersion(path.Child("version"), *install.Version)...)
 	}
 	if repository := install.Repository; repository != nil {
 		parsed, err := url.Parse(*repository)
-		if err != nil || !slices.Contains([]string{"https", "http", "oci"}, parsed.Scheme) || parsed.Hostname() == "" {
+		if err != nil || parsed.Hostname() == "" {
 			errs = append(errs, field.Invalid(path.Child("repository"), *repository, "must be a URL that starts with https://, http:// or oci://, for example https://rancher.github.io/fleet-helm-charts"))
 		}
 	}
-	if ref := install.RepositorySecretRef; ref != nil {
-		path := path.Child("repositorySecretRef")
-		if ref.Name == "" {
-			errs = append(errs, field.Required(path.Child("name"), "name of the Secret with username and password, token, or ca.crt"))
-		}
-		if ref.Namespace != "" && len(validation.IsDNS1123Label(ref.Namespace)) > 0 {
-			errs = append(errs, field.Invalid(path.Child("namespace"), ref.Namespace, "must be a namespace name, for example cattle-fleet-system"))
-		}
+	if ref := install.RepositorySecretRef; ref != nil && ref.Namespace != "" && len(validation.IsDNS1123Label(ref.Namespace)) > 0 {
+		errs = append(errs, field.Invalid(path.Child("repositorySecretRef", "namespace"), ref.Namespace, "must be a namespace name, for example cattle-fleet-system"))
 	}
-	errs = append(errs, validateOneOf(path.Child("mode"), install.Mode, addonsv1.InstallApply, addonsv1.InstallPlan)...)
 	return errs
-}
-
-// isJSONPointer reports whether a string is a JSON pointer (RFC 6901) to something
-// below the root.
-func isJSONPointer(pointer string) bool {
-	rest := strings.NewReplacer("~0", "", "~1", "").Replace(pointer)
-	return strings.HasPrefix(pointer, "/") && !strings.Contains(rest, "~")
 }
 
 // warnings returns warnings about fields that are allowed but have no effect, or may surprise the author.

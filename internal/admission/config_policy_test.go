@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/crd"
 )
 
 // configOf returns a FleetAddonConfig with this spec.
@@ -56,15 +58,9 @@ const (
 
 func TestValidateConfigRefuses(t *testing.T) {
 	const (
-		notDNS    = "a DNS label, which a Fleet Cluster's name must be"
-		noRoom    = "together leave no room"
-		namespace = "must be a namespace name"
-		url       = "must be an absolute https URL with a host and without user, query or fragment"
-		oneServer = "set exactly one of inferLocal and custom"
-		oneOf     = "set exactly one of followLatest and version"
-		semver    = "must be a semantic version"
-		pointer   = "must be a JSON pointer that starts with '/'"
-		repo      = "must be a URL that starts with https://, http:// or oci://"
+		noRoom = "together leave no room"
+		semver = "must be a semantic version"
+		repo   = "must be a URL that starts with https://, http:// or oci://"
 	)
 	s62 := strings.Repeat("p", 62)
 	tests := []struct {
@@ -88,21 +84,7 @@ func TestValidateConfigRefuses(t *testing.T) {
 		{"namespaceSelector: In without values", `cluster: {namespaceSelector: {matchExpressions: [{key: a, operator: In}]}}`, []problem{{required, "spec.cluster.namespaceSelector.matchExpressions[0].values", "must be specified"}}},
 		{"namespaceSelector: unknown operator", `cluster: {namespaceSelector: {matchExpressions: [{key: a, operator: Gt, values: ["1"]}]}}`, []problem{{wrong, "spec.cluster.namespaceSelector.matchExpressions[0].operator", "not a valid selector operator"}}},
 
-		{"prefix: upper case", `cluster: {naming: {prefix: Capi-}}`, []problem{{wrong, "spec.cluster.naming.prefix", "a name that starts with it is not " + notDNS}}},
-		{"prefix: dot", `cluster: {naming: {prefix: capi.}}`, []problem{{wrong, "spec.cluster.naming.prefix", notDNS}}},
-		{"prefix: dash first", `cluster: {naming: {prefix: -capi}}`, []problem{{wrong, "spec.cluster.naming.prefix", "starting with a letter or digit, for example capi-"}}},
-		{"prefix: underscore", `cluster: {naming: {prefix: capi_}}`, []problem{{wrong, "spec.cluster.naming.prefix", notDNS}}},
-		{"prefix: too long", `cluster: {naming: {prefix: ` + s62 + `p}}`, []problem{{wrong, "spec.cluster.naming.prefix", notDNS}, {wrong, "spec.cluster.naming", noRoom}}},
-		{"suffix: upper case", `cluster: {naming: {suffix: -Fleet}}`, []problem{{wrong, "spec.cluster.naming.suffix", "a name that ends with it is not " + notDNS}}},
-		{"suffix: dot", `cluster: {naming: {suffix: .fleet}}`, []problem{{wrong, "spec.cluster.naming.suffix", notDNS}}},
-		{"suffix: dash last", `cluster: {naming: {suffix: fleet-}}`, []problem{{wrong, "spec.cluster.naming.suffix", "ending with a letter or digit, for example -fleet"}}},
 		{"naming: no room between", `cluster: {naming: {prefix: ` + s62 + `, suffix: s}}`, []problem{{wrong, "spec.cluster.naming", noRoom}}},
-		{"naming: both", `cluster: {naming: {prefix: A, suffix: B}}`, []problem{{wrong, "spec.cluster.naming.prefix", notDNS}, {wrong, "spec.cluster.naming.suffix", notDNS}}},
-
-		{"agentNamespace: upper case", `cluster: {agentNamespace: Fleet}`, []problem{{wrong, "spec.cluster.agentNamespace", namespace}}},
-		{"agentNamespace: dot", `cluster: {agentNamespace: fleet.system}`, []problem{{wrong, "spec.cluster.agentNamespace", namespace}}},
-		{"agentNamespace: dash last", `cluster: {agentNamespace: fleet-}`, []problem{{wrong, "spec.cluster.agentNamespace", "for example fleet-addon-agent"}}},
-		{"agentNamespace: too long", `cluster: {agentNamespace: ` + s62 + `pp}`, []problem{{wrong, "spec.cluster.agentNamespace", namespace}}},
 
 		{"toleration: key", `cluster: {agentTolerations: [{key: "a b", operator: Exists}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].key", "name part must consist of"}}},
 		{"toleration: no key, Equal", `cluster: {agentTolerations: [{operator: Equal, value: x}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].operator", "must be Exists when key is empty"}}},
@@ -129,35 +111,6 @@ func TestValidateConfigRefuses(t *testing.T) {
 		{"env: valueFrom nothing", `cluster: {agentEnvVars: [{name: A, valueFrom: {}}]}`, []problem{{wrong, "spec.cluster.agentEnvVars[0].valueFrom", "must name exactly one source"}}},
 		{"env: valueFrom twice", `cluster: {agentEnvVars: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}, fieldRef: {fieldPath: spec.nodeName}}}]}`, []problem{{wrong, "spec.cluster.agentEnvVars[0].valueFrom", "must name exactly one source"}}},
 
-		{"onDeselect", `cluster: {onDeselect: Orphan}`, []problem{{notSupported, "spec.cluster.onDeselect", `supported values: "Keep", "Delete"`}}},
-		{"exclude: no slash", `cluster: {templateValues: {exclude: [ControlPlane/spec]}}`, []problem{{wrong, "spec.cluster.templateValues.exclude[0]", pointer}}},
-		{"exclude: empty", `cluster: {templateValues: {exclude: [""]}}`, []problem{{wrong, "spec.cluster.templateValues.exclude[0]", pointer}}},
-		{"exclude: dots", `cluster: {templateValues: {exclude: [/Cluster, .spec.users]}}`, []problem{{wrong, "spec.cluster.templateValues.exclude[1]", "for example /ControlPlane/spec/kubeadmConfigSpec/files"}}},
-		{"exclude: bad escape", `cluster: {templateValues: {exclude: [/Cluster/a~2b]}}`, []problem{{wrong, "spec.cluster.templateValues.exclude[0]", "~0 for ~ and ~1 for /"}}},
-		{"exclude: tilde at the end", `cluster: {templateValues: {exclude: [/Cluster/a~]}}`, []problem{{wrong, "spec.cluster.templateValues.exclude[0]", pointer}}},
-		{"exclude: tilde before an escape", `cluster: {templateValues: {exclude: [/Cluster/~~01]}}`, []problem{{wrong, "spec.cluster.templateValues.exclude[0]", pointer}}},
-
-		{"policy", `policy: {crossNamespaceClass: Deny}`, []problem{{notSupported, "spec.policy.crossNamespaceClass", `supported values: "Enforce", "Warn", "Off"`}}},
-
-		{"policy: verb", `policy: {crossNamespaceClassVerb: list}`, []problem{{notSupported, "spec.policy.crossNamespaceClassVerb", `supported values: "get", "use"`}}},
-
-		{"server: neither", `config: {server: {}}`, []problem{{wrong, "spec.config.server", oneServer}}},
-		{"server: both", `config: {server: {inferLocal: true, custom: {apiServerUrl: "https://a"}}}`, []problem{{wrong, "spec.config.server", oneServer}}},
-		{"server: inferLocal false and custom", `config: {server: {inferLocal: false, custom: {apiServerUrl: "https://a"}}}`, []problem{{wrong, "spec.config.server", oneServer}}},
-		{"server: inferLocal and shorthand", `config: {server: {inferLocal: true, apiServerUrl: "https://a"}}`, []problem{{wrong, "spec.config.server", oneServer}}},
-		{"server: custom and shorthand", `config: {server: {custom: {apiServerUrl: "https://a"}, apiServerUrl: "https://b"}}`, []problem{{wrong, "spec.config.server", "move apiServerUrl and apiServerCaConfigRef into custom"}}},
-		{"url: http", `config: {server: {custom: {apiServerUrl: "http://a"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
-		{"url: no scheme", `config: {server: {custom: {apiServerUrl: rancher.example.com}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
-		{"url: scheme in upper case", `config: {server: {custom: {apiServerUrl: "HTTPS://a"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
-		{"url: empty", `config: {server: {custom: {apiServerUrl: ""}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
-		{"url: no host", `config: {server: {custom: {apiServerUrl: "https://:6443"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
-		{"url: user", `config: {server: {custom: {apiServerUrl: "https://u:p@a"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
-		{"url: query", `config: {server: {custom: {apiServerUrl: "https://a/?b=c"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
-		{"url: empty query", `config: {server: {custom: {apiServerUrl: "https://a?"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
-		{"url: fragment", `config: {server: {custom: {apiServerUrl: "https://a#b"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
-		{"url: does not parse", `config: {server: {custom: {apiServerUrl: "https://[::1"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
-		{"url: in the shorthand", `config: {server: {apiServerUrl: "http://a"}}`, []problem{{wrong, "spec.config.server.apiServerUrl", "for example https://rancher.example.com:6443"}}},
-		{"CA: kind", `config: {server: {custom: {apiServerCaConfigRef: {kind: Service, name: a, namespace: b}}}}`, []problem{{notSupported, "spec.config.server.custom.apiServerCaConfigRef.kind", `supported values: "ConfigMap", "Secret"`}}},
 		{"CA: name", `config: {server: {custom: {apiServerCaConfigRef: {kind: Secret, namespace: b}}}}`, []problem{{required, "spec.config.server.custom.apiServerCaConfigRef.name", "key ca.crt holds the CA"}}},
 		{"CA: namespace", `config: {server: {custom: {apiServerCaConfigRef: {name: a}}}}`, []problem{{required, "spec.config.server.custom.apiServerCaConfigRef.namespace", "key ca.crt holds the CA"}}},
 		{"CA: in the shorthand", `config: {server: {apiServerCaConfigRef: {}}}`, []problem{{required, "spec.config.server.apiServerCaConfigRef.name", ""}, {required, "spec.config.server.apiServerCaConfigRef.namespace", ""}}},
@@ -167,9 +120,6 @@ func TestValidateConfigRefuses(t *testing.T) {
 		{"gates: no name", `config: {featureGates: {configMap: {ref: {namespace: a}}}}`, []problem{{required, "spec.config.featureGates.configMap.ref", "name and namespace"}}},
 		{"gates: with install", `{config: {featureGates: {configMap: {ref: {name: a, namespace: b}}}}, install: {followLatest: true}}`, []problem{{forbidden, "spec.config.featureGates.configMap.ref", "remove configMap, or, if Rancher manages Fleet, install"}}},
 
-		{"install: neither", `install: {}`, []problem{{wrong, "spec.install", oneOf}}},
-		{"install: both", `install: {followLatest: true, version: 0.16.0}`, []problem{{wrong, "spec.install", oneOf}}},
-		{"install: repository only", `install: {repository: "https://a"}`, []problem{{wrong, "spec.install", oneOf}}},
 		{"version: a word", `install: {version: latest}`, []problem{{wrong, "spec.install.version", semver}}},
 		{"version: four parts", `install: {version: "0.16.0.1"}`, []problem{{wrong, "spec.install.version", semver}}},
 		{"version: a range with a word", `install: {version: ">=latest"}`, []problem{{wrong, "spec.install.version", "or a range, for example 0.16.x"}}},
@@ -187,11 +137,10 @@ func TestValidateConfigRefuses(t *testing.T) {
 		{"repository: a file", `install: {followLatest: true, repository: "file:///charts"}`, []problem{{wrong, "spec.install.repository", repo}}},
 		{"repository: no host", `install: {followLatest: true, repository: "oci://"}`, []problem{{wrong, "spec.install.repository", repo}}},
 
-		{"all at once", `{cluster: {agentNamespace: A, agentEnvVars: [{}]}, config: {server: {}}, install: {}}`, []problem{
-			{wrong, "spec.cluster.agentNamespace", namespace},
+		{"all at once", `{cluster: {agentEnvVars: [{name: ""}]}, config: {server: {custom: {apiServerCaConfigRef: {name: a}}}}, install: {version: 0.11.0}}`, []problem{
 			{required, "spec.cluster.agentEnvVars[0].name", ""},
-			{wrong, "spec.config.server", oneServer},
-			{wrong, "spec.install", oneOf},
+			{required, "spec.config.server.custom.apiServerCaConfigRef.namespace", ""},
+			{wrong, "spec.install.version", ""},
 		}},
 	}
 	for _, test := range tests {
@@ -199,12 +148,76 @@ func TestValidateConfigRefuses(t *testing.T) {
 			checkProblems(t, test.want, validateConfig(configOf(t, test.spec)))
 		})
 	}
+}
 
-	t.Run("another name", func(t *testing.T) {
-		config := configOf(t, `{}`)
-		config.Name = "mine"
-		checkProblems(t, []problem{{wrong, "metadata.name", "is named fleet-addon-config; rename this one"}}, validateConfig(config))
-	})
+// The webhook leaves these to the CRD, which refuses them also while no webhook runs.
+func TestCRDRefuses(t *testing.T) {
+	s62 := strings.Repeat("p", 62)
+	for _, test := range []struct{ name, spec, field string }{
+		{"prefix: upper case", `cluster: {naming: {prefix: Capi-}}`, "spec.cluster.naming.prefix"},
+		{"prefix: dot", `cluster: {naming: {prefix: capi.}}`, "spec.cluster.naming.prefix"},
+		{"prefix: dash first", `cluster: {naming: {prefix: -capi}}`, "spec.cluster.naming.prefix"},
+		{"prefix: underscore", `cluster: {naming: {prefix: capi_}}`, "spec.cluster.naming.prefix"},
+		{"prefix: too long", `cluster: {naming: {prefix: ` + s62 + `p}}`, "spec.cluster.naming.prefix"},
+		{"suffix: upper case", `cluster: {naming: {suffix: -Fleet}}`, "spec.cluster.naming.suffix"},
+		{"suffix: dot", `cluster: {naming: {suffix: .fleet}}`, "spec.cluster.naming.suffix"},
+		{"suffix: dash last", `cluster: {naming: {suffix: fleet-}}`, "spec.cluster.naming.suffix"},
+		{"naming: both", `cluster: {naming: {prefix: A, suffix: B}}`, "spec.cluster.naming.prefix"},
+		{"agentNamespace: upper case", `cluster: {agentNamespace: Fleet}`, "spec.cluster.agentNamespace"},
+		{"agentNamespace: dot", `cluster: {agentNamespace: fleet.system}`, "spec.cluster.agentNamespace"},
+		{"agentNamespace: dash last", `cluster: {agentNamespace: fleet-}`, "spec.cluster.agentNamespace"},
+		{"agentNamespace: too long", `cluster: {agentNamespace: ` + s62 + `pp}`, "spec.cluster.agentNamespace"},
+		{"onDeselect", `cluster: {onDeselect: Orphan}`, "spec.cluster.onDeselect"},
+		{"exclude: no slash", `cluster: {templateValues: {exclude: [ControlPlane/spec]}}`, "spec.cluster.templateValues.exclude[0]"},
+		{"exclude: empty", `cluster: {templateValues: {exclude: [""]}}`, "spec.cluster.templateValues.exclude[0]"},
+		{"exclude: dots", `cluster: {templateValues: {exclude: [/Cluster, .spec.users]}}`, "spec.cluster.templateValues.exclude[1]"},
+		{"exclude: bad escape", `cluster: {templateValues: {exclude: [/Cluster/a~2b]}}`, "spec.cluster.templateValues.exclude[0]"},
+		{"exclude: tilde at the end", `cluster: {templateValues: {exclude: [/Cluster/a~]}}`, "spec.cluster.templateValues.exclude[0]"},
+		{"exclude: tilde before an escape", `cluster: {templateValues: {exclude: [/Cluster/~~01]}}`, "spec.cluster.templateValues.exclude[0]"},
+		{"policy", `policy: {crossNamespaceClass: Deny}`, "spec.policy.crossNamespaceClass"},
+		{"policy: verb", `policy: {crossNamespaceClassVerb: list}`, "spec.policy.crossNamespaceClassVerb"},
+		{"server: neither", `config: {server: {}}`, "spec.config.server"},
+		{"server: both", `config: {server: {inferLocal: true, custom: {apiServerUrl: "https://a"}}}`, "spec.config.server"},
+		{"server: inferLocal false and custom", `config: {server: {inferLocal: false, custom: {apiServerUrl: "https://a"}}}`, "spec.config.server"},
+		{"server: inferLocal and shorthand", `config: {server: {inferLocal: true, apiServerUrl: "https://a"}}`, "spec.config.server"},
+		{"server: custom and shorthand", `config: {server: {custom: {apiServerUrl: "https://a"}, apiServerUrl: "https://b"}}`, "spec.config.server"},
+		{"url: http", `config: {server: {custom: {apiServerUrl: "http://a"}}}`, "spec.config.server.custom.apiServerUrl"},
+		{"url: no scheme", `config: {server: {custom: {apiServerUrl: rancher.example.com}}}`, "spec.config.server.custom.apiServerUrl"},
+		{"url: scheme in upper case", `config: {server: {custom: {apiServerUrl: "HTTPS://a"}}}`, "spec.config.server.custom.apiServerUrl"},
+		{"url: empty", `config: {server: {custom: {apiServerUrl: ""}}}`, "spec.config.server.custom.apiServerUrl"},
+		{"url: no host", `config: {server: {custom: {apiServerUrl: "https://:6443"}}}`, "spec.config.server.custom.apiServerUrl"},
+		{"url: user", `config: {server: {custom: {apiServerUrl: "https://u:p@a"}}}`, "spec.config.server.custom.apiServerUrl"},
+		{"url: query", `config: {server: {custom: {apiServerUrl: "https://a/?b=c"}}}`, "spec.config.server.custom.apiServerUrl"},
+		{"url: empty query", `config: {server: {custom: {apiServerUrl: "https://a?"}}}`, "spec.config.server.custom.apiServerUrl"},
+		{"url: fragment", `config: {server: {custom: {apiServerUrl: "https://a#b"}}}`, "spec.config.server.custom.apiServerUrl"},
+		{"url: does not parse", `config: {server: {custom: {apiServerUrl: "https://[::1"}}}`, "spec.config.server.custom.apiServerUrl"},
+		{"url: in the shorthand", `config: {server: {apiServerUrl: "http://a"}}`, "spec.config.server.apiServerUrl"},
+		{"CA: kind", `config: {server: {custom: {apiServerCaConfigRef: {kind: Service, name: a, namespace: b}}}}`, "spec.config.server.custom.apiServerCaConfigRef.kind"},
+		{"install: neither", `install: {}`, "spec.install"},
+		{"install: both", `install: {followLatest: true, version: 0.16.0}`, "spec.install"},
+		{"install: repository only", `install: {repository: "https://a"}`, "spec.install"},
+		{"credentials: no name", `install: {version: 0.16.0, repositorySecretRef: {name: ""}}`, "spec.install.repositorySecretRef.name"},
+		{"mode", `install: {version: 0.16.0, mode: Maybe}`, "spec.install.mode"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			config := configOf(t, test.spec)
+			if errs := validateConfig(config); len(errs) > 0 && test.name != "prefix: too long" {
+				t.Errorf("the webhook refuses it, too: %v", errs)
+			}
+			var raw map[string]any
+			if err := yaml.Unmarshal([]byte("spec: {"+test.spec+"}"), &raw); err != nil {
+				t.Fatal(err)
+			}
+			raw["metadata"] = map[string]any{"name": addonsv1.FleetAddonConfigName}
+			errs, err := crd.Validate(t.Context(), addonsv1.GroupVersion.WithKind("FleetAddonConfig"), marshal(t, raw))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(errs, func(err *field.Error) bool { return err.Field == test.field }) {
+				t.Errorf("not refused at %s: %v", test.field, errs)
+			}
+		})
+	}
 }
 
 func TestValidateConfigAccepts(t *testing.T) {

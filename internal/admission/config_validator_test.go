@@ -44,19 +44,19 @@ func checkConfig(t *testing.T, raw []byte) {
 
 // An old problem may stay; an update must not introduce one.
 func TestValidateUpdate(t *testing.T) {
-	const wrong = `config: {server: {custom: {apiServerUrl: "http://a"}}}`
+	const wrong = `install: {version: 0.11.0}`
 	for name, test := range map[string]struct {
 		old, spec string
 		want      []string // the fields that the webhook refuses
 	}{
 		"good to good":                {old: `{}`, spec: `cluster: {enabled: false}`},
-		"good to wrong":               {old: `{}`, spec: wrong, want: []string{"spec.config.server.custom.apiServerUrl"}},
+		"good to wrong":               {old: `{}`, spec: wrong, want: []string{"spec.install.version"}},
 		"wrong to good":               {old: wrong, spec: `{}`},
 		"wrong as before":             {old: wrong, spec: wrong},
-		"wrong as before, other good": {old: wrong, spec: `{config: {server: {custom: {apiServerUrl: "http://a"}}}, cluster: {agentNamespace: fine}}`},
-		"wrong as before, more wrong": {old: wrong, spec: `{config: {server: {custom: {apiServerUrl: "http://a"}}}, cluster: {agentNamespace: NotFine}}`, want: []string{"spec.cluster.agentNamespace"}},
-		"wrong with another value":    {old: wrong, spec: `config: {server: {custom: {apiServerUrl: "http://b"}}}`, want: []string{"spec.config.server.custom.apiServerUrl"}},
-		"wrong in another field":      {old: wrong, spec: `config: {server: {apiServerUrl: "http://a"}}`, want: []string{"spec.config.server.apiServerUrl"}},
+		"wrong as before, other good": {old: wrong, spec: `{install: {version: 0.11.0}, cluster: {agentEnvVars: [{name: A}]}}`},
+		"wrong as before, more wrong": {old: wrong, spec: `{install: {version: 0.11.0}, cluster: {agentEnvVars: [{name: "A="}]}}`, want: []string{"spec.cluster.agentEnvVars[0].name"}},
+		"wrong with another value":    {old: wrong, spec: `install: {version: 0.11.1}`, want: []string{"spec.install.version"}},
+		"wrong in another field":      {old: `cluster: {agentEnvVars: [{name: "A="}, {name: B}]}`, spec: `cluster: {agentEnvVars: [{name: B}, {name: "A="}]}`, want: []string{"spec.cluster.agentEnvVars[1].name"}},
 		"one more of the same kind":   {old: `cluster: {agentEnvVars: [{name: "A="}]}`, spec: `cluster: {agentEnvVars: [{name: "A="}, {name: "B="}]}`, want: []string{"spec.cluster.agentEnvVars[1].name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,8 +69,8 @@ func TestValidateUpdate(t *testing.T) {
 }
 
 func TestValidateCreateAndDelete(t *testing.T) {
-	warned, err := ConfigValidator{}.ValidateCreate(t.Context(), configOf(t, `{cluster: {agentNamespace: A, onDeselect: B}, install: {followLatest: false}}`))
-	if diff := cmp.Diff([]string{"spec.cluster.agentNamespace", "spec.cluster.onDeselect"}, refusedFields(t, err)); diff != "" {
+	warned, err := ConfigValidator{}.ValidateCreate(t.Context(), configOf(t, `{cluster: {agentEnvVars: [{name: "A="}], agentTolerations: [{}]}, install: {followLatest: false}}`))
+	if diff := cmp.Diff([]string{"spec.cluster.agentTolerations[0].operator", "spec.cluster.agentEnvVars[0].name"}, refusedFields(t, err)); diff != "" {
 		t.Errorf("refused fields (-want +got):\n%s", diff)
 	}
 	if len(warned) == 0 || !strings.HasPrefix(warned[0], "spec.install.followLatest: false") {
@@ -115,11 +115,11 @@ func TestConfigValidatorOverTheWire(t *testing.T) {
 		`"resource":{"group":"addons.cluster.x-k8s.io","version":"v1alpha1","resource":"fleetaddonconfigs"},"name":"fleet-addon-config","operation":"CREATE","userInfo":{},` +
 		`"object":{"apiVersion":"addons.cluster.x-k8s.io/v1alpha1","kind":"FleetAddonConfig","metadata":{"name":"fleet-addon-config"},"spec":%s}}}`
 
-	refused := post(t, webhook, fmt.Sprintf(review, `{"install":{"version":"0.11.0"},"cluster":{"agentNamespace":"A"}}`)).Response
+	refused := post(t, webhook, fmt.Sprintf(review, `{"install":{"version":"0.11.0"},"cluster":{"agentTolerations":[{}]}}`)).Response
 	if refused.Allowed || refused.Result.Reason != metav1.StatusReasonInvalid || refused.Result.Code != 422 {
 		t.Errorf("the answer is %+v", refused)
 	}
-	for _, part := range []string{`spec.cluster.agentNamespace: Invalid value: "A"`, `spec.install.version: Invalid value: "0.11.0": the oldest supported Fleet is 0.12.0`} {
+	for _, part := range []string{`spec.cluster.agentTolerations[0].operator: Invalid value`, `spec.install.version: Invalid value: "0.11.0": the oldest supported Fleet is 0.12.0`} {
 		if !strings.Contains(refused.Result.Message, part) {
 			t.Errorf("%q does not contain %q", refused.Result.Message, part)
 		}
