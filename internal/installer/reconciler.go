@@ -1,6 +1,7 @@
 package installer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,11 +80,10 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 func (r *reconciler) advance(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
 	for range mostSteps {
 		config := &addonsv1.FleetAddonConfig{}
-		switch err := r.live.Get(ctx, key, config); {
-		case apierrors.IsNotFound(err):
-			tally(&config.Status) // Without a FleetAddonConfig, no condition holds.
-			return ctrl.Result{}, nil
-		case err != nil:
+		if there, err := read(ctx, r.live, key, config); err != nil || !there {
+			if err == nil {
+				tally(&config.Status) // Without a FleetAddonConfig, no condition holds.
+			}
 			return ctrl.Result{}, err
 		}
 		r.heed(config)
@@ -143,10 +143,7 @@ func (r *reconciler) pause(s *state, p *plan) time.Duration {
 	if s.isNothing() {
 		return 0
 	}
-	wait := pollInterval
-	if p.later > 0 {
-		wait = min(wait, p.later)
-	}
+	wait := min(pollInterval, cmp.Or(p.later, pollInterval))
 	if s.offered != nil {
 		wait = min(wait, max(r.looked.due.Sub(r.now()), conflictInterval))
 	}
