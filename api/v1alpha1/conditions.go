@@ -100,7 +100,7 @@ const (
 	// SecretConflictReason means that a Secret of the manifest's name is someone else's, or an earlier Cluster's.
 	SecretConflictReason = "SecretConflict"
 	// CredentialLostReason means that neither the registrar nor Fleet has the credential any more.
-	CredentialLostReason = "CredentialLost"
+	CredentialLostReason = "CredentialLost" //nolint:gosec // It is a reason.
 )
 
 // FleetAgentManifestReadyReasons are all reasons of FleetAgentManifestReadyCondition.

@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -138,31 +139,7 @@ func (n *needs) addFleetClusters() error {
 		return err
 	}
 	n.isListed = true
-	byName, byPin, byUID := map[string]*clusterv1.Cluster{}, map[string][]*clusterv1.Cluster{}, map[types.UID]bool{}
-	for i := range n.clusters {
-		cluster := &n.clusters[i]
-		byName[cluster.Name], byUID[cluster.UID] = cluster, true
-		pin := stamp.PinOf(cluster.Annotations).ClusterName
-		byPin[pin] = append(byPin[pin], cluster)
-	}
-	hasCluster := func(fleetCluster *fleetv1.Cluster) bool {
-		name, candidates := stamp.OriginOf(fleetCluster).Name, []*clusterv1.Cluster(nil)
-		if name == "" { // Without owner references, CAAPF records no origin, but gives the Fleet Cluster the expected name.
-			name = strings.TrimSuffix(strings.TrimPrefix(fleetCluster.Name, n.in.Cluster.Prefix), n.in.Cluster.Suffix)
-			candidates = byPin[fleetCluster.Name]
-		}
-		if named := byName[name]; named != nil && stamp.MayBeFrom(n.in.Cluster, fleetCluster, name) {
-			candidates = append(candidates[:len(candidates):len(candidates)], named)
-		}
-		for _, cluster := range candidates {
-			// A recreated Cluster of the same name does not count.
-			relation, _ := stamp.RelationOf(fleetCluster, cluster, func(_ string, uid types.UID) bool { return byUID[uid] })
-			if relation == stamp.Own {
-				return true
-			}
-		}
-		return false
-	}
+	has := clusterFinder(n.in, n.clusters)
 	for i := range all {
 		fleetCluster := &all[i]
 		if !stamp.IsOurs(fleetCluster) {
@@ -172,13 +149,39 @@ func (n *needs) addFleetClusters() error {
 		if n.hasRetainer && (used.isZero() || n.retained[used]) {
 			continue
 		}
-		if hasCluster(fleetCluster) {
+		if has(fleetCluster) {
 			n.hasRetainer, n.retained[used] = true, true
 		} else if fleetCluster.Annotations[stamp.ReleasedAnnotation] == "true" {
 			n.retained[used] = true
 		}
 	}
 	return nil
+}
+
+// clusterFinder returns a function that reports whether the Cluster that a Fleet Cluster was made from is among some. A
+// recreated Cluster of the same name is not.
+func clusterFinder(in settings.Settings, clusters []clusterv1.Cluster) func(*fleetv1.Cluster) bool {
+	byName, byPin, byUID := map[string]*clusterv1.Cluster{}, map[string][]*clusterv1.Cluster{}, map[types.UID]bool{}
+	for i := range clusters {
+		cluster := &clusters[i]
+		byName[cluster.Name], byUID[cluster.UID] = cluster, true
+		pin := stamp.PinOf(cluster.Annotations).ClusterName
+		byPin[pin] = append(byPin[pin], cluster)
+	}
+	return func(fleetCluster *fleetv1.Cluster) bool {
+		name, candidates := stamp.OriginOf(fleetCluster).Name, []*clusterv1.Cluster(nil)
+		if name == "" { // Without owner references, CAAPF records no origin, but gives the Fleet Cluster the expected name.
+			name = strings.TrimSuffix(strings.TrimPrefix(fleetCluster.Name, in.Cluster.Prefix), in.Cluster.Suffix)
+			candidates = byPin[fleetCluster.Name]
+		}
+		if named := byName[name]; named != nil && stamp.MayBeFrom(in.Cluster, fleetCluster, name) {
+			candidates = append(candidates[:len(candidates):len(candidates)], named)
+		}
+		return slices.ContainsFunc(candidates, func(cluster *clusterv1.Cluster) bool {
+			relation, _ := stamp.RelationOf(fleetCluster, cluster, func(_ string, uid types.UID) bool { return byUID[uid] })
+			return relation == stamp.Own
+		})
+	}
 }
 
 // needsOf reads the needs of a namespace from the cache. It may show that a Fleet Cluster has the labels of before: then

@@ -200,7 +200,7 @@ func (r *rancher) begin(kind schema.GroupVersionKind, indexes map[string]client.
 	if _, isBegun := r.listed[kind]; isBegun {
 		return
 	}
-	ctx, stop := context.WithCancel(r.ctx)
+	ctx, stop := context.WithCancel(r.ctx) //nolint:gosec // The stops are called when the CRD goes.
 	r.listed[kind], r.stops = kinds.Listed{}, append(r.stops, stop)
 	go kinds.Watch(ctx, r.newCache, kinds.Of(ofRancher(kind), indexes), func(listed kinds.Listed) {
 		if listed.Err != nil {

@@ -30,17 +30,8 @@ func (l *scopeReader) rivalOf(ctx context.Context, s *scope, name string) (types
 	var planned []stamp.FleetClaim
 	if !s.has() {
 		// The cache may lag behind the Fleet Clusters that this process makes for other Clusters.
-		creating, err := l.store.Creating(&fleetv1.Cluster{})
-		if err != nil {
+		if err := l.waitForRivals(ctx, key); err != nil {
 			return types.NamespacedName{}, err
-		}
-		for _, other := range creating {
-			if stamp.FleetNamespace(other.Namespace, other.Name) != stamp.FleetNamespace(key.Namespace, key.Name) {
-				continue
-			}
-			if _, err := l.store.Get(ctx, other, &fleetv1.Cluster{}); err != nil {
-				return types.NamespacedName{}, err
-			}
 		}
 		pinned, err := kube.PinnedTo(ctx, l, key)
 		if err != nil {
@@ -59,6 +50,18 @@ func (l *scopeReader) rivalOf(ctx context.Context, s *scope, name string) (types
 		}
 	}
 	return kube.RivalOf(ctx, l, key, planned...)
+}
+
+// waitForRivals returns kube.ErrBehind while the cache does not show a Fleet Cluster that this process has made for another
+// Cluster, in the same namespace in Fleet.
+func (l *scopeReader) waitForRivals(ctx context.Context, key types.NamespacedName) error {
+	creating, err := l.store.Creating(&fleetv1.Cluster{})
+	for _, other := range creating {
+		if err == nil && stamp.FleetNamespace(other.Namespace, other.Name) == stamp.FleetNamespace(key.Namespace, key.Name) {
+			_, err = l.store.Get(ctx, other, &fleetv1.Cluster{})
+		}
+	}
+	return err
 }
 
 // isSelected reports whether another Cluster is selected.
