@@ -49,7 +49,7 @@ func (c *charts) Offers(ctx context.Context, chart string, exact *semver.Version
 		versions[0], err = c.Version(ctx, request)
 	}
 	if missing := err; exact == nil || repository.ReasonOf(err) == repository.NoVersion {
-		if versions, err = c.Versions(ctx, request); missing != nil && err != nil {
+		if versions, err = c.Versions(ctx, request); missing != nil && err != nil && repository.ReasonOf(err) != repository.NoChart {
 			err = missing
 		}
 	}

@@ -78,6 +78,7 @@ func TestExactOffer(t *testing.T) {
 		err         string
 	}{
 		"it is there":                {chart: "fleet", want: []string{"0.16.0"}},
+		"the chart is missing":       {chart: "none", err: `none does not exist`},
 		"it is missing":              {chart: "other", tags: `["0.15.0","latest"]`, want: []string{"0.15.0"}},
 		"it is missing among others": {chart: "other", tags: `[` + strings.Repeat(`"0.15.0",`, 100_001) + `"0.15.0"]`, err: `has no version "0.16.0"`},
 	} {
