@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -95,7 +96,7 @@ func operatorAlongside(s *scene) {
 	g.Eventually(deployed("muster-syncer")).Should(And(HavePrefix("3 "), ContainSubstring("--sync-period=3600s")))
 	s.sh(patch + `-p '{"spec":{"additionalDeployments":null}}'`)
 	g.Eventually(deployed("muster-webhook")).Should(Equal(shipped))
-	// The operator applies everything again, the webhooks' configurations without the CA of cert-manager.
+	// The operator applies everything again, and more than once, the webhooks' configurations without the CA of cert-manager.
 	const installed = "kubectl -n muster-system get addonproviders.operator.cluster.x-k8s.io muster -o jsonpath='{.metadata.generation}={.status.observedGeneration}'"
 	g.Eventually(func(g Gomega) {
 		out, err := s.try(installed)
@@ -106,7 +107,7 @@ func operatorAlongside(s *scene) {
 	for _, kind := range []string{"mutating", "validating"} {
 		g.Eventually(func() (string, error) {
 			return s.try("kubectl get " + kind + "webhookconfiguration muster-" + kind + "-webhook -o jsonpath='{range .webhooks[*]}[{.clientConfig.caBundle}]{end}'")
-		}).ShouldNot(ContainSubstring("[]"))
+		}).WithPolling(time.Second).MustPassRepeatedly(10).ShouldNot(ContainSubstring("[]"))
 	}
 }
 
