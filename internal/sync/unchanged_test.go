@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,7 +53,7 @@ type server struct {
 	// withoutFleet means that nobody plays Fleet, which gives each Fleet Cluster a namespace at once.
 	withoutFleet bool
 	// unlisted means that the objects that Clusters refer to cannot be listed by a new reconciler.
-	unlisted bool
+	unlisted atomic.Bool
 	// refuse returns why a write is refused; it may be nil.
 	refuse func(client.Object) error
 }
@@ -149,7 +150,7 @@ func (s *server) reconciler(t *testing.T) *clusterReconciler {
 	}
 	reader := references.NewReader(t.Context(), s, mapper, func(toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
 		informers := &informertest.FakeInformers{Scheme: s.Scheme()}
-		if s.unlisted {
+		if s.unlisted.Load() {
 			informers.Error = errors.New("no answer yet")
 		}
 		return listed{informers, s}, nil
@@ -312,7 +313,7 @@ func TestFirstListsAreNotReported(t *testing.T) {
 	restart := func(unlisted bool) (result ctrl.Result, said string, isWritten bool) {
 		t.Helper()
 		_, _, before := s.imported(t)
-		if s.unlisted = unlisted; unlisted {
+		if s.unlisted.Store(unlisted); unlisted {
 			s.clusterReconciler = s.reconciler(t)
 		} else {
 			s.restart(t)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,12 +26,12 @@ type attempt struct {
 	fails, denied, broken error
 	failed                toolscache.WatchErrorHandlerWithContext
 	indexed               *[]string
-	ended                 *int
+	ended                 *atomic.Int32
 }
 
 func (a *attempt) Start(ctx context.Context) error {
 	<-ctx.Done()
-	*a.ended++
+	a.ended.Add(1)
 	return nil
 }
 
@@ -77,7 +78,8 @@ func TestWatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
-				ended, count := 0, 0
+				var ended atomic.Int32
+				count := 0
 				var indexed []string
 				newCache := func(failed toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
 					its := test.attempts[count]
@@ -97,13 +99,13 @@ func TestWatch(t *testing.T) {
 					t.Errorf("told %v after %v and %d attempts", told, got, count)
 				}
 				synctest.Wait()
-				if ended != count-1 || len(indexed) == 0 {
-					t.Errorf("%d of %d caches have ended; indexed %v", ended, count, indexed)
+				if int(ended.Load()) != count-1 || len(indexed) == 0 {
+					t.Errorf("%d of %d caches have ended; indexed %v", ended.Load(), count, indexed)
 				}
 				stop()
 				synctest.Wait()
-				if ended != count {
-					t.Errorf("%d of %d caches have ended", ended, count)
+				if int(ended.Load()) != count {
+					t.Errorf("%d of %d caches have ended", ended.Load(), count)
 				}
 			})
 		})
@@ -112,13 +114,13 @@ func TestWatch(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			time.AfterFunc(time.Second, stop)
-			ended := 0
+			var ended atomic.Int32
 			Watch(ctx, func(failed toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
 				return &attempt{broken: io.ErrUnexpectedEOF, failed: failed, ended: &ended, indexed: &[]string{}}, nil
 			}, Of(&metav1.PartialObjectMetadata{}, nil), func(listed Listed) { t.Errorf("told %+v", listed) })
 			synctest.Wait()
-			if ended != 1 {
-				t.Errorf("%d caches have ended", ended)
+			if ended.Load() != 1 {
+				t.Errorf("%d caches have ended", ended.Load())
 			}
 			time.Sleep(2 * time.Hour)
 		})
