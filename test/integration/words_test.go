@@ -152,7 +152,10 @@ func (s scene) isRetired(g Gomega) {
 // deployed plays Fleet, which deploys a bundle of the class's namespace to one of the scene's clusters.
 func (s scene) deployed(t *testing.T, g Gomega, bundle, cluster string) *fleetv1.BundleDeployment {
 	t.Helper()
-	deployment := named(&fleetv1.BundleDeployment{}, newNamespace(t, g, "cluster", nil), bundle)
+	namespace := named(&corev1.Namespace{}, "", fmt.Sprintf("cluster-%d", counter.Add(1)))
+	namespace.Annotations = map[string]string{fleetv1.ClusterAnnotation: cluster, fleetv1.ClusterNamespaceAnnotation: s.namespace}
+	create(g, namespace)
+	deployment := named(&fleetv1.BundleDeployment{}, namespace.Name, bundle)
 	deployment.Labels = map[string]string{
 		fleetv1.BundleLabel: bundle, fleetv1.BundleNamespaceLabel: s.classNamespace,
 		fleetv1.ClusterLabel: cluster, fleetv1.ClusterNamespaceLabel: s.namespace,
