@@ -116,7 +116,7 @@ func (p *Problem) Error() string { return p.Message }
 
 // Repository offers charts. Its errors are *Problem, unless the repository is merely out of reach.
 type Repository interface {
-	// Offers returns the versions of a chart, or only an exact one if that is wanted and there.
+	// Offers returns the versions of a chart, or only the exact one that spec.install names, if it exists.
 	Offers(ctx context.Context, chart string, exact *semver.Version) ([]*semver.Version, error)
 	Fetch(ctx context.Context, chart string, version *semver.Version) ([]byte, error)
 }

@@ -129,7 +129,7 @@ func (t *targets) keepsGroup(ctx context.Context, in settings.Settings, group *f
 	if !in.Cluster.ApplyClassGroup {
 		return false, nil
 	}
-	if !its.makesGroup(group.Name).isZero() {
+	if its.makesGroup(group.Name) {
 		return true, nil
 	}
 	return its.keepsGroup(group.Name)

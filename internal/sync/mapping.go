@@ -181,7 +181,6 @@ func (t *targets) retire(ctx context.Context, mapping *fleetv1.BundleNamespaceMa
 // Clusters of the other namespace.
 func (t *targets) deployedThrough(ctx context.Context, key types.NamespacedName) ([]string, error) {
 	var names []string
-	isFleets := map[string]bool{}
 	for next := ""; ; {
 		var page metav1.PartialObjectMetadataList
 		page.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("BundleDeploymentList"))
@@ -194,13 +193,11 @@ func (t *targets) deployedThrough(ctx context.Context, key types.NamespacedName)
 		for i := range page.Items {
 			deployment := &page.Items[i]
 			name := deployment.Labels[fleetv1.BundleLabel]
-			if _, isKnown := isFleets[deployment.Namespace]; !isKnown {
-				var err error
-				if isFleets[deployment.Namespace], err = t.isOfClusterIn(ctx, deployment.Namespace, key.Name); err != nil {
-					return nil, err
-				}
+			isFleets, err := t.isOfClusterIn(ctx, deployment.Namespace, key.Name)
+			if err != nil {
+				return nil, err
 			}
-			if deployment.DeletionTimestamp.IsZero() && name != "" && isFleets[deployment.Namespace] {
+			if deployment.DeletionTimestamp.IsZero() && name != "" && isFleets {
 				names = append(names, name)
 			}
 		}

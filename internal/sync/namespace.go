@@ -115,11 +115,9 @@ func (r *namespaceReconciler) classGroups(ctx context.Context, in settings.Setti
 func (r *namespaceReconciler) groups(ctx context.Context, in settings.Settings, namespace string, its *needs) error {
 	var failed []error
 	if in.Cluster.ApplyClassGroup {
-		for used, isMade := range its.made {
-			if isMade {
-				_, err := r.targets.ensureGroup(ctx, in, namespace, used.class)
-				failed = append(failed, kube.IgnoreForeign(err))
-			}
+		for used := range its.made {
+			_, err := r.targets.ensureGroup(ctx, in, namespace, used.class)
+			failed = append(failed, kube.IgnoreForeign(err))
 		}
 	}
 	var groups fleetv1.ClusterGroupList
@@ -154,8 +152,8 @@ func (r *namespaceReconciler) mappings(ctx context.Context, in settings.Settings
 			keys = append(keys, key)
 		}
 	}
-	for used, isMade := range its.made {
-		if isMade && in.Cluster.ApplyClassGroup && !slices.Contains(keys, used.mapping()) {
+	for used := range its.made {
+		if in.Cluster.ApplyClassGroup && !slices.Contains(keys, used.mapping()) {
 			keys = append(keys, used.mapping())
 		}
 	}

@@ -68,25 +68,27 @@ func needsOfClusters(
 			continue
 		}
 		isFree, err := isFree(cluster)
-		n.made[used], n.err = n.made[used] || isFree, err
+		if n.err = err; isFree {
+			n.made[used] = true
+		}
 	}
 	return n
 }
 
-// makesGroup returns the use of a maker that needs a group; zero if there is none.
-func (n *needs) makesGroup(name string) use {
+// makesGroup reports whether a maker needs a group.
+func (n *needs) makesGroup(name string) bool {
 	for used := range n.made {
-		if n.made[used] && used.group().Name == name {
-			return used
+		if used.group().Name == name {
+			return true
 		}
 	}
-	return use{}
+	return false
 }
 
 // makesMapping reports whether a maker needs the mapping from a class namespace.
 func (n *needs) makesMapping(classNamespace string) bool {
 	for used := range n.made {
-		if n.made[used] && used.class.Namespace == classNamespace {
+		if used.class.Namespace == classNamespace {
 			return true
 		}
 	}

@@ -106,7 +106,7 @@ func TestNeeds(t *testing.T) {
 			}
 			n.list = func() ([]fleetv1.Cluster, error) { return test.fleetClusters, nil }
 			group := stamp.GroupName(standard.Name, standard.Namespace)
-			if got := !n.makesGroup(group).isZero(); got != test.makes {
+			if got := n.makesGroup(group); got != test.makes {
 				t.Errorf("makes the group: %t", got)
 			}
 			if got := n.makesMapping(standard.Namespace); got != test.makes {
@@ -200,7 +200,7 @@ func TestLiveListEndsEarly(t *testing.T) {
 	}
 }
 
-// A Cluster may make its group and mapping after a pass has found that nobody needs them, and before the pass removes them.
+// A Cluster may make its group and mapping after a pass has found no need for them, and before the pass removes them.
 func TestNeedBetweenListAndRemoval(t *testing.T) {
 	in := settings.Default()
 	for i := range 1000 {

@@ -192,7 +192,7 @@ func TestRetiringMakesNoMapping(t *testing.T) {
 	}
 }
 
-// A tenant may write BundleDeployments with any labels in his own namespace. They hold up the retirement of nobody's mapping.
+// A tenant may write BundleDeployments with any labels in his own namespace. The retirement of a mapping does not wait for them.
 func TestForgedBundleDeploymentsDoNotCount(t *testing.T) {
 	f := newFollowing(t, 0)
 	labels := map[string]string{fleetv1.BundleNamespaceLabel: f.key.Namespace, fleetv1.ClusterNamespaceLabel: f.key.Name}

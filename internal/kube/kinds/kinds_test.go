@@ -59,8 +59,8 @@ func (a *attempt) IndexField(_ context.Context, _ client.Object, name string, _ 
 	return nil
 }
 
-// A kind that is not served is looked for every 2 s, a denied list is tried again every 30 s, and any other error is
-// left to the informer. The caller hears of the end, and of each new reason; nothing is left of a failed attempt.
+// Watch asks every 2 s for a kind that is not served, repeats a denied list every 30 s, and leaves any other error to
+// the informer. The caller hears of the end, and of each new reason; nothing is left of a failed attempt.
 func TestWatch(t *testing.T) {
 	unserved := &meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "Thing"}}
 	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no"))

@@ -293,7 +293,7 @@ func TestReaderFollowsTheContractWhileOthersRead(t *testing.T) {
 	})
 }
 
-// What is said of each problem, and how long not.
+// Each problem has a message, and a time during which it is not reported.
 func TestProblems(t *testing.T) {
 	for name, test := range map[string]struct {
 		change   func(*world)
@@ -357,7 +357,7 @@ func TestProblems(t *testing.T) {
 }
 
 // The Clusters of a kind are enqueued when its first list ends, and when they have something new to report. A problem
-// without an event is looked for once for all Clusters, and not all the time.
+// that ends without an event is checked once for all Clusters, at an interval.
 func TestReaderTellsOfEachKind(t *testing.T) {
 	for name, test := range map[string]struct {
 		change, end func(*world)
@@ -434,7 +434,7 @@ func TestReaderTellsOfEachObject(t *testing.T) {
 	}
 }
 
-// Discovery without an answer, and a list without an end, hold up nobody.
+// Discovery that does not answer, and a list that does not end, delay no other read.
 func TestReaderWaitsForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
