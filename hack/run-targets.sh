@@ -51,7 +51,7 @@ for target in "$@"; do
     result=failed
     failed=$((failed + 1))
     failures+="--- make $target failed; see $log"$'\n'
-    failures+=$(grep -E -A 12 '^ *--- FAIL|^FAIL|^panic: |^make.*Error |: error: ' "$log" | cut -c1-400 | head -n 100)$'\n'
+    failures+=$(grep -E -A 12 '^ *--- FAIL|^FAIL|^panic: |^refused: |^make.*Error |: error: ' "$log" | cut -c1-400 | head -n 100)$'\n'
   elif grep -q 'skipped entirely: ' "$log"; then
     result="skipped: $why"
   else
