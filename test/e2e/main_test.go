@@ -33,6 +33,8 @@ var (
 	ctx   = context.Background()
 	env   *stack.Stack
 	admin client.Client
+	// earlier is the revision that TestUpgrade starts from; nil if none is named.
+	earlier *fixture.Revision
 )
 
 func TestMain(m *testing.M) {
@@ -43,7 +45,10 @@ func TestMain(m *testing.M) {
 		dir, err := os.MkdirTemp("", "muster-former-")
 		if err == nil {
 			defer func() { _ = os.RemoveAll(dir) }()
-			err = takeEarlier(&options, dir)
+			earlier, err = fixture.Earlier(ctx, dir)
+		}
+		if earlier != nil {
+			options.Manifests, options.Binaries = earlier.Manifests, earlier.Binaries
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)

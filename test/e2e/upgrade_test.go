@@ -2,11 +2,7 @@ package e2e
 
 import (
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -23,7 +20,7 @@ import (
 // Bundles are targeted through every object that Muster makes, and one reads template values.
 func TestUpgrade(t *testing.T) {
 	if earlier == nil {
-		t.Fatalf("there is nothing to upgrade from: name a revision in %s", earlierVariable)
+		t.Fatalf("there is nothing to upgrade from: name a revision in %s", fixture.EarlierVariable)
 	}
 	g := NewWithT(t)
 	namespaces(g, "team")
@@ -54,7 +51,7 @@ func TestUpgrade(t *testing.T) {
 		binaries        map[string]string
 	}{
 		{name: "upgraded"},
-		{"rolled back", earlier.manifests, earlier.binaries},
+		{"rolled back", earlier.Manifests, earlier.Binaries},
 		{name: "upgraded again"},
 	} {
 		g.Expect(env.UseMuster(ctx, step.manifests, step.binaries)).To(Succeed())
@@ -106,57 +103,4 @@ func deployed(g Gomega, keys []types.NamespacedName) map[string]string {
 		}
 	}
 	return all
-}
-
-// earlierVariable names the revision that TestUpgrade upgrades from.
-const earlierVariable = "MUSTER_UPGRADE_FROM"
-
-// revision is a build of Muster at another commit.
-type revision struct {
-	// manifests is the directory of its default kustomization.
-	manifests string
-	// binaries maps the names of its commands to their programs.
-	binaries map[string]string
-}
-
-// earlier is the revision that TestUpgrade starts from; nil if the variable is not set.
-var earlier *revision
-
-// takeEarlier extracts the commit that the variable names into dir, builds it there, and makes
-// the stack install it first.
-func takeEarlier(options *stack.Options, dir string) error {
-	name := os.Getenv(earlierVariable)
-	if name == "" {
-		return nil
-	}
-	root, err := stack.RepoRoot()
-	if err != nil {
-		return err
-	}
-	if err := run(root, "bash", "-euo", "pipefail", "-c", `git archive "$0" | tar -x -C "$1"`, name, dir); err != nil {
-		return err
-	}
-	// The stack builds this work tree with the same settings.
-	if err := run(dir, "env", "CGO_ENABLED=0", "GOWORK=off", "go", "build", "-buildvcs=false", "-o", "bin/", "./cmd/..."); err != nil {
-		return err
-	}
-	programs, err := filepath.Glob(filepath.Join(dir, "bin", "*"))
-	if err != nil {
-		return err
-	}
-	earlier = &revision{manifests: filepath.Join(dir, "manifests", "default"), binaries: map[string]string{}}
-	for _, program := range programs {
-		earlier.binaries[filepath.Base(program)] = program
-	}
-	options.Manifests, options.Binaries = earlier.manifests, earlier.binaries
-	return nil
-}
-
-func run(dir, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out)
-	}
-	return nil
 }

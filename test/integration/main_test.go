@@ -54,7 +54,14 @@ func TestMain(m *testing.M) {
 // all helpers use that stack.
 func ownStack(t *testing.T, g Gomega) {
 	t.Helper()
-	own, err := stack.Up(ctx, stack.Options{Profile: stack.API, Muster: true, Progress: os.Stderr})
+	ownStackOf(t, g, stack.Options{})
+}
+
+// ownStackOf is ownStack with the manifests and binaries of options.
+func ownStackOf(t *testing.T, g Gomega, options stack.Options) {
+	t.Helper()
+	options.Profile, options.Muster, options.Progress = stack.API, true, os.Stderr
+	own, err := stack.Up(ctx, options)
 	g.Expect(err).NotTo(HaveOccurred())
 	shared := env
 	t.Cleanup(func() {
