@@ -42,6 +42,16 @@ const (
 	// Cluster is paused. A Fleet Cluster that clusterctl move leaves behind keeps it.
 	ReleasedAnnotation = Domain + "/released"
 
+	// RancherClusterLabel on Rancher's Fleet Cluster holds the name of its management Cluster.
+	RancherClusterLabel = "management.cattle.io/cluster-name"
+	// OriginNamespaceLabel on Rancher's Fleet Cluster holds the namespace of the CAPI Cluster that is
+	// attached to it. One workspace holds the Fleet Clusters of many namespaces.
+	OriginNamespaceLabel = "cluster-namespace." + Domain
+	// AttachedAnnotation on Rancher's Fleet Cluster holds namespace and name of that CAPI Cluster.
+	AttachedAnnotation = Domain + "/attached"
+	// AttachedUIDAnnotation holds its UID.
+	AttachedUIDAnnotation = Domain + "/attached-uid"
+
 	// ManagedByLabel is on every object that Muster makes.
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	// ManagedBy is the value of that label.

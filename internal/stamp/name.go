@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/muster-fleet/muster/internal/settings"
@@ -111,4 +112,15 @@ func replace(name string, allowed func(rune) bool) string {
 
 func isLowerAlphanumeric(r rune) bool {
 	return 'a' <= r && r <= 'z' || '0' <= r && r <= '9'
+}
+
+// WorkspaceGroupName returns the name of the ClusterGroup, in a workspace, for the Clusters of a
+// namespace that use a class. The name is "<class>.<namespace>" if the class is in the Clusters'
+// namespace. Otherwise, and if the name of the class has dots, the namespace of the class stands
+// between the two.
+func WorkspaceGroupName(class types.NamespacedName, origin string) string {
+	if class.Namespace == origin && !strings.Contains(class.Name, ".") {
+		return Subdomain(class.Name + "." + origin)
+	}
+	return Subdomain(class.Name + "." + class.Namespace + "." + origin)
 }

@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/muster-fleet/muster/internal/settings"
@@ -174,4 +175,24 @@ func FuzzFleetName(f *testing.F) {
 			t.Errorf("the ClusterGroup's name %q is too long or broken", group)
 		}
 	})
+}
+
+// Two memberships never share a group, unless the names are too long.
+func TestWorkspaceGroupName(t *testing.T) {
+	seen := map[string]string{}
+	for _, class := range []string{"a", "a.b", "b", "a.b.n", "a.n"} {
+		for _, namespace := range []string{"b", "n", "a"} {
+			for _, origin := range []string{"b", "n", "a"} {
+				membership := class + " of " + namespace + " in " + origin
+				name := WorkspaceGroupName(types.NamespacedName{Namespace: namespace, Name: class}, origin)
+				if other, found := seen[name]; found {
+					t.Errorf("%s: %s and %s", name, membership, other)
+				}
+				seen[name] = membership
+			}
+		}
+	}
+	if got := WorkspaceGroupName(types.NamespacedName{Namespace: "team", Name: "std"}, "team"); got != "std.team" {
+		t.Errorf("got %s", got)
+	}
 }

@@ -27,6 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/rancher"
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 )
@@ -55,12 +57,12 @@ func newRancherScene(t *testing.T, more ...client.Object) *scene {
 	s.scopes.rancher = s.rancherOf(t, &informertest.FakeInformers{})
 	s.targets.rancher = s.scopes.rancher
 	for _, object := range append(more,
-		rancherCRDOf(stamp.ManagementCRD), rancherCRDOf(provisioningCRD),
-		ranchers(managementKind, "", theirs.Name, map[string]string{"cluster-api.cattle.io/capi-cluster-owner": s.key.Name, "cluster-api.cattle.io/capi-cluster-owner-ns": s.key.Namespace}, map[string]any{
+		rancherCRDOf(rancher.ManagementCRD), rancherCRDOf(rancher.ProvisioningCRD),
+		ranchers(rancher.ManagementKind, "", theirs.Name, map[string]string{"cluster-api.cattle.io/capi-cluster-owner": s.key.Name, "cluster-api.cattle.io/capi-cluster-owner-ns": s.key.Namespace}, map[string]any{
 			"spec":   map[string]any{"fleetWorkspaceName": theirs.Namespace},
 			"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}},
 		}),
-		ranchers(provisioningKind, theirs.Namespace, theirs.Name, nil, map[string]any{"status": map[string]any{"clusterName": theirs.Name}}),
+		ranchers(rancher.ProvisioningKind, theirs.Namespace, theirs.Name, nil, map[string]any{"status": map[string]any{"clusterName": theirs.Name}}),
 		&fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: theirs.Namespace, Name: theirs.Name, UID: "fleet", Labels: map[string]string{stamp.RancherClusterLabel: theirs.Name}}},
 	) {
 		if err := s.direct.Create(t.Context(), object); err != nil {
@@ -72,23 +74,28 @@ func newRancherScene(t *testing.T, more ...client.Object) *scene {
 }
 
 // rancherOf returns a reader of Rancher's objects, whose lists end as those of the informers do.
-func (s *scene) rancherOf(t *testing.T, informers *informertest.FakeInformers) *rancher {
+func (s *scene) rancherOf(t *testing.T, informers *informertest.FakeInformers) *rancher.Client {
 	t.Helper()
 	informers.Scheme = s.direct.Scheme()
-	return newRancher(t.Context(), s.server, func(toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
+	its := rancher.NewClient(t.Context(), s.applier, nil, func(toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
 		its := *informers // Each kind has a cache of its own.
 		return listed{&its, s.server}, nil
 	})
+	s.woken = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
+	if err := its.Source().Start(t.Context(), s.woken); err != nil {
+		t.Fatal(err)
+	}
+	return its
 }
 
 // listRancher waits until Rancher's objects are listed.
 func (s *scene) listRancher(t *testing.T) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		if err := s.scopes.rancher.watch(t.Context()); err == nil {
+		if its := s.scopes.rancher.Relation(t.Context(), settings.Default().Cluster, &clusterv1.Cluster{}, nil); its.Unknown == nil {
 			return
 		} else if time.Now().After(end) {
-			t.Fatal(err)
+			t.Fatal(its.Unknown)
 		}
 	}
 }
@@ -130,8 +137,8 @@ func (s *scene) delete(t *testing.T, objects ...client.Object) {
 func TestAttachedIsReconciledOnce(t *testing.T) {
 	s := newRancherScene(t)
 	_, writes := s.reconcile(t)
-	if state, message, cluster := s.imported(t); state != "True Attached" || cluster.Annotations[stamp.ManagementAnnotation] != theirs.Name {
-		t.Fatalf("%s: %s; noted %q; written %q", state, message, cluster.Annotations[stamp.ManagementAnnotation], writes)
+	if state, message, cluster := s.imported(t); state != "True Attached" || cluster.Annotations[rancher.NoteAnnotation] != theirs.Name {
+		t.Fatalf("%s: %s; noted %q; written %q", state, message, cluster.Annotations[rancher.NoteAnnotation], writes)
 	}
 	if _, writes := s.reconcile(t); len(writes) > 0 {
 		t.Errorf("written again: %q", writes)
@@ -156,10 +163,10 @@ func TestAttachedIsReconciledOnce(t *testing.T) {
 }
 
 func managementObject() client.Object {
-	return ranchers(managementKind, "", theirs.Name, nil, map[string]any{})
+	return ranchers(rancher.ManagementKind, "", theirs.Name, nil, map[string]any{})
 }
 func provisioningObject() client.Object {
-	return ranchers(provisioningKind, theirs.Namespace, theirs.Name, nil, map[string]any{})
+	return ranchers(rancher.ProvisioningKind, theirs.Namespace, theirs.Name, nil, map[string]any{})
 }
 
 // own reports whether the Cluster has a Fleet Cluster of Muster's.
@@ -186,11 +193,11 @@ func TestRemembersRancher(t *testing.T) {
 			s.listRancher(t)
 			s.reconcile(t)
 			state, message, cluster := s.imported(t)
-			if state != "False WaitingForRancher" || !strings.Contains(message, stamp.ManagementAnnotation) || s.own(t) {
+			if state != "False WaitingForRancher" || !strings.Contains(message, rancher.NoteAnnotation) || s.own(t) {
 				t.Fatalf("%s: %s", state, message)
 			}
 			if reason == addonsv1.PausedReason { // Its owner says that the agent is gone.
-				delete(cluster.Annotations, stamp.ManagementAnnotation)
+				delete(cluster.Annotations, rancher.NoteAnnotation)
 				if err := s.direct.Update(t.Context(), cluster); err != nil {
 					t.Fatal(err)
 				}
@@ -199,7 +206,7 @@ func TestRemembersRancher(t *testing.T) {
 			}
 			s.reconcile(t)
 			s.reconcile(t) // Fleet has made its namespace.
-			if state, message, cluster := s.imported(t); state != "True Imported" || cluster.Annotations[stamp.ManagementAnnotation] != "" || !s.own(t) {
+			if state, message, cluster := s.imported(t); state != "True Imported" || cluster.Annotations[rancher.NoteAnnotation] != "" || !s.own(t) {
 				t.Errorf("%s: %s; %v", state, message, cluster.Annotations)
 			}
 		})
@@ -221,13 +228,13 @@ func TestRemembersRancherWithAStaleCache(t *testing.T) {
 	s := newRancherScene(t)
 	s.reconcile(t)
 	s.delete(t, managementObject(), provisioningObject(), s.fleetOf(t))
-	live := s.clusterReconciler.live
-	s.clusterReconciler.live = lateReader{live}
+	live := s.applier.Live
+	s.applier.Live = lateReader{live}
 	s.reconcile(t)
-	if state, message, cluster := s.imported(t); state != "False WaitingForRancher" || cluster.Annotations[stamp.ManagementAnnotation] == "" || s.own(t) {
+	if state, message, cluster := s.imported(t); state != "False WaitingForRancher" || cluster.Annotations[rancher.NoteAnnotation] == "" || s.own(t) {
 		t.Fatalf("%s: %s", state, message)
 	}
-	s.clusterReconciler.live = live
+	s.applier.Live = live
 	s.reconcile(t)
 	s.reconcile(t) // Fleet has made its namespace.
 	if state, message, _ := s.imported(t); state != "True Imported" {
@@ -238,7 +245,7 @@ func TestRemembersRancherWithAStaleCache(t *testing.T) {
 // Rancher's CRD is being deleted: Rancher's objects, and its agents, are still there.
 func TestCRDBeingDeleted(t *testing.T) {
 	s := newRancherScene(t)
-	crd := rancherCRDOf(stamp.ManagementCRD)
+	crd := rancherCRDOf(rancher.ManagementCRD)
 	if err := s.direct.Patch(t.Context(), crd, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["customresourcecleanup.apiextensions.k8s.io"]}}`))); err != nil {
 		t.Fatal(err)
 	}
@@ -252,9 +259,9 @@ func TestCRDBeingDeleted(t *testing.T) {
 // The CRD of provisioning Clusters is missing, and the management Clusters are not listed yet.
 func TestUnlistedWithoutProvisioning(t *testing.T) {
 	s := newRancherScene(t)
-	s.delete(t, rancherCRDOf(provisioningCRD))
+	s.delete(t, rancherCRDOf(rancher.ProvisioningCRD))
 	s.scopes.rancher = s.rancherOf(t, &informertest.FakeInformers{InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
-		managementKind: controllertest.NewFakeInformer(),
+		rancher.ManagementKind: controllertest.NewFakeInformer(),
 	}})
 	s.reconcile(t)
 	if state, message, _ := s.imported(t); state != "False WaitingForControlPlane" || s.own(t) {
@@ -267,26 +274,20 @@ func TestTheEndOfAListWakesAll(t *testing.T) {
 	s := newRancherScene(t)
 	management := controllertest.NewFakeInformer()
 	s.scopes.rancher = s.rancherOf(t, &informertest.FakeInformers{InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
-		managementKind: management, provisioningKind: controllertest.NewFakeInformer(controllertest.Synced),
+		rancher.ManagementKind: management, rancher.ProvisioningKind: controllertest.NewFakeInformer(controllertest.Synced),
 	}})
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
-	time.AfterFunc(10*time.Second, queue.ShutDown)
-	if err := s.scopes.rancher.source().Start(t.Context(), queue); err != nil {
-		t.Fatal(err)
-	}
-	if result, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key}); err != nil || result.RequeueAfter != rancherPatience {
+	time.AfterFunc(10*time.Second, s.woken.ShutDown)
+	if result, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key}); err != nil || result.RequeueAfter != rancher.Patience {
 		t.Errorf("again after %v (%v)", result.RequeueAfter, err)
 	}
 	for _, end := range []func(){func() {}, management.Synced} { // The other kind has been listed already.
 		end()
-		its, isShutDown := queue.Get()
-		if queue.Done(its); isShutDown || its.NamespacedName != s.key {
+		its, isShutDown := s.woken.Get()
+		if s.woken.Done(its); isShutDown || its.NamespacedName != s.key {
 			t.Fatalf("woken: %v", its)
 		}
 	}
-	if err := s.scopes.rancher.watch(t.Context()); err != nil {
-		t.Error(err)
-	}
+	s.listRancher(t)
 }
 
 // attachedBy makes a Fleet Cluster of Rancher's that is attached to the scene's Cluster.
@@ -311,12 +312,12 @@ func (s *scene) attachedBy(t *testing.T, name, manager string, labels map[string
 func TestStraysAreDetached(t *testing.T) {
 	s := newRancherScene(t)
 	s.reconcile(t)
-	stray := s.attachedBy(t, "c-older", stamp.AttachManager, map[string]string{stamp.RancherClusterLabel: "c-older"}, s.key.String(), "prod")
+	stray := s.attachedBy(t, "c-older", rancher.AttachManager, map[string]string{stamp.RancherClusterLabel: "c-older"}, s.key.String(), "prod")
 	s.reconcile(t)
-	if err := s.direct.Get(t.Context(), client.ObjectKeyFromObject(stray), stray); err != nil || stamp.IsAttached(stray) {
+	if err := s.direct.Get(t.Context(), client.ObjectKeyFromObject(stray), stray); err != nil || rancher.IsAttached(stray) {
 		t.Errorf("%v, %v", err, stray.Annotations)
 	}
-	if state, message, _ := s.imported(t); state != "True Attached" || !stamp.IsAttached(s.fleetOf(t)) {
+	if state, message, _ := s.imported(t); state != "True Attached" || !rancher.IsAttached(s.fleetOf(t)) {
 		t.Errorf("%s: %s", state, message)
 	}
 }
@@ -328,7 +329,7 @@ func TestForgedAttachment(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newRancherScene(t)
 			s.delete(t, managementObject(), provisioningObject(), s.fleetOf(t))
-			s.attachedBy(t, "forged", stamp.AttachManager, labels, s.key.String(), "prod")
+			s.attachedBy(t, "forged", rancher.AttachManager, labels, s.key.String(), "prod")
 			s.refuse = func(object client.Object) error {
 				if object.GetName() == "forged" {
 					return apierrors.NewForbidden(schema.GroupResource{Resource: "clusters"}, "forged", errors.New("a policy"))
@@ -362,7 +363,7 @@ func TestAttachedBySomeoneElse(t *testing.T) {
 	if state != "True NameConflict" || !strings.Contains(message, "other/one") || !strings.Contains(message, stamp.AttachedAnnotation) {
 		t.Errorf("%s: %s", state, message)
 	}
-	if fleet := s.fleetOf(t); stamp.IsAttached(fleet) || fleet.Labels[stamp.OriginNamespaceLabel] != "" {
+	if fleet := s.fleetOf(t); rancher.IsAttached(fleet) || fleet.Labels[stamp.OriginNamespaceLabel] != "" {
 		t.Errorf("it is attached: %v", fleet.Labels)
 	}
 }
@@ -371,7 +372,7 @@ func TestAttachedBySomeoneElse(t *testing.T) {
 // replaced.
 func TestAttachmentOfAnEarlierCluster(t *testing.T) {
 	s := newRancherScene(t)
-	s.attachedBy(t, theirs.Name, stamp.AttachManager, nil, s.key.String(), "earlier")
+	s.attachedBy(t, theirs.Name, rancher.AttachManager, nil, s.key.String(), "earlier")
 	config := fixture.Config()
 	if err := s.direct.Get(t.Context(), client.ObjectKeyFromObject(config), config); err != nil {
 		t.Fatal(err)
@@ -416,7 +417,7 @@ func TestHandedOverByRancher(t *testing.T) {
 	s := newScene(t, "standard", "classes", nil)
 	fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "team", Name: "prod", Labels: map[string]string{stamp.RancherClusterLabel: "c-abcde"},
-		Annotations: map[string]string{stamp.AdoptAnnotation: "true", stamp.ApplierAnnotation: "provisioning.cattle.io/v1, Kind=Cluster", "note": "x"},
+		Annotations: map[string]string{stamp.AdoptAnnotation: "true", rancher.ApplierAnnotation: "provisioning.cattle.io/v1, Kind=Cluster", "note": "x"},
 	}}
 	if err := s.direct.Create(t.Context(), fleet); err != nil {
 		t.Fatal(err)
@@ -425,7 +426,7 @@ func TestHandedOverByRancher(t *testing.T) {
 	if err := s.direct.Get(t.Context(), s.key, fleet); err != nil {
 		t.Fatal(err)
 	}
-	_, isMarked := fleet.Annotations[stamp.ApplierAnnotation]
+	_, isMarked := fleet.Annotations[rancher.ApplierAnnotation]
 	if isMarked || !stamp.IsOurs(fleet) || fleet.Annotations[stamp.ImportedFromAnnotation] != "prod" || fleet.Annotations["note"] != "x" {
 		t.Errorf("got %v", fleet.Annotations)
 	}

@@ -10,7 +10,6 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -24,6 +23,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/kube/references"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -81,12 +81,12 @@ func (r *clusterReconciler) setUp(c *common) error {
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.rivals), builder.WithPredicates(removed)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(afterStart, fleetClusterNews(c.bundlesReady))).
 		WatchesRawSource(r.references.Source()).
-		WatchesRawSource(c.rancher.source()).
+		WatchesRawSource(c.rancher.Source()).
 		// Changes that may concern many Clusters at once.
 		WatchesMetadata(references.CRD(), r.references.CRDs(), builder.WithPredicates(references.ContractNews)).
-		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(rancherCRD)).
+		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(rancher.CRDs, afterStart, existence)).
 		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(fleetClusterFields)).
-		Watches(&fleetv1.Cluster{}, enqueue(c.rancher.clustersOfFleetCluster), builder.WithPredicates(rancherFleetCluster, fleetClusterNews(c.bundlesReady))).
+		Watches(&fleetv1.Cluster{}, enqueue(c.rancher.Concerned), builder.WithPredicates(rancher.FleetClusters, fleetClusterNews(c.bundlesReady))).
 		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
 		WatchesMetadata(namespaceMetadata(), enqueue(c.events.clusterOfHome), builder.WithPredicates(afterStart, homeNews)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
@@ -110,7 +110,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		if found {
 			return ctrl.Result{}, nil
 		}
-		return ctrl.Result{}, r.detachAll(ctx, req.NamespacedName, types.NamespacedName{})
+		return ctrl.Result{}, r.scopes.rancher.Detach(ctx, req.NamespacedName, types.NamespacedName{})
 	}
 	// If the Cluster's class is gone, Cluster API's webhook rejects every change, so the finalizer
 	// stays. The syncer still reconciles the Cluster.
@@ -150,6 +150,9 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 			return polled(before.untilStale), nil
 		}
 		if s, err = r.scopes.newScope(ctx, in, cluster, around); err == nil {
+			err = s.beside.Unknown
+		}
+		if err == nil {
 			err = r.readHome(ctx, s)
 		}
 	}
@@ -167,8 +170,8 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 		return ctrl.Result{}, nil
 	case errors.Is(err, references.ErrUnresolved):
 		return polled(references.Patience(err)), nil
-	case errors.Is(err, errRancherUnlisted):
-		return polled(rancherPatience), nil
+	case errors.Is(err, rancher.ErrUnlisted):
+		return polled(kube.Sooner(result.after, rancher.Patience)), nil
 	case !in.Cluster.Enabled:
 		return ctrl.Result{}, ignoreUnserved(err)
 	case kube.IsUnserved(err):
@@ -278,28 +281,16 @@ func (r *clusterReconciler) restamp(ctx context.Context, s *scope, wanted stamp.
 			wanted.Pin = has
 		}
 	}
-	if err := r.checkLeft(ctx, s); err != nil {
-		return err
+	if s.selected {
+		waits, err := r.scopes.rancher.Recheck(ctx, &s.beside)
+		if err != nil {
+			return err
+		}
+		if waits {
+			s.again = waitingInterval
+		}
 	}
 	return r.patchStamp(ctx, s, wanted)
-}
-
-// checkLeft reads past the cache whether Rancher has a Fleet Cluster for a Cluster that it no longer
-// manages, before Muster forgets that Rancher has managed the Cluster.
-func (r *clusterReconciler) checkLeft(ctx context.Context, s *scope) error {
-	if s.beside.Left == "" || !s.selected {
-		return nil
-	}
-	left := &metav1.PartialObjectMetadataList{}
-	left.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("ClusterList"))
-	if err := r.live.List(ctx, left, client.MatchingLabels{stamp.RancherClusterLabel: s.beside.Left}, client.Limit(1)); err != nil {
-		return fmt.Errorf("listing the Fleet Clusters of Rancher: %w", err)
-	}
-	if len(left.Items) > 0 {
-		s.beside.Way, s.beside.For, s.beside.Management = stamp.Wait, stamp.LeftBehind(s.beside.Left, client.ObjectKeyFromObject(&left.Items[0])), s.beside.Left
-		s.again = waitingInterval
-	}
-	return nil
 }
 
 // lock keeps other Clusters away from a Fleet Cluster and its namespace until the reconcile ends.
@@ -388,7 +379,7 @@ func (r *clusterReconciler) patchStamp(ctx context.Context, s *scope, wanted sta
 	labels := stamp.Changes(s.cluster.Labels, wanted.LabelValues())
 	values := wanted.AnnotationValues()
 	if s.selected { // Muster leaves other Clusters to Rancher.
-		values[stamp.ManagementAnnotation] = s.beside.Management
+		values[rancher.NoteAnnotation] = s.beside.Management
 	}
 	annotations := stamp.Changes(s.cluster.Annotations, values)
 	if labels == nil && annotations == nil {

@@ -34,6 +34,7 @@ import (
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -280,7 +281,7 @@ func (r *configReconciler) unread(asked []types.NamespacedName) error {
 
 // reads reports whether the Client reads a mapping and the Fleet Clusters that it reaches.
 func (r *configReconciler) reads(key types.NamespacedName) bool {
-	return isRead(r.namespaces, key.Namespace) && isRead(r.namespaces, key.Name)
+	return rancher.Reads(r.namespaces, key.Namespace) && rancher.Reads(r.namespaces, key.Name)
 }
 
 // mappings counts, for each mapping into a workspace of Rancher that is in force, the Fleet Clusters

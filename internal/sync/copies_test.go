@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
@@ -86,7 +87,7 @@ func TestAttachedAboveTheBound(t *testing.T) {
 	s.edit(t, func(cluster *clusterv1.Cluster) { cluster.Finalizers = nil })
 	s.delete(t, cluster)
 	s.reconcile(t)
-	if left := s.fleetOf(t); stamp.IsAttached(left) || left.Spec.TemplateValues != nil || len(left.Labels) != 1 {
+	if left := s.fleetOf(t); rancher.IsAttached(left) || left.Spec.TemplateValues != nil || len(left.Labels) != 1 {
 		t.Errorf("it is not detached: %v", left)
 	}
 }
@@ -96,7 +97,7 @@ func TestNotAttachedAboveTheBound(t *testing.T) {
 	s := newRancherScene(t)
 	s.edit(t, func(cluster *clusterv1.Cluster) { maps.Copy(cluster.Labels, tooManyLabels()); cluster.Labels["x"] = "" })
 	_, writes := s.reconcile(t)
-	if state, message, _ := s.imported(t); state != "False TooMuchMetadata" || stamp.IsAttached(s.fleetOf(t)) {
+	if state, message, _ := s.imported(t); state != "False TooMuchMetadata" || rancher.IsAttached(s.fleetOf(t)) {
 		t.Errorf("%s: %s; written %q", state, message, writes)
 	}
 }

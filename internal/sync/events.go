@@ -19,6 +19,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube/references"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -92,7 +93,7 @@ func (e *enqueuer) clustersOfGroup(ctx context.Context, object client.Object) []
 		e.clusterRequests(ctx, inNamespace, client.MatchingFields{byGroup: object.GetName()}),
 		e.clusterRequests(ctx, inNamespace, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()})...)
 	for _, attached := range e.fleetClusters(ctx, inNamespace, client.MatchingFields{byWorkspaceGroup: object.GetName()}) {
-		result = append(result, requests(attachedCluster(&attached))...)
+		result = append(result, requests(rancher.AttachedCluster(&attached))...)
 	}
 	return result
 }

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -43,13 +44,13 @@ func TestRancherFleetCluster(t *testing.T) {
 	for name, test := range map[string]struct {
 		got, want bool
 	}{
-		"created":             {rancherFleetCluster.Create(event.CreateEvent{Object: theirs}), true},
-		"another, created":    {rancherFleetCluster.Create(event.CreateEvent{Object: other}), false},
-		"gets the label":      {rancherFleetCluster.Update(event.UpdateEvent{ObjectOld: other, ObjectNew: theirs}), true},
-		"loses the label":     {rancherFleetCluster.Update(event.UpdateEvent{ObjectOld: theirs, ObjectNew: other}), true},
-		"another, is changed": {rancherFleetCluster.Update(event.UpdateEvent{ObjectOld: other, ObjectNew: other}), false},
-		"deleted":             {rancherFleetCluster.Delete(event.DeleteEvent{Object: theirs}), true},
-		"another, deleted":    {rancherFleetCluster.Delete(event.DeleteEvent{Object: other}), false},
+		"created":             {rancher.FleetClusters.Create(event.CreateEvent{Object: theirs}), true},
+		"another, created":    {rancher.FleetClusters.Create(event.CreateEvent{Object: other}), false},
+		"gets the label":      {rancher.FleetClusters.Update(event.UpdateEvent{ObjectOld: other, ObjectNew: theirs}), true},
+		"loses the label":     {rancher.FleetClusters.Update(event.UpdateEvent{ObjectOld: theirs, ObjectNew: other}), true},
+		"another, is changed": {rancher.FleetClusters.Update(event.UpdateEvent{ObjectOld: other, ObjectNew: other}), false},
+		"deleted":             {rancher.FleetClusters.Delete(event.DeleteEvent{Object: theirs}), true},
+		"another, deleted":    {rancher.FleetClusters.Delete(event.DeleteEvent{Object: other}), false},
 	} {
 		if test.got != test.want {
 			t.Errorf("%s: %t", name, test.got)

@@ -163,7 +163,7 @@ func (r *clusterReconciler) withdraw(ctx context.Context, s *scope) error {
 			return err
 		}
 	}
-	if err := r.detachAll(ctx, client.ObjectKeyFromObject(s.cluster), types.NamespacedName{}); err != nil {
+	if err := r.scopes.rancher.Detach(ctx, client.ObjectKeyFromObject(s.cluster), types.NamespacedName{}); err != nil {
 		return err
 	}
 	return r.patchStamp(ctx, s, stamp.WithoutPin(s.subject))

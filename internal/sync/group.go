@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -31,7 +32,7 @@ type targets struct {
 	*kube.Applier
 	// live reads past the cache: BundleDeployments, needed only while a mapping is retired, and whatever a removal must not miss.
 	live     client.Reader
-	rancher  *rancher
+	rancher  *rancher.Client
 	recorder events.EventRecorder
 	now      func() time.Time
 	// watchFilter limits which classes are reconciled; empty for all.

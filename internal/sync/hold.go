@@ -79,7 +79,7 @@ type heldCluster struct {
 }
 
 func newHoldReconciler(c *common, reader *references.Reader) *holdReconciler {
-	scopes := &scopeReader{Reader: c.GetClient(), store: c.store, rancher: c.rancher}
+	scopes := &scopeReader{Reader: c.GetClient(), store: c.store}
 	return &holdReconciler{
 		Client: c.GetClient(), live: c.GetAPIReader(), scopes: scopes, applier: c.applier, references: reader,
 		recorder: c.GetEventRecorder("muster-syncer"), now: time.Now, watchFilter: c.WatchFilter,

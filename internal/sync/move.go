@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
@@ -93,7 +94,7 @@ func (r *clusterReconciler) takeOver(ctx context.Context, s *scope) error {
 		stamp.ImportedFromAnnotation: s.cluster.Name, stamp.ImportedUIDAnnotation: nil,
 	}
 	if s.relation == stamp.HandedOver {
-		annotations[stamp.ApplierAnnotation] = nil // A Rancher that still applies it sets this again.
+		annotations[rancher.ApplierAnnotation] = nil // A Rancher that still applies it sets this again.
 	}
 	metadata := map[string]any{"annotations": annotations}
 	// All other owners of this kind are Clusters that no longer exist.

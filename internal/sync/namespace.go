@@ -21,6 +21,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -70,7 +71,7 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 		return ctrl.Result{}, err
 	}
 	in, namespace := current.Settings, req.Name
-	if !isRead(r.namespaces, namespace) {
+	if !rancher.Reads(r.namespaces, namespace) {
 		return ctrl.Result{}, nil
 	}
 	failed := []error{r.classGroups(ctx, in, namespace)}
@@ -84,7 +85,7 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	failed = append(failed, r.groups(ctx, in, namespace, its), r.annotate(ctx, namespace, its))
 	after, err := r.mappings(ctx, in, namespace, its)
 	failed = append(failed, err)
-	if errors.Is(its.err, errRancherUnlisted) {
+	if errors.Is(its.err, rancher.ErrUnlisted) {
 		after = kube.Sooner(after, passInterval)
 	} else {
 		failed = append(failed, its.err)
@@ -148,7 +149,7 @@ func (r *namespaceReconciler) mappings(ctx context.Context, in settings.Settings
 	}
 	var keys []types.NamespacedName   // First what is needed: to retire a mapping takes long.
 	for _, key := range in.Mappings { // An administrator asks for them. They are into a workspace of Rancher.
-		if key.Name == namespace && isRead(r.namespaces, key.Namespace) {
+		if key.Name == namespace && rancher.Reads(r.namespaces, key.Namespace) {
 			keys = append(keys, key)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/pager"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -214,8 +215,8 @@ func (t *targets) needsOf(ctx context.Context, in settings.Settings, namespace s
 			return false, nil
 		}
 		// Rancher may manage the Cluster although no annotation says so yet; see needOf.
-		beside, err := t.rancher.beside(ctx, in.Cluster, cluster, metadata.Labels)
-		return err == nil && beside.Way == stamp.Import, err
+		its := t.rancher.Relation(ctx, in.Cluster, cluster, metadata.Labels)
+		return its.Way == rancher.Import, its.Unknown
 	})
 	n.list = func() ([]fleetv1.Cluster, error) {
 		var all fleetv1.ClusterList
@@ -302,7 +303,7 @@ func useOf(cluster *clusterv1.Cluster) use {
 // needOf returns the use for which a Cluster needs objects in its own namespace. A Cluster that Rancher
 // manages needs none, since its group is in a workspace of Rancher's.
 func needOf(cluster *clusterv1.Cluster) use {
-	if stamp.ManagementNotedOn(cluster) != "" {
+	if rancher.NotedOn(cluster) != "" {
 		return use{}
 	}
 	return useOf(cluster)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -61,7 +62,7 @@ func TestNeeds(t *testing.T) {
 	unpinned := func(cluster *clusterv1.Cluster) { cluster.Annotations = nil }
 	deleted := func(cluster *clusterv1.Cluster) { cluster.DeletionTimestamp = new(metav1.Now()) }
 	labelled := func(cluster *clusterv1.Cluster) { cluster.Labels = map[string]string{"env": "test"} }
-	ofRancher := func(cluster *clusterv1.Cluster) { cluster.Annotations[stamp.ManagementAnnotation] = "c-abcde" }
+	ofRancher := func(cluster *clusterv1.Cluster) { cluster.Annotations[rancher.NoteAnnotation] = "c-abcde" }
 	other := types.NamespacedName{Namespace: "others", Name: "std"}
 	selecting := settings.Default()
 	selecting.Cluster.Selector = labels.SelectorFromSet(labels.Set{"env": "prod"})
@@ -81,7 +82,7 @@ func TestNeeds(t *testing.T) {
 		"a maker after others":            {clusters: []clusterv1.Cluster{using("a", other), using("b", other), one}, makes: true, keeps: true, makesAnnotation: true, keepsAnnotation: true},
 		"a class of its own namespace":    {clusters: []clusterv1.Cluster{using("one", types.NamespacedName{Namespace: "team", Name: "std"})}, makesAnnotation: true, keepsAnnotation: true},
 		"the group's name is taken":       {clusters: []clusterv1.Cluster{one}, taken: true, keeps: true, makesAnnotation: true, keepsAnnotation: true},
-		"Rancher's objects are unknown":   {clusters: []clusterv1.Cluster{one}, taken: true, fails: errRancherUnlisted, keeps: true, makesAnnotation: true, keepsAnnotation: true},
+		"Rancher's objects are unknown":   {clusters: []clusterv1.Cluster{one}, taken: true, fails: rancher.ErrUnlisted, keeps: true, makesAnnotation: true, keepsAnnotation: true},
 		"paused":                          {clusters: []clusterv1.Cluster{using("one", standard, withPause)}, keeps: true, keepsAnnotation: true},
 		"being deleted":                   {clusters: []clusterv1.Cluster{using("one", standard, deleted)}, keeps: true, keepsAnnotation: true},
 		"not claimed yet":                 {clusters: []clusterv1.Cluster{using("one", standard, unpinned)}, keeps: true, keepsAnnotation: true},

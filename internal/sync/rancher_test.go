@@ -8,6 +8,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -21,7 +22,7 @@ func TestStepsBesideRancher(t *testing.T) {
 	usual := []step{restamp, claim, target, resolve, put}
 	for name, test := range map[string]struct {
 		met    met
-		beside stamp.Beside
+		beside rancher.Relation
 		// stray: an earlier attachment is still there; attached: this one is; found: Rancher's Fleet Cluster is there.
 		stray, attached, found bool
 		unresolved             string
@@ -29,28 +30,28 @@ func TestStepsBesideRancher(t *testing.T) {
 		steps                  []step
 		state                  string
 	}{
-		"it waits":                        {met: met{selected: true, initialized: true}, beside: stamp.Beside{Way: stamp.Wait, For: "x"}, steps: []step{restamp}, state: "False WaitingForRancher"},
-		"it waits, its name is taken":     {met: met{selected: true, initialized: true, fleet: foreign}, beside: stamp.Beside{Way: stamp.Wait, For: "x"}, steps: []step{restamp}, state: "False WaitingForRancher"},
-		"it waits, stray":                 {met: met{selected: true, initialized: true}, stray: true, beside: stamp.Beside{Way: stamp.Wait, For: "x"}, steps: []step{restamp}, state: "False WaitingForRancher"},
-		"it is attached, stray":           {met: met{selected: true}, attached: true, found: true, stray: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: append(slices.Clone(attachment), detach), state: "True Attached"},
-		"both, stray":                     {met: met{selected: true, initialized: true, pinned: true, fleet: own}, stray: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: append([]step{restamp, detach}, usual[1:]...), state: "True DoubleImport"},
+		"it waits":                        {met: met{selected: true, initialized: true}, beside: rancher.Relation{Way: rancher.Wait, For: "x"}, steps: []step{restamp}, state: "False WaitingForRancher"},
+		"it waits, its name is taken":     {met: met{selected: true, initialized: true, fleet: foreign}, beside: rancher.Relation{Way: rancher.Wait, For: "x"}, steps: []step{restamp}, state: "False WaitingForRancher"},
+		"it waits, stray":                 {met: met{selected: true, initialized: true}, stray: true, beside: rancher.Relation{Way: rancher.Wait, For: "x"}, steps: []step{restamp}, state: "False WaitingForRancher"},
+		"it is attached, stray":           {met: met{selected: true}, attached: true, found: true, stray: true, beside: rancher.Relation{Way: rancher.Attach, Fleet: theirs}, steps: append(slices.Clone(attachment), detach), state: "True Attached"},
+		"both, stray":                     {met: met{selected: true, initialized: true, pinned: true, fleet: own}, stray: true, beside: rancher.Relation{Way: rancher.Attach, Fleet: theirs}, steps: append([]step{restamp, detach}, usual[1:]...), state: "True DoubleImport"},
 		"it is imported, stray":           {met: met{selected: true, initialized: true}, stray: true, steps: append([]step{restamp, detach}, usual[1:]...), state: "True Imported"},
-		"one is left over":                {met: met{selected: true, fleet: &metFleet{relation: stamp.Orphan, ours: true}}, found: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "True DoubleImport"},
-		"one is handed over":              {met: met{selected: true, fleet: &metFleet{relation: stamp.HandedOver}}, found: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "True DoubleImport"},
-		"it is attached":                  {met: met{selected: true}, found: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "True Attached"},
-		"others have set a field":         {met: met{selected: true}, found: true, others: []string{"x"}, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "True Attached"},
-		"it is gone meanwhile":            {met: met{selected: true}, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "False WaitingForRancher"},
-		"no values yet":                   {met: met{selected: true}, found: true, unresolved: "x", beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: []step{restamp, resolve}, state: "False TemplateValuesUnresolved"},
-		"no values now":                   {met: met{selected: true}, attached: true, found: true, unresolved: "x", beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: attachment, state: "True TemplateValuesUnresolved"},
-		"both":                            {met: met{selected: true, initialized: true, pinned: true, fleet: own}, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: usual, state: "True DoubleImport"},
-		"Rancher's is to come":            {met: met{selected: true, initialized: true, pinned: true, fleet: own}, beside: stamp.Beside{Way: stamp.Wait, For: "x"}, steps: usual, state: "True Imported"},
-		"Muster's goes":                   {met: met{selected: true, initialized: true, pinned: true, fleet: &metFleet{relation: stamp.Own, owned: true, ours: true, deleted: true}}, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: []step{restamp, claim, target}, state: "False FleetClusterDeleting"},
+		"one is left over":                {met: met{selected: true, fleet: &metFleet{relation: stamp.Orphan, ours: true}}, found: true, beside: rancher.Relation{Way: rancher.Attach, Fleet: theirs}, steps: attachment, state: "True DoubleImport"},
+		"one is handed over":              {met: met{selected: true, fleet: &metFleet{relation: stamp.HandedOver}}, found: true, beside: rancher.Relation{Way: rancher.Attach, Fleet: theirs}, steps: attachment, state: "True DoubleImport"},
+		"it is attached":                  {met: met{selected: true}, found: true, beside: rancher.Relation{Way: rancher.Attach, Fleet: theirs}, steps: attachment, state: "True Attached"},
+		"others have set a field":         {met: met{selected: true}, found: true, others: []string{"x"}, beside: rancher.Relation{Way: rancher.Attach, Fleet: theirs}, steps: attachment, state: "True Attached"},
+		"it is gone meanwhile":            {met: met{selected: true}, beside: rancher.Relation{Way: rancher.Attach, Fleet: theirs}, steps: attachment, state: "False WaitingForRancher"},
+		"no values yet":                   {met: met{selected: true}, found: true, unresolved: "x", beside: rancher.Relation{Way: rancher.Attach, Fleet: theirs}, steps: []step{restamp, resolve}, state: "False TemplateValuesUnresolved"},
+		"no values now":                   {met: met{selected: true}, attached: true, found: true, unresolved: "x", beside: rancher.Relation{Way: rancher.Attach, Fleet: theirs}, steps: attachment, state: "True TemplateValuesUnresolved"},
+		"both":                            {met: met{selected: true, initialized: true, pinned: true, fleet: own}, beside: rancher.Relation{Way: rancher.Attach, Fleet: theirs}, steps: usual, state: "True DoubleImport"},
+		"Rancher's is to come":            {met: met{selected: true, initialized: true, pinned: true, fleet: own}, beside: rancher.Relation{Way: rancher.Wait, For: "x"}, steps: usual, state: "True Imported"},
+		"Muster's goes":                   {met: met{selected: true, initialized: true, pinned: true, fleet: &metFleet{relation: stamp.Own, owned: true, ours: true, deleted: true}}, beside: rancher.Relation{Way: rancher.Attach, Fleet: theirs}, steps: []step{restamp, claim, target}, state: "False FleetClusterDeleting"},
 		"imported again":                  {met: met{selected: true, initialized: true}, stray: true, steps: append([]step{restamp, detach}, usual[1:]...), state: "True Imported"},
-		"imported all the same":           {met: met{selected: true, initialized: true}, beside: stamp.Beside{Fleet: theirs}, steps: usual, state: "True DoubleImport"},
-		"paused":                          {met: met{selected: true, annotationPaused: true}, attached: true, found: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, state: "True Paused"},
-		"deselected, it stays attached":   {met: met{pinned: true}, attached: true, found: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: []step{restamp}, state: "True Deselected"},
-		"deselected, it is to be removed": {met: met{pinned: true, deleteDeselected: true}, attached: true, found: true, beside: stamp.Beside{Way: stamp.Attach, Fleet: theirs}, steps: []step{withdraw}, state: " "},
-		"an older Turtles":                {met: met{selected: true, initialized: true}, beside: stamp.Beside{RemovesAgent: true}, steps: usual, state: "True Imported"},
+		"imported all the same":           {met: met{selected: true, initialized: true}, beside: rancher.Relation{Fleet: theirs}, steps: usual, state: "True DoubleImport"},
+		"paused":                          {met: met{selected: true, annotationPaused: true}, attached: true, found: true, beside: rancher.Relation{Way: rancher.Attach, Fleet: theirs}, state: "True Paused"},
+		"deselected, it stays attached":   {met: met{pinned: true}, attached: true, found: true, beside: rancher.Relation{Way: rancher.Attach, Fleet: theirs}, steps: []step{restamp}, state: "True Deselected"},
+		"deselected, it is to be removed": {met: met{pinned: true, deleteDeselected: true}, attached: true, found: true, beside: rancher.Relation{Way: rancher.Attach, Fleet: theirs}, steps: []step{withdraw}, state: " "},
+		"an older Turtles":                {met: met{selected: true, initialized: true}, beside: rancher.Relation{RemovesAgent: true}, steps: usual, state: "True Imported"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := test.met.scope()

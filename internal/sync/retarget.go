@@ -18,6 +18,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/pager"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -39,7 +40,7 @@ func (t *targets) begins(ctx context.Context, key types.NamespacedName, generati
 	if err := t.List(ctx, &list, client.InNamespace(key.Name), client.UnsafeDisableDeepCopy); err != nil {
 		return "", fmt.Errorf("listing Fleet Clusters: %w", err)
 	}
-	if !slices.ContainsFunc(list.Items, func(cluster fleetv1.Cluster) bool { return stamp.IsOurs(&cluster) || isRanchers(&cluster) }) {
+	if !slices.ContainsFunc(list.Items, func(cluster fleetv1.Cluster) bool { return stamp.IsOurs(&cluster) || rancher.IsFleetCluster(&cluster) }) {
 		return "", nil
 	}
 	return strconv.FormatInt(generation, 10), nil

@@ -20,6 +20,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -62,7 +63,7 @@ type scope struct {
 	// Rancher is the Fleet Cluster that the Cluster is attached to, as cached or written. Others are
 	// the fields of it that another writer has set.
 	around     surroundings
-	beside     stamp.Beside
+	beside     rancher.Relation
 	stray      bool
 	undetached string
 	rancher    *fleetv1.Cluster
@@ -149,7 +150,7 @@ func (s *scope) isIn() bool { return s.has() && !s.waits() || s.attachedTo().Nam
 // attachedTo returns Rancher's Fleet Cluster that the Cluster is or should be attached to; zero if
 // there is none.
 func (s *scope) attachedTo() types.NamespacedName {
-	if s.beside.Way != stamp.Attach || s.has() {
+	if s.beside.Way != rancher.Attach || s.has() {
 		return types.NamespacedName{}
 	}
 	return s.beside.Fleet
@@ -178,7 +179,7 @@ var errUncachedNamespace = errors.New("the Namespace is not in the cache")
 type scopeReader struct {
 	client.Reader
 	store     *kube.Store
-	rancher   *rancher
+	rancher   *rancher.Client
 	registrar *presence
 }
 
@@ -202,6 +203,12 @@ func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluste
 	return s, nil
 }
 
+// surroundings are what a reconcile reads around a Cluster before all else, once.
+type surroundings struct {
+	namespaceLabels map[string]string
+	beside          rancher.Relation
+}
+
 // around reads what the digest and the scope of a Cluster both need.
 func (l *scopeReader) around(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster) (surroundings, error) {
 	namespace := namespaceMetadata()
@@ -211,14 +218,14 @@ func (l *scopeReader) around(ctx context.Context, in settings.Cluster, cluster *
 	case err != nil:
 		return surroundings{}, fmt.Errorf("reading Namespace: %w", err)
 	}
-	return l.rancher.around(ctx, in, cluster, namespace.Labels)
+	return surroundings{namespace.Labels, l.rancher.Relation(ctx, in, cluster, namespace.Labels)}, nil
 }
 
 // findAttached finds, among the Fleet Clusters that have Muster's fields, the one that the Cluster is
 // to be attached to. The others are strays.
 func (s *scope) findAttached() {
-	for i := range s.around.attached {
-		fleet := &s.around.attached[i]
+	for i := range s.beside.Attached {
+		fleet := &s.beside.Attached[i]
 		if client.ObjectKeyFromObject(fleet) == s.attachedTo() {
 			s.rancher = fleet
 		} else if fleet.DeletionTimestamp.IsZero() {

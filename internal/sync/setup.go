@@ -29,6 +29,7 @@ import (
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/kube/references"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -83,7 +84,7 @@ type common struct {
 	settings     *settings.Reader
 	fields       *fleetFields
 	targets      *targets
-	rancher      *rancher
+	rancher      *rancher.Client
 	events       *enqueuer
 	bundlesReady bundlesReady
 }
@@ -106,7 +107,9 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 	if err := reader.Warm(ctx, func(cluster client.Object) bool { return isWatched(cluster, options.WatchFilter) }); err != nil {
 		return err
 	}
-	c.rancher = newRancherOf(ctx, c, options.Cache)
+	ofRancher := options.Cache
+	ofRancher.DefaultTransform, ofRancher.DefaultNamespaces = rancher.Trim, nil
+	c.rancher = rancher.NewClient(ctx, c.applier, options.Cache.DefaultNamespaces, kinds.CachesOf(mgr, ofRancher))
 	c.targets = newTargets(c)
 	for _, reconciler := range []interface{ setUp(c *common) error }{
 		&namespaceReconciler{Client: mgr.GetClient(), targets: c.targets, settings: c.settings, namespaces: options.Cache.DefaultNamespaces},
@@ -168,9 +171,6 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		{&fleetv1.Cluster{}, byReleased, func(o client.Object) []string {
 			return trueIf(o.GetAnnotations()[stamp.ReleasedAnnotation] == "true")
 		}},
-		{&clusterv1.Cluster{}, byRancher, byRancherOf},
-		{&fleetv1.Cluster{}, byRancher, byRancherOf},
-		{&fleetv1.Cluster{}, byAttached, attachedTo},
 		{&fleetv1.Cluster{}, byWorkspaceGroup, workspaceGroupOf},
 		{&fleetv1.Cluster{}, byClassNamespace, ofUse(byClassNamespace)},
 		{&fleetv1.Cluster{}, byGroup, ofUse(byGroup)},
@@ -182,7 +182,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return fmt.Errorf("adding index %s: %w", index.name, err)
 		}
 	}
-	return kube.IndexRivals(ctx, indexer)
+	return errors.Join(kube.IndexRivals(ctx, indexer), rancher.IndexFields(ctx, indexer))
 }
 
 // ofUse indexes Clusters and Fleet Clusters by their use.

@@ -6,6 +6,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -99,7 +100,7 @@ func (s *scope) nextOfAll() (step, outcome) {
 // deleted.
 func (s *scope) nextOfImport() (step, outcome) {
 	switch {
-	case s.beside.Way != stamp.Import && !s.has():
+	case s.beside.Way != rancher.Import && !s.has():
 		return s.nextBesideRancher()
 	case s.stray && !s.taken[detach]:
 		return detach, outcome{}
@@ -159,7 +160,7 @@ func (s *scope) nextOfImport() (step, outcome) {
 // nextBesideRancher is next for a Cluster whose Fleet Cluster is, or will be, Rancher's.
 func (s *scope) nextBesideRancher() (step, outcome) {
 	switch {
-	case s.beside.Way == stamp.Wait:
+	case s.beside.Way == rancher.Wait:
 		return rest, waitingForRancher(s.beside.For).again(s.again)
 	case !s.taken[resolve]:
 		return resolve, outcome{}
@@ -223,7 +224,7 @@ func (s *scope) isInitialized() bool {
 func (s *scope) agentNote() string {
 	runs, asked := s.agentNamespace(), s.in.Cluster.AgentNamespace
 	if s.beside.RemovesAgent && runs == settings.DefaultAgentNamespace {
-		return fmt.Sprintf("; Rancher manages the cluster, and an older Turtles removes namespace %q there, with the agent: label the Cluster %s, or choose another spec.cluster.agentNamespace", runs, stamp.KeepAgentLabel)
+		return fmt.Sprintf("; Rancher manages the cluster, and an older Turtles removes namespace %q there, with the agent: label the Cluster %s, or choose another spec.cluster.agentNamespace", runs, rancher.KeepAgentLabel)
 	}
 	if runs == asked {
 		return ""

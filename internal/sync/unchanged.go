@@ -18,6 +18,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/kube/references"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -98,7 +99,7 @@ type outputs struct {
 }
 
 // outputs reads the objects made for a Cluster, or those that it is attached to.
-func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster, beside stamp.Beside) outputs {
+func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster, beside rancher.Relation) outputs {
 	var fleet fleetv1.Cluster
 	pinned := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
 	found, err := d.store.Get(ctx, pinned, &fleet)
@@ -106,7 +107,7 @@ func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster, besid
 		return outputs{}
 	}
 	group, used := cluster.GetClassKey(), useOf(cluster)
-	if beside.Way == stamp.Attach && (!found || pinned == beside.Fleet) {
+	if beside.Way == rancher.Attach && (!found || pinned == beside.Fleet) {
 		var own fleetv1.ClusterList
 		if err := d.List(ctx, &own, client.InNamespace(cluster.Namespace), client.MatchingFields{byOrigin: originUID(cluster.UID)}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil || len(own.Items) > 0 {
 			return outputs{}
@@ -159,12 +160,12 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	content.Status.Conditions, reported = apart(cluster.Status.Conditions)
 	encoder := json.NewEncoder(&hash)
 	if err := encoder.Encode([]any{
-		in.Effect, around.beside, keysOf(around.attached), &content, d.metadata(ctx, cluster.GetClassKey(), newClass()), d.metadata(ctx, useOf(cluster).group(), newClass()),
+		in.Effect, around.beside, keysOf(around.beside.Attached), &content, d.metadata(ctx, cluster.GetClassKey(), newClass()), d.metadata(ctx, useOf(cluster).group(), newClass()),
 	}); err != nil {
 		return digest{}
 	}
 	result.inputs = hash.Sum64()
-	if made.fleet == nil || !isPlainlyOf(made.fleet, cluster) && !stamp.IsAttachedTo(made.fleet, cluster) {
+	if made.fleet == nil || !isPlainlyOf(made.fleet, cluster) && !rancher.IsAttachedTo(made.fleet, cluster) {
 		return result
 	}
 	fleet := *made.fleet

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/keymutex"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -38,6 +39,7 @@ import (
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -58,6 +60,14 @@ type server struct {
 	refuse func(client.Object) error
 }
 
+// indexes are the indexes of a server.
+type indexes struct{ *fake.ClientBuilder }
+
+func (i indexes) IndexField(_ context.Context, object client.Object, name string, values client.IndexerFunc) error {
+	i.WithIndex(object, name, values)
+	return nil
+}
+
 func newServer(t *testing.T, objects ...client.Object) *server {
 	t.Helper()
 	scheme, err := program.Scheme()
@@ -68,11 +78,18 @@ func newServer(t *testing.T, objects ...client.Object) *server {
 		t.Fatal(err)
 	}
 	s := &server{reads: map[string]client.Object{}}
-	s.direct = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&clusterv1.Cluster{}).
-		WithIndex(&fleetv1.Cluster{}, byOrigin, origins).WithIndex(&fleetv1.Cluster{}, byAttached, attachedTo).WithIndex(&fleetv1.Cluster{}, byRancher, byRancherOf).
-		WithIndex(&clusterv1.Cluster{}, byRancher, byRancherOf).WithIndex(&clusterv1.Cluster{}, byGroup, ofUse(byGroup)).WithIndex(&fleetv1.Cluster{}, byGroup, ofUse(byGroup)).
-		WithIndex(&fleetv1.BundleNamespaceMapping{}, byMapped, mappedBy).WithIndex(ofRancher(managementKind), byOwner, ownerOf).WithIndex(ofRancher(provisioningKind), byManagement, managementNameOf).
-		WithReturnManagedFields().Build()
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&clusterv1.Cluster{}).
+		WithIndex(&fleetv1.Cluster{}, byOrigin, origins).
+		WithIndex(&clusterv1.Cluster{}, byGroup, ofUse(byGroup)).WithIndex(&fleetv1.Cluster{}, byGroup, ofUse(byGroup)).
+		WithIndex(&fleetv1.BundleNamespaceMapping{}, byMapped, mappedBy).
+		WithReturnManagedFields()
+	if err := rancher.IndexFields(t.Context(), indexes{builder}); err != nil {
+		t.Fatal(err)
+	}
+	for name, values := range rancher.Indexes {
+		builder.WithIndex(rancher.Object(rancher.ManagementKind), name, values).WithIndex(rancher.Object(rancher.ProvisioningKind), name, values)
+	}
+	s.direct = builder.Build()
 	s.WithWatch = interceptor.NewClient(s.direct, interceptor.Funcs{
 		Get: func(ctx context.Context, direct client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
 			kind, err := apiutil.GVKForObject(into, scheme)
@@ -170,6 +187,8 @@ type scene struct {
 	*server
 	*clusterReconciler
 	key types.NamespacedName
+	// woken is the queue that Rancher's objects fill; see rancherOf.
+	woken workqueue.TypedRateLimitingInterface[ctrl.Request]
 }
 
 func newScene(t *testing.T, class, classNamespace string, change func(*clusterv1.Cluster)) *scene {

@@ -4,18 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/muster-fleet/muster/internal/kube/kinds"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -23,41 +18,6 @@ import (
 
 // byWorkspaceGroup indexes Fleet Clusters by the ClusterGroup, in Rancher's workspace, that selects them.
 const byWorkspaceGroup = "muster.workspaceGroup"
-
-// newRancherOf returns a reader of Rancher's objects with caches of its own, which hold them only while Rancher's CRD
-// exists.
-func newRancherOf(ctx context.Context, c *common, options cache.Options) *rancher {
-	namespaces := options.DefaultNamespaces
-	options.DefaultTransform, options.DefaultNamespaces = trimRancher, nil
-	reader := newRancher(ctx, c.GetClient(), kinds.CachesOf(c.Manager, options))
-	reader.namespaces = namespaces
-	return reader
-}
-
-// attachedTo indexes Fleet Clusters by the Cluster that is attached to them.
-func attachedTo(object client.Object) []string {
-	if !stamp.IsAttached(object) {
-		return nil
-	}
-	return []string{object.GetAnnotations()[stamp.AttachedAnnotation]}
-}
-
-// byRancherOf indexes Fleet Clusters of Rancher's by their management Cluster, and CAPI Clusters by the
-// one that manages them or has managed them.
-func byRancherOf(object client.Object) []string {
-	if _, isFleets := object.(*fleetv1.Cluster); isFleets {
-		return nonEmpty(object.GetLabels()[stamp.RancherClusterLabel])
-	}
-	return nonEmpty(stamp.ManagementNotedOn(object))
-}
-
-// ownerOf indexes management Clusters by the CAPI Cluster that their labels name.
-func ownerOf(object client.Object) []string { return nonEmpty(managementOf(object).Owner.String()) }
-
-// managementNameOf indexes provisioning Clusters by their management Cluster.
-func managementNameOf(object client.Object) []string {
-	return nonEmpty(provisioningOf(object).Management)
-}
 
 // membership specifies the Clusters that a group in a workspace selects: the Clusters of a namespace
 // that use a class.
@@ -87,7 +47,7 @@ func (m membership) group() string {
 }
 
 func workspaceGroupOf(object client.Object) []string {
-	if !stamp.IsAttached(object) {
+	if !rancher.IsAttached(object) {
 		return nil
 	}
 	return nonEmpty(membershipOf(object).group())
@@ -105,24 +65,17 @@ func (t *targets) ensureInWorkspace(ctx context.Context, in settings.Settings, w
 	return t.keepInWorkspace(ctx, in, workspace, of)
 }
 
-// groupTakenError means that the workspace has Clusters, or a class, of its own whose group has the
-// same name.
-type groupTakenError struct{ group *fleetv1.ClusterGroup }
-
-func (e *groupTakenError) Error() string {
-	return fmt.Sprintf("ClusterGroup %s is that of ClusterClass %q of namespace %q, whose Clusters are in the workspace itself: it selects this Cluster only if that is of the same class; rename the class",
-		client.ObjectKeyFromObject(e.group), e.group.Labels[stamp.ClassNameLabel], e.group.Labels[stamp.ClassNamespaceLabel])
-}
-
 func (t *targets) keepInWorkspace(ctx context.Context, in settings.Settings, workspace string, of membership) (types.UID, error) {
 	var group fleetv1.ClusterGroup
-	found, err := t.Store.Get(ctx, types.NamespacedName{Namespace: workspace, Name: of.group()}, &group)
+	key := types.NamespacedName{Namespace: workspace, Name: of.group()}
+	found, err := t.Store.Get(ctx, key, &group)
 	if err != nil {
 		return "", err
 	}
 	if found && stamp.IsOurs(&group) {
 		if taken, err := t.isOfWorkspaceItself(ctx, in, &group); err != nil || taken {
-			return "", cmp.Or[error](err, &groupTakenError{&group})
+			return "", cmp.Or[error](err, rancher.TakenError(fmt.Sprintf("ClusterGroup %s is that of ClusterClass %q of namespace %q, whose Clusters are in the workspace itself: it selects this Cluster only if that is of the same class; rename the class",
+				key, group.Labels[stamp.ClassNameLabel], group.Labels[stamp.ClassNamespaceLabel])))
 		}
 	}
 	class, err := classMetadata(ctx, t.Reader, of.class)
@@ -193,38 +146,9 @@ func (t *targets) isAwaited(ctx context.Context, in settings.Settings, group *fl
 		if !in.Cluster.ApplyClassGroup || !isMaker(in, cluster, namespace.Labels) {
 			continue
 		}
-		if beside, err := t.rancher.beside(ctx, in.Cluster, cluster, namespace.Labels); err != nil || beside.Way == stamp.Attach && beside.Fleet.Namespace == group.Namespace {
-			return err == nil, err
+		if its := t.rancher.Relation(ctx, in.Cluster, cluster, namespace.Labels); its.Unknown != nil || its.Way == rancher.Attach && its.Fleet.Namespace == group.Namespace {
+			return true, its.Unknown
 		}
 	}
 	return false, nil
-}
-
-// attachedCluster returns the CAPI Cluster that a Fleet Cluster says it is attached to; zero for none.
-func attachedCluster(object client.Object) types.NamespacedName {
-	namespace, name, _ := strings.Cut(object.GetAnnotations()[stamp.AttachedAnnotation], "/")
-	return types.NamespacedName{Namespace: namespace, Name: name}
-}
-
-// rancherFleetCluster passes Rancher's Fleet Clusters, and those that were Rancher's until now.
-var rancherFleetCluster = predicate.Funcs{
-	CreateFunc: func(e event.CreateEvent) bool { return isRanchers(e.Object) },
-	UpdateFunc: func(e event.UpdateEvent) bool { return isRanchers(e.ObjectOld) || isRanchers(e.ObjectNew) },
-	DeleteFunc: func(e event.DeleteEvent) bool { return isRanchers(e.Object) },
-}
-
-func isRanchers(object client.Object) bool {
-	return object.GetLabels()[stamp.RancherClusterLabel] != ""
-}
-
-// clustersOfFleetCluster returns the CAPI Clusters that a Fleet Cluster of Rancher concerns.
-func (r *rancher) clustersOfFleetCluster(ctx context.Context, object client.Object) []reconcile.Request {
-	read := &rancherObjects{r, ctx, nil}
-	keys := read.concernedBy(object.GetLabels()[stamp.RancherClusterLabel])
-	keys[attachedCluster(object)] = true
-	var result []reconcile.Request
-	for key := range keys {
-		result = append(result, requests(key)...)
-	}
-	return result
 }

@@ -1,16 +1,21 @@
-package stamp
+package rancher
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // world holds the objects of Rancher and around one Cluster.
@@ -19,48 +24,33 @@ type world struct {
 	namespaceLabels map[string]string
 	mode            addonsv1.RancherMode
 	gone            bool
-	managements     []Management
-	provisionings   []Provisioning
+	managements     []object
+	provisionings   []object
 	fleets          []metav1.ObjectMeta
 	unread          string
 }
 
-var _ RancherObjects = (*world)(nil)
+var _ objects = (*world)(nil)
 
-func (w *world) IsThere() bool { return !w.gone }
-func (w *world) Claims(cluster types.NamespacedName) (found []Management) {
-	for _, management := range w.managements {
-		if management.Owner == cluster {
-			found = append(found, management)
+func (w *world) isThere() bool { return !w.gone }
+func (w *world) list(kind schema.GroupVersionKind, index, value string) (found []object) {
+	all := w.managements
+	if kind == ProvisioningKind {
+		all = w.provisionings
+	}
+	for _, its := range all {
+		if kind == ProvisioningKind {
+			its.Owner = its.NamespacedName
+		} else {
+			its.Management = its.Name
+		}
+		if value != "" && (index == byOwner && its.Owner.String() == value || index == byManagement && its.Management == value) {
+			found = append(found, its)
 		}
 	}
 	return found
 }
-func (w *world) Management(name string) (Management, bool) {
-	for _, management := range w.managements {
-		if management.Name == name {
-			return management, true
-		}
-	}
-	return Management{}, false
-}
-func (w *world) Provisioning(key types.NamespacedName) (Provisioning, bool) {
-	for _, provisioning := range w.provisionings {
-		if provisioning.NamespacedName == key {
-			return provisioning, true
-		}
-	}
-	return Provisioning{}, false
-}
-func (w *world) ProvisioningOf(management string) (found []Provisioning) {
-	for _, provisioning := range w.provisionings {
-		if provisioning.Management == management {
-			found = append(found, provisioning)
-		}
-	}
-	return found
-}
-func (w *world) FleetCluster(key types.NamespacedName) metav1.Object {
+func (w *world) fleetCluster(key types.NamespacedName) metav1.Object {
 	for i := range w.fleets {
 		if w.fleets[i].Namespace == key.Namespace && w.fleets[i].Name == key.Name {
 			return &w.fleets[i]
@@ -69,28 +59,28 @@ func (w *world) FleetCluster(key types.NamespacedName) metav1.Object {
 	return nil
 }
 
-func (w *world) FleetClustersOf(management string) (found []types.NamespacedName) {
+func (w *world) fleetClustersOf(management string) (found []types.NamespacedName) {
 	for _, fleet := range w.fleets {
-		if fleet.Labels[RancherClusterLabel] == management {
+		if fleet.Labels[stamp.RancherClusterLabel] == management {
 			found = append(found, types.NamespacedName{Namespace: fleet.Namespace, Name: fleet.Name})
 		}
 	}
 	return found
 }
-func (w *world) Reads(namespace string) bool { return namespace != w.unread }
+func (w *world) reads(namespace string) bool { return namespace != w.unread }
 
 // noted sets the annotation that names the management Cluster.
 func (w *world) noted(management string) {
-	metav1.SetMetaDataAnnotation(&w.cluster.ObjectMeta, ManagementAnnotation, management)
+	metav1.SetMetaDataAnnotation(&w.cluster.ObjectMeta, NoteAnnotation, management)
 }
 
 // imported is a Cluster that Turtles and Rancher have imported: team/one as c-abcde, in workspace ws.
 func imported(change func(*world)) *world {
 	w := &world{
 		cluster:       clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one", UID: "1", Finalizers: []string{turtlesFinalizer}, Labels: map[string]string{autoImportLabel: "true"}}},
-		managements:   []Management{{Name: "c-abcde", Owner: types.NamespacedName{Namespace: "team", Name: "one"}, Workspace: "ws", Ready: true}},
-		provisionings: []Provisioning{{NamespacedName: types.NamespacedName{Namespace: "ws", Name: "c-abcde"}, Management: "c-abcde"}},
-		fleets:        []metav1.ObjectMeta{{Namespace: "ws", Name: "c-abcde", Labels: map[string]string{RancherClusterLabel: "c-abcde"}}},
+		managements:   []object{{NamespacedName: types.NamespacedName{Name: "c-abcde"}, Owner: types.NamespacedName{Namespace: "team", Name: "one"}, Workspace: "ws", Ready: true}},
+		provisionings: []object{{NamespacedName: types.NamespacedName{Namespace: "ws", Name: "c-abcde"}, Management: "c-abcde"}},
+		fleets:        []metav1.ObjectMeta{{Namespace: "ws", Name: "c-abcde", Labels: map[string]string{stamp.RancherClusterLabel: "c-abcde"}}},
 	}
 	if change != nil {
 		change(w)
@@ -103,9 +93,9 @@ func provisionedWorld(change func(*world)) *world {
 	w := &world{
 		cluster: clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "edge", UID: "2", OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "provisioning.cattle.io/v1", Kind: "Cluster", Name: "edge", UID: "p"}}}},
-		managements:   []Management{{Name: "c-m-1", Workspace: "ws", Ready: true, FromProvisioning: true}},
-		provisionings: []Provisioning{{NamespacedName: types.NamespacedName{Namespace: "ws", Name: "edge"}, UID: "p", Management: "c-m-1"}},
-		fleets:        []metav1.ObjectMeta{{Namespace: "ws", Name: "edge", Labels: map[string]string{RancherClusterLabel: "c-m-1"}}},
+		managements:   []object{{NamespacedName: types.NamespacedName{Name: "c-m-1"}, Workspace: "ws", Ready: true, FromProvisioning: true}},
+		provisionings: []object{{NamespacedName: types.NamespacedName{Namespace: "ws", Name: "edge"}, UID: "p", Management: "c-m-1"}},
+		fleets:        []metav1.ObjectMeta{{Namespace: "ws", Name: "edge", Labels: map[string]string{stamp.RancherClusterLabel: "c-m-1"}}},
 	}
 	if change != nil {
 		change(w)
@@ -113,10 +103,10 @@ func provisionedWorld(change func(*world)) *world {
 	return w
 }
 
-func TestBesideRancher(t *testing.T) {
+func TestRelation(t *testing.T) {
 	theirs := types.NamespacedName{Namespace: "ws", Name: "c-abcde"}
-	claim := func(name string, change func(*Management)) Management {
-		m := Management{Name: name, Owner: types.NamespacedName{Namespace: "team", Name: "one"}, Workspace: "ws", Ready: true}
+	claim := func(name string, change func(*object)) object {
+		m := object{NamespacedName: types.NamespacedName{Name: name}, Owner: types.NamespacedName{Namespace: "team", Name: "one"}, Workspace: "ws", Ready: true}
 		if change != nil {
 			change(&m)
 		}
@@ -155,12 +145,12 @@ func TestBesideRancher(t *testing.T) {
 		"externally managed now":       {world: imported(func(w *world) { w.managements[0].ExternallyManaged = true }), way: Wait, waits: "externally managed now", fleet: theirs},
 		"mode Import":                  {world: imported(func(w *world) { w.mode = addonsv1.RancherImport }), fleet: theirs},
 		"mode Off":                     {world: imported(func(w *world) { w.mode = addonsv1.RancherOff })},
-		"annotated Off":                {world: imported(func(w *world) { w.cluster.Annotations = map[string]string{RancherAnnotation: "Off"} })},
-		"annotated with nonsense":      {world: imported(func(w *world) { w.cluster.Annotations = map[string]string{RancherAnnotation: "off"} }), way: Attach, fleet: theirs},
+		"annotated Off":                {world: imported(func(w *world) { w.cluster.Annotations = map[string]string{ModeAnnotation: "Off"} })},
+		"annotated with nonsense":      {world: imported(func(w *world) { w.cluster.Annotations = map[string]string{ModeAnnotation: "off"} }), way: Attach, fleet: theirs},
 		"labels alone prove nothing":   {world: imported(func(w *world) { w.cluster.Labels, w.cluster.Finalizers = nil, nil })},
 		"labels of a user's choice":    {world: imported(func(w *world) { w.managements[0].FromProvisioning = true }), way: Wait, waits: "Turtles"},
 		"the name, too": {world: imported(func(w *world) {
-			w.provisionings = append(w.provisionings, Provisioning{NamespacedName: types.NamespacedName{Namespace: "ws", Name: "evil"}, Management: "c-abcde"})
+			w.provisionings = append(w.provisionings, object{NamespacedName: types.NamespacedName{Namespace: "ws", Name: "evil"}, Management: "c-abcde"})
 		}), way: Wait, waits: "Turtles"},
 		"two name it": {world: imported(func(w *world) { w.managements = append(w.managements, claim("c-evil1", nil)) }), way: Wait, waits: "c-abcde, c-evil1 name it"},
 		"two name it, one was first": {world: imported(func(w *world) {
@@ -174,14 +164,14 @@ func TestBesideRancher(t *testing.T) {
 		"RKE2, another UID":           {world: provisionedWorld(func(w *world) { w.provisionings[0].UID = "q" }), way: Wait, waits: "which owns it"},
 		"RKE2, another name":          {world: provisionedWorld(func(w *world) { w.cluster.Name = "other" }), way: Wait, waits: "which owns it"},
 		"RKE2, a management Cluster of two": {world: provisionedWorld(func(w *world) {
-			w.provisionings = append(w.provisionings, Provisioning{NamespacedName: types.NamespacedName{Namespace: "ws", Name: "evil"}, Management: "c-m-1"})
+			w.provisionings = append(w.provisionings, object{NamespacedName: types.NamespacedName{Namespace: "ws", Name: "evil"}, Management: "c-m-1"})
 		}), way: Wait, waits: "2 name it"},
 		"RKE2, one in another namespace": {world: provisionedWorld(func(w *world) {
-			w.provisionings = append(w.provisionings, Provisioning{NamespacedName: types.NamespacedName{Namespace: "other", Name: "evil"}, Management: "c-m-1"})
+			w.provisionings = append(w.provisionings, object{NamespacedName: types.NamespacedName{Namespace: "other", Name: "evil"}, Management: "c-m-1"})
 		}), way: Attach, fleet: types.NamespacedName{Namespace: "ws", Name: "edge"}},
 		"RKE2, of an import": {world: provisionedWorld(func(w *world) { w.managements[0].FromProvisioning = false }), way: Wait, waits: "that of an import"},
 		"one in another namespace names it": {world: imported(func(w *world) {
-			w.provisionings = append(w.provisionings, Provisioning{NamespacedName: types.NamespacedName{Namespace: "other", Name: "evil"}, Management: "c-abcde"})
+			w.provisionings = append(w.provisionings, object{NamespacedName: types.NamespacedName{Namespace: "other", Name: "evil"}, Management: "c-abcde"})
 		}), way: Attach, fleet: theirs},
 		"a dropped claim": {world: imported(func(w *world) {
 			w.managements[0].FromProvisioning, w.cluster.Labels = true, nil
@@ -202,7 +192,7 @@ func TestBesideRancher(t *testing.T) {
 		"externally managed, never noted": {world: imported(func(w *world) {
 			w.managements[0].ExternallyManaged, w.managements[0].Workspace = true, ""
 		}), way: Wait, waits: "externally managed now"},
-		"noted, it never was in Rancher":    {world: imported(func(w *world) { w.cluster.Labels, w.cluster.Finalizers = nil, nil; w.noted("c-abcde") }), way: Wait, waits: ManagementAnnotation},
+		"noted, it never was in Rancher":    {world: imported(func(w *world) { w.cluster.Labels, w.cluster.Finalizers = nil, nil; w.noted("c-abcde") }), way: Wait, waits: NoteAnnotation},
 		"noted, mode Import":                {world: imported(func(w *world) { w.mode, w.managements = addonsv1.RancherImport, nil; w.noted("c-abcde") }), fleet: types.NamespacedName{}},
 		"noted, nothing has such a name":    {world: imported(func(w *world) { *w = world{}; w.noted("not a name/at all") })},
 		"a workspace that Muster reads not": {world: imported(func(w *world) { w.unread = "ws" }), way: Wait, waits: "--namespace"},
@@ -215,8 +205,8 @@ func TestBesideRancher(t *testing.T) {
 			if test.cluster.Name == "" {
 				test.cluster.Namespace, test.cluster.Name = "team", "one"
 			}
-			got := BesideRancher(in, &test.cluster, test.namespaceLabels, test.world)
-			noted := ManagementNotedOn(&test.cluster)
+			got := decide(in, &test.cluster, test.namespaceLabels, test.world)
+			noted := NotedOn(&test.cluster)
 			switch {
 			case got.Way == Import && got.Management != "", got.Way == Attach && got.Management == "":
 				t.Errorf("%s, and %q is to be noted", got.Way, got.Management)
@@ -238,13 +228,15 @@ func TestNoteOfAnEarlierManagementCluster(t *testing.T) {
 	}{
 		"nothing is left": {func(*world) {}, "c-abcde"},
 		"its Fleet Cluster is left": {func(w *world) {
-			w.fleets = append(w.fleets, metav1.ObjectMeta{Namespace: "ws", Name: "c-older", Labels: map[string]string{RancherClusterLabel: "c-older"}})
+			w.fleets = append(w.fleets, metav1.ObjectMeta{Namespace: "ws", Name: "c-older", Labels: map[string]string{stamp.RancherClusterLabel: "c-older"}})
 		}, "c-older"},
-		"it is left itself": {func(w *world) { w.managements = append(w.managements, Management{Name: "c-older"}) }, "c-older"},
+		"it is left itself": {func(w *world) {
+			w.managements = append(w.managements, object{NamespacedName: types.NamespacedName{Name: "c-older"}})
+		}, "c-older"},
 	} {
 		w := imported(test.change)
 		w.noted("c-older")
-		if got := BesideRancher(settings.Default().Cluster, &w.cluster, nil, w); got.Way != Attach || got.Management != test.want {
+		if got := decide(settings.Default().Cluster, &w.cluster, nil, w); got.Way != Attach || got.Management != test.want {
 			t.Errorf("%s: %s, and the note is %q, want %q", name, got.Way, got.Management, test.want)
 		}
 	}
@@ -264,38 +256,41 @@ func TestRemovesAgent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := imported(test.change)
-			if got := BesideRancher(settings.Default().Cluster, &w.cluster, nil, w); got.RemovesAgent != test.want {
+			if got := decide(settings.Default().Cluster, &w.cluster, nil, w); got.RemovesAgent != test.want {
 				t.Errorf("got %v", got.RemovesAgent)
 			}
 		})
 	}
 }
 
-func TestManagementOf(t *testing.T) {
+func TestExternallyManaged(t *testing.T) {
 	for value, want := range map[string]bool{"": false, "false": false, "False": false, "true": true, "yes": true} {
-		got := ManagementOf(&metav1.ObjectMeta{Name: "c-abcde", Annotations: map[string]string{externallyManagedAnnotation: value}}, "ws", true)
-		if got.ExternallyManaged != want {
+		management := Object(ManagementKind)
+		management.SetAnnotations(map[string]string{externallyManagedAnnotation: value})
+		if got := objectOf(management); got.ExternallyManaged != want {
 			t.Errorf("%q: got %v", value, got.ExternallyManaged)
 		}
 	}
 }
 
-// Two memberships never share a group, unless the names are too long.
-func TestWorkspaceGroupName(t *testing.T) {
-	seen := map[string]string{}
-	for _, class := range []string{"a", "a.b", "b", "a.b.n", "a.n"} {
-		for _, namespace := range []string{"b", "n", "a"} {
-			for _, origin := range []string{"b", "n", "a"} {
-				membership := class + " of " + namespace + " in " + origin
-				name := WorkspaceGroupName(types.NamespacedName{Namespace: namespace, Name: class}, origin)
-				if other, found := seen[name]; found {
-					t.Errorf("%s: %s and %s", name, membership, other)
-				}
-				seen[name] = membership
-			}
+// What a cache drops is nothing that is read.
+func TestTrim(t *testing.T) {
+	management, provisioning := Object(ManagementKind), Object(ProvisioningKind)
+	for _, whole := range []*unstructured.Unstructured{management, provisioning} {
+		whole.SetNamespace("ws")
+		whole.SetName("c-abcde")
+		whole.SetUID("1")
+		whole.SetDeletionTimestamp(&metav1.Time{Time: time.Unix(1, 0)})
+		whole.SetLabels(map[string]string{ownerLabel: "one", ownerNamespaceLabel: "team", "more": "x"})
+		whole.SetAnnotations(map[string]string{externallyManagedAnnotation: "true", administratedAnnotation: "true", migratedAnnotation: "x", "more": "x"})
+		whole.Object["spec"] = map[string]any{"fleetWorkspaceName": "ws", "more": "x"}
+		whole.Object["status"] = map[string]any{"clusterName": "c-abcde", "conditions": []any{map[string]any{"type": "Ready", "status": "True", "reason": "x"}, "no condition"}}
+		slim, err := Trim(whole)
+		if err != nil || objectOf(slim.(client.Object)) != objectOf(whole) {
+			t.Errorf("%v: of %+v, %+v is left", err, objectOf(whole), objectOf(slim.(client.Object)))
 		}
-	}
-	if got := WorkspaceGroupName(types.NamespacedName{Namespace: "team", Name: "std"}, "team"); got != "std.team" {
-		t.Errorf("got %s", got)
+		if text := fmt.Sprint(slim); strings.Contains(text, "more") || strings.Contains(text, "reason") {
+			t.Errorf("kept %s", text)
+		}
 	}
 }
