@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -266,6 +267,46 @@ func TestUnlistedWithoutProvisioning(t *testing.T) {
 	s.reconcile(t)
 	if state, message, _ := s.imported(t); state != "False WaitingForControlPlane" || s.own(t) {
 		t.Errorf("it is decided without Rancher's objects: %s: %s", state, message)
+	}
+}
+
+// While Rancher's objects are not listed, a Cluster with a Fleet Cluster of Muster's goes on, and what is said of it stays:
+// whether Rancher has a Fleet Cluster, too, is unknown.
+func TestUnlistedInFleet(t *testing.T) {
+	for name, isRanchers := range map[string]bool{"its own": false, "perhaps Rancher's": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, "standard", "", nil)
+			s.reconcile(t)
+			s.reconcile(t) // Fleet has made its namespace.
+			s.change(t, &clusterv1.Cluster{}, func(cluster client.Object) {
+				meta.FindStatusCondition(cluster.(*clusterv1.Cluster).Status.Conditions, addonsv1.FleetImportedCondition).Reason = addonsv1.DoubleImportReason
+			})
+			if isRanchers {
+				s.change(t, &fleetv1.Cluster{}, func(fleet client.Object) {
+					fleet.SetLabels(map[string]string{stamp.ManagedByLabel: stamp.ManagedBy, stamp.RancherClusterLabel: "c-abcde"})
+				})
+			}
+			s.edit(t, func(cluster *clusterv1.Cluster) {
+				cluster.Labels["env"] = "prod"
+				metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, rancher.NoteAnnotation, "not a name/at all")
+			})
+			if err := s.direct.Create(t.Context(), rancherCRDOf(rancher.ManagementCRD)); err != nil {
+				t.Fatal(err)
+			}
+			s.scopes.rancher = s.rancherOf(t, &informertest.FakeInformers{InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
+				rancher.ManagementKind: controllertest.NewFakeInformer(),
+			}})
+			_, _, before := s.imported(t)
+			s.reconcile(t)
+			state, _, after := s.imported(t)
+			if diff := cmp.Diff(before, after); diff != "" || state != "True DoubleImport" {
+				t.Errorf("the Cluster is written, %s (-before +after):\n%s", state, diff)
+			}
+			var fleet fleetv1.Cluster
+			if err := s.direct.Get(t.Context(), s.key, &fleet); err != nil || (fleet.Labels["env"] == "prod") == isRanchers {
+				t.Errorf("%v: its labels are %v", err, fleet.Labels)
+			}
+		})
 	}
 }
 

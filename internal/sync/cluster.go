@@ -149,7 +149,7 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 		if before, isKnown = r.digests.of(ctx, in, cluster, around); isKnown { // Nothing has changed since the last reconcile, which left nothing to do.
 			return polled(before.untilStale), nil
 		}
-		if s, err = r.scopes.newScope(ctx, in, cluster, around); err == nil {
+		if s, err = r.scopes.newScope(ctx, in, cluster, around); err == nil && !s.isApart() {
 			err = s.beside.Unknown
 		}
 		if err == nil {
@@ -158,7 +158,9 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 	}
 	var result outcome
 	if err == nil {
-		result, err = r.steps(ctx, s)
+		if result, err = r.steps(ctx, s); err == nil {
+			err = s.beside.Unknown // What is said may be about Rancher.
+		}
 	}
 	switch {
 	case err == nil:

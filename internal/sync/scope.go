@@ -156,6 +156,9 @@ func (s *scope) attachedTo() types.NamespacedName {
 	return s.beside.Fleet
 }
 
+// isApart reports whether the Cluster goes on whatever Rancher has: it has a Fleet Cluster that cannot be Rancher's.
+func (s *scope) isApart() bool { return s.has() && !rancher.IsFleetCluster(s.fleet) }
+
 // pin returns the name of the Fleet Cluster that the Cluster is pinned to.
 func (s *scope) pin() string { return stamp.PinOf(s.cluster.Annotations).ClusterName }
 
