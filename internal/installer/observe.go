@@ -237,9 +237,10 @@ func (r *reconciler) lookUp(ctx context.Context, s *state) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	r.looked = looked{s.install.lookup(), s.now.Add(r.LookupInterval), &offered{offers, unreachable(s.install, err)}}
+	// A look-up may take longer than firstRetry: a due time that has passed would have the next step ask again.
+	r.looked = looked{s.install.lookup(), r.now().Add(r.LookupInterval), &offered{offers, unreachable(s.install, err)}}
 	if err != nil {
-		r.looked.due = s.now.Add(firstRetry)
+		r.looked.due = r.now().Add(firstRetry)
 	}
 	return nil
 }

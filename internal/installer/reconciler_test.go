@@ -35,12 +35,18 @@ type fixture struct {
 	fetching error
 	// retry is when the queue reconciles again after the last error.
 	retry time.Duration
+	// asked counts the look-ups, each of which takes slow, and fails with asking.
+	asked  int
+	slow   time.Duration
+	asking error
 	// forbidden is the access that RBAC denies to the installer.
 	forbidden string
 }
 
 func (p *fixture) Offers(context.Context, string, *semver.Version) ([]*semver.Version, error) {
-	return offers("0.16.0", "0.17.0").offers, nil
+	p.asked++
+	p.now = p.now.Add(p.slow)
+	return offers("0.16.0", "0.17.0").offers, p.asking
 }
 
 func (p *fixture) Fetch(context.Context, string, *semver.Version) ([]byte, error) {
@@ -169,6 +175,17 @@ func TestChartThatCannotBeFetched(t *testing.T) {
 	}
 	if p.after(time.Second, addonsv1.FleetInstalledCondition); p.fetches != fetched+1 {
 		t.Errorf("fetched %d times more after a change", p.fetches-fetched)
+	}
+}
+
+// A firewall that drops packets makes each look-up take its whole timeout. That is reported after the first.
+func TestRepositoryThatDoesNotAnswer(t *testing.T) {
+	p := newFixture(t, version("0.17.0"))
+	p.asking, p.slow = errors.New("i/o timeout"), 90*time.Second
+	for want := range 3 {
+		if reported := p.after(firstRetry, addonsv1.FleetInstalledCondition); reported.Reason != addonsv1.RepositoryUnreachableReason || p.asked != want+1 {
+			t.Errorf("after %d look-ups: %s", p.asked, summary(&reported))
+		}
 	}
 }
 
