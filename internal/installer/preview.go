@@ -138,6 +138,9 @@ func (p *previewing) put(ctx context.Context, s *state, next *plan, release **Re
 	order := p.order(s, next)
 	order.DryRun = true
 	goes := cmp.Or(next.version, s.current())
+	if goes == nil { // A first release that failed is deployed again.
+		goes = s.fleet.Version
+	}
 	if next.version != nil {
 		var err error
 		if order.Archive, err = p.archive(ctx, s, next); err != nil {

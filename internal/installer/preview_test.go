@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
 func TestPreviewWrite(t *testing.T) {
@@ -39,5 +41,16 @@ FleetInstalled would be True, Installed: Fleet 0.16.0
 	nothing := &Previewed{Conditions: preview.Conditions}
 	if err := nothing.Write(&out); err != nil || out.String() != "nothing would change: no Helm release of Fleet would be installed or upgraded\nFleetInstalled would be True, Installed: Fleet 0.16.0\n" {
 		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// Without spec.install, a first release that failed is deployed again at its own version.
+func TestPreviewOfFailedRelease(t *testing.T) {
+	p := newFixture(t, custom())
+	p.releases[FleetChart] = failed(released("0.16.0", nil), "")
+	config := &addonsv1.FleetAddonConfig{Spec: custom()}
+	preview, err := Preview(t.Context(), p.Client, p.releases, p.repository, config)
+	if err != nil || len(preview.Releases) != 1 || preview.Releases[0].To != "0.16.0" {
+		t.Errorf("%+v, %v", preview, err)
 	}
 }
