@@ -86,7 +86,11 @@ func (r *reconciler) observeFleet(ctx context.Context, s *state) error {
 // observeServer determines the address at which agents reach the API server. It does so if the FleetAddonConfig
 // asks for it, or if the installer installs Fleet, which otherwise has no address for agents.
 func (r *reconciler) observeServer(ctx context.Context, s *state) (err error) {
-	defer r.last.begin(s.now) // An address that is set later was not in effect before this installer started.
+	defer func() {
+		if err == nil {
+			r.last.begin(s.now) // An address that is set later was not in effect before this installer started.
+		}
+	}()
 	switch in := s.Server; {
 	case in == nil && (s.install == nil || s.fleet != nil && s.fleet.Values["apiServerURL"] != nil):
 		return nil

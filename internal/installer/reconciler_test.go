@@ -10,9 +10,11 @@ import (
 	"github.com/Masterminds/semver/v3"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -186,6 +188,21 @@ func TestRepositoryThatDoesNotAnswer(t *testing.T) {
 		if reported := p.after(firstRetry, addonsv1.FleetInstalledCondition); reported.Reason != addonsv1.RepositoryUnreachableReason || p.asked != want+1 {
 			t.Errorf("after %d look-ups: %s", p.asked, summary(&reported))
 		}
+	}
+}
+
+// The address in effect stays if its API server is away when the installer starts, even if its first reads fail.
+func TestFirstObservationFails(t *testing.T) {
+	slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: ptr.To[int32](6443)}}}
+	slice.Namespace, slice.Name, slice.Endpoints = "default", "kubernetes", []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}}
+	p := newFixture(t, inferring(addonsv1.FleetAddonConfigSpec{}), slice)
+	p.releases[FleetChart] = released("0.16.0", map[string]any{"apiServerURL": "https://10.0.0.2:6443", "apiServerCA": "R"})
+	readCA := p.rootCA
+	p.rootCA = func(context.Context) (string, error) { return "", errors.New("not yet") }
+	p.after(0, addonsv1.FleetConfiguredCondition)
+	p.rootCA = readCA
+	if got := p.after(time.Second, addonsv1.FleetConfiguredCondition); got.Reason != addonsv1.ConfiguredReason || !strings.Contains(got.Message, "10.0.0.2") {
+		t.Errorf("the condition is %s", summary(&got))
 	}
 }
 
