@@ -47,10 +47,8 @@ func (r *reconciler) take(ctx context.Context, s *state, p *plan) error {
 	switch p.step {
 	case ask:
 		return r.lookUp(ctx, s)
-	case freeCRDs:
-		return r.releases.Abandon(ctx, CRDChart, left)
-	case freeFleet:
-		return r.releases.Abandon(ctx, FleetChart, left)
+	case freeCRDs, freeFleet:
+		return r.releases.Abandon(ctx, p.chart(), left)
 	case putCRDs, putFleet:
 		return r.put(ctx, s, p)
 	case writeSettings:

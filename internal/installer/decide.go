@@ -41,9 +41,9 @@ type plan struct {
 	later time.Duration
 }
 
-// chart names the chart that the step deploys.
+// chart names the chart whose release the step changes.
 func (p *plan) chart() string {
-	if p.step == putCRDs {
+	if p.step == putCRDs || p.step == freeCRDs {
 		return CRDChart
 	}
 	return FleetChart

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,26 +22,21 @@ func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConf
 	if p.step != rest && p.installed == nil && p.configured == nil {
 		return nil // This step is short, so only its result is reported.
 	}
-	have := ownStatus(&config.Status)
-	want := addonsv1.FleetAddonConfigStatus{InstalledVersion: version}
+	have, owned := config.Status.Conditions, []string{addonsv1.FleetConfiguredCondition, addonsv1.FleetInstalledCondition}
 	var given []metav1.Condition
-	for _, entry := range []struct {
-		kind   string
-		wanted *metav1.Condition
-	}{{addonsv1.FleetConfiguredCondition, p.configured}, {addonsv1.FleetInstalledCondition, p.installed}} {
-		old := meta.FindStatusCondition(have.Conditions, entry.kind)
-		switch {
-		case entry.wanted != nil:
-			given = append(given, *entry.wanted)
-		case old != nil && p.step != rest: // The old condition stays until the step has been taken.
-			stays := *old
-			stays.ObservedGeneration = config.Generation
-			given = append(given, stays)
+	for i, wanted := range []*metav1.Condition{p.configured, p.installed} {
+		if old := meta.FindStatusCondition(have, owned[i]); wanted == nil && old != nil && p.step != rest {
+			wanted = old.DeepCopy() // It stays until the step has been taken.
+			wanted.ObservedGeneration = config.Generation
+		}
+		if wanted != nil {
+			given = append(given, *wanted)
 		}
 	}
-	want.Conditions, _ = kube.Merge(have.Conditions, nil, config.Generation, r.now(), given...)
+	conditions, changed := kube.Merge(have, owned, config.Generation, r.now(), given...)
+	want := addonsv1.FleetAddonConfigStatus{InstalledVersion: version, Conditions: conditions}
 	tally(&want)
-	if equality.Semantic.DeepEqual(have, &want) {
+	if changed == nil && config.Status.InstalledVersion == version {
 		return nil
 	}
 	object := &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: config.Name, UID: config.UID}}
@@ -51,7 +44,7 @@ func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConf
 		return client.IgnoreNotFound(err)
 	}
 	for i := range want.Conditions {
-		if kube.IsTurned(have.Conditions, want.Conditions[i]) {
+		if kube.IsTurned(have, want.Conditions[i]) {
 			r.event(config, &want.Conditions[i])
 		}
 	}
@@ -90,18 +83,6 @@ func (s *state) installedVersion() string {
 	default:
 		return ""
 	}
-}
-
-// ownStatus returns the installer's part of a status.
-func ownStatus(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConfigStatus {
-	result := &addonsv1.FleetAddonConfigStatus{InstalledVersion: status.InstalledVersion}
-	for _, condition := range status.Conditions {
-		if condition.Type == addonsv1.FleetInstalledCondition || condition.Type == addonsv1.FleetConfiguredCondition {
-			result.Conditions = append(result.Conditions, condition)
-		}
-	}
-	slices.SortFunc(result.Conditions, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
-	return result
 }
 
 func (r *reconciler) event(config *addonsv1.FleetAddonConfig, condition *metav1.Condition) {

@@ -90,6 +90,32 @@ func TestConditionStaysDuringAStep(t *testing.T) {
 	}
 }
 
+// A condition goes when the FleetAddonConfig no longer asks for what it is about.
+func TestConditionGoes(t *testing.T) {
+	spec := custom()
+	spec.Install = version("0.17.0").Install
+	p := newFixture(t, spec, fleetSettings())
+	p.releases[FleetChart] = foreign(released("0.16.0", nil))
+	if reported := p.after(0, addonsv1.FleetInstalledCondition); reported.Reason != addonsv1.ForeignReleaseReason {
+		t.Fatalf("%+v", reported)
+	}
+	config := &addonsv1.FleetAddonConfig{}
+	config.Name = addonsv1.FleetAddonConfigName
+	if err := p.live.Get(t.Context(), client.ObjectKeyFromObject(config), config); err != nil {
+		t.Fatal(err)
+	}
+	config.Spec.Install = nil
+	if err := p.Update(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	if reported := p.after(0, addonsv1.FleetInstalledCondition); reported.Reason != "" {
+		t.Errorf("%+v", reported)
+	}
+	if reported := p.after(0, addonsv1.FleetConfiguredCondition); reported.Reason != addonsv1.ConfiguredOutsideReleaseReason {
+		t.Errorf("%+v", reported)
+	}
+}
+
 // exposed returns the version metric, and those of the conditions that are not 0.
 func exposed(t *testing.T) []string {
 	t.Helper()

@@ -140,21 +140,17 @@ func endpoints(slice *discoveryv1.EndpointSlice) []string {
 }
 
 // httpsPort returns the port named https, or 443, or the only port.
-func httpsPort(ports []discoveryv1.EndpointPort) (int32, bool) {
+func httpsPort(ports []discoveryv1.EndpointPort) (found int32, known bool) {
 	for _, port := range ports {
-		if ptr.Deref(port.Name, "") == "https" && port.Port != nil {
+		switch {
+		case port.Port == nil:
+		case ptr.Deref(port.Name, "") == "https":
 			return *port.Port, true
+		case *port.Port == 443 || len(ports) == 1:
+			found, known = *port.Port, true
 		}
 	}
-	for _, port := range ports {
-		if ptr.Deref(port.Port, 0) == 443 {
-			return 443, true
-		}
-	}
-	if len(ports) == 1 && ports[0].Port != nil {
-		return *ports[0].Port, true
-	}
-	return 0, false
+	return found, known
 }
 
 // AddTo adds the options as flags.
