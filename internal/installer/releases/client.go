@@ -14,6 +14,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"github.com/go-logr/logr"
 	"helm.sh/helm/v4/pkg/action"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/kube"
 	release "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
@@ -65,7 +66,7 @@ func (c *Client) configuration(ctx context.Context) (*action.Configuration, erro
 	// Only errors are logged: Helm logs details, including values.
 	quiet := slog.NewTextHandler(logWriter{c.log}, &slog.HandlerOptions{Level: slog.LevelError})
 	configuration := action.NewConfiguration(action.ConfigurationSetLogger(quiet))
-	if err := configuration.Init(&access{config: c.config, namespace: c.namespace}, c.namespace, "secrets"); err != nil {
+	if err := configuration.Init(&access{c.config, c.namespace, memory.NewMemCacheClient(c.typed.Discovery())}, c.namespace, "secrets"); err != nil {
 		return nil, fmt.Errorf("setting up Helm: %w", err)
 	}
 	client, isClient := configuration.KubeClient.(*kube.Client)
@@ -89,31 +90,16 @@ type access struct {
 	config    *rest.Config
 	namespace string
 	cached    discovery.CachedDiscoveryInterface
-	mapper    meta.RESTMapper
 }
 
 func (a *access) ToRESTConfig() (*rest.Config, error) { return rest.CopyConfig(a.config), nil }
 
 func (a *access) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
-	if a.cached == nil {
-		client, err := discovery.NewDiscoveryClientForConfig(a.config)
-		if err != nil {
-			return nil, err
-		}
-		a.cached = memory.NewMemCacheClient(client)
-	}
 	return a.cached, nil
 }
 
 func (a *access) ToRESTMapper() (meta.RESTMapper, error) {
-	if a.mapper == nil {
-		client, err := a.ToDiscoveryClient()
-		if err != nil {
-			return nil, err
-		}
-		a.mapper = restmapper.NewDeferredDiscoveryRESTMapper(client)
-	}
-	return a.mapper, nil
+	return restmapper.NewDeferredDiscoveryRESTMapper(a.cached), nil
 }
 
 func (a *access) ToRawKubeConfigLoader() clientcmd.ClientConfig {
@@ -235,7 +221,7 @@ func (c *Client) decode(ctx context.Context, r revision) (*release.Release, erro
 		return nil, fmt.Errorf("helm release %s has an unknown format", r.name)
 	}
 	// Drop the manifest and the rest of the chart: they are large, and no caller needs them.
-	small := &release.Release{Name: typed.Name, Version: typed.Version, Info: typed.Info, Config: typed.Config, Chart: chartOf(typed)}
+	small := &release.Release{Name: typed.Name, Version: typed.Version, Info: typed.Info, Config: typed.Config, Chart: &chart.Chart{Metadata: typed.Chart.Metadata}}
 	if len(c.seen) > 16 {
 		clear(c.seen)
 	}

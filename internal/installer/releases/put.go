@@ -30,8 +30,6 @@ import (
 // history is how many revisions of a release Helm keeps.
 const history = 5
 
-func chartOf(r *release.Release) *chart.Chart { return &chart.Chart{Metadata: r.Chart.Metadata} }
-
 // Put installs or upgrades a release, and waits until it is ready. It rolls a failed upgrade back,
 // except for releases that keep their objects: CRDs only grow.
 func (c *Client) Put(ctx context.Context, order installer.Order) (string, error) {
