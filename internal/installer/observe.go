@@ -255,7 +255,7 @@ func unreachable(in *install, err error) error {
 	if err == nil || errors.As(err, &problem) {
 		return err
 	}
-	return fmt.Errorf("%s cannot be reached: %w", in.repository, err)
+	return fmt.Errorf("%s cannot be reached: %w", in.source(), err)
 }
 
 func (r *reconciler) offers(ctx context.Context, in *install) ([]*semver.Version, error) {

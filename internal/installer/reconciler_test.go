@@ -206,6 +206,31 @@ func TestFirstObservationFails(t *testing.T) {
 	}
 }
 
+// No message repeats a password in the URL of the repository: events have more readers than the FleetAddonConfig.
+func TestPasswordInURL(t *testing.T) {
+	for name, test := range map[string]struct {
+		spec   addonsv1.FleetAddonConfigSpec
+		asking error
+	}{
+		"out of reach": {version("0.17.0"), errors.New("broken pipe")},
+		"no version":   {version("0.18.0"), nil},
+	} {
+		p := newFixture(t, test.spec)
+		p.asking = test.asking
+		config := &addonsv1.FleetAddonConfig{}
+		if err := p.live.Get(t.Context(), client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, config); err != nil {
+			t.Fatal(err)
+		}
+		config.Spec.Install.Repository = ptr.To("https://me:secret@charts.example")
+		if err := p.Update(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+		if reported := p.after(0, addonsv1.FleetInstalledCondition); !strings.Contains(reported.Message, "@charts.example") || strings.Contains(reported.Message, "secret") {
+			t.Errorf("%s: %s", name, summary(&reported))
+		}
+	}
+}
+
 // A lasting error is reported, and the status keeps the installed version.
 func TestPersistentError(t *testing.T) {
 	spec := custom()

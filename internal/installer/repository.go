@@ -2,7 +2,6 @@ package installer
 
 import (
 	"context"
-	"fmt"
 	"net/url"
 	"time"
 
@@ -25,7 +24,7 @@ var _ Repository = (*charts)(nil)
 func Open(address string, credentials Credentials) (Repository, error) {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Host == "" {
-		return nil, &Problem{addonsv1.RepositoryInvalidReason, fmt.Sprintf("spec.install.repository: %s is not the URL of a repository", address)}
+		return nil, &Problem{addonsv1.RepositoryInvalidReason, "spec.install.repository is not the URL of a repository"}
 	}
 	access := repository.Access{Authorities: credentials.CA}
 	access.Username, access.Password, access.AccessToken = credentials.Username, credentials.Password, credentials.Token

@@ -2,6 +2,7 @@ package installer
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -52,7 +53,16 @@ func (i *install) choose(offers []*semver.Version) (chosen, avoided *semver.Vers
 		return newest, nil, nil
 	}
 	return nil, nil, &Problem{addonsv1.VersionUnknownReason, fmt.Sprintf("%s has no %s of both %s and %s; it has %s",
-		i.repository, i.describe(), FleetChart, CRDChart, listed(offers))}
+		i.source(), i.describe(), FleetChart, CRDChart, listed(offers))}
+}
+
+// source names the repository in messages, without a password.
+func (i *install) source() string {
+	parsed, err := url.Parse(i.repository)
+	if err != nil {
+		return "spec.install.repository"
+	}
+	return parsed.Redacted()
 }
 
 func (i *install) describe() string {
