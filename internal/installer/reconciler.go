@@ -69,59 +69,50 @@ type reconciler struct {
 
 // Reconcile reconciles the FleetAddonConfig, a singleton.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	result, err := r.advance(ctx, req.NamespacedName)
+	result, at, err := r.advance(ctx, req.NamespacedName)
 	if err == nil || ctx.Err() != nil || r.limiter.NumRequeues(req) < mostErrors {
 		return result, err
 	}
-	return result, errors.Join(err, r.reportFailure(ctx, req.NamespacedName, err))
+	return result, errors.Join(err, r.reportFailure(ctx, req.NamespacedName, at, err))
 }
 
-// advance takes steps until none is left.
-func (r *reconciler) advance(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
+// advance takes steps until none is left. With an error it returns the step that failed, if one did.
+func (r *reconciler) advance(ctx context.Context, key types.NamespacedName) (_ ctrl.Result, at step, _ error) {
 	for range mostSteps {
 		config := &addonsv1.FleetAddonConfig{}
 		if there, err := read(ctx, r.live, key, config); err != nil || !there {
 			if err == nil {
 				tally(&config.Status) // Without a FleetAddonConfig, no condition holds.
 			}
-			return ctrl.Result{}, err
+			return ctrl.Result{}, rest, err
 		}
 		r.heed(config)
 		s, err := r.observe(ctx, config)
 		if err != nil {
-			return ctrl.Result{}, err
+			return ctrl.Result{}, rest, err
 		}
 		p := s.next()
 		switch isFetched, err := r.fetch(ctx, s, &p); {
 		case err != nil:
-			return ctrl.Result{}, err
+			return ctrl.Result{}, rest, err
 		case !isFetched:
 			continue
 		}
 		if err := r.report(ctx, config, s.installedVersion(), &p); err != nil {
-			return ctrl.Result{}, err
+			return ctrl.Result{}, rest, err
 		}
 		if p.step == rest {
-			return ctrl.Result{RequeueAfter: r.pause(s, &p)}, nil
+			return ctrl.Result{RequeueAfter: r.pause(s, &p)}, rest, nil
 		}
 		switch err := r.take(ctx, s, &p); {
 		case apierrors.IsConflict(err):
-			return ctrl.Result{RequeueAfter: conflictInterval}, nil
+			return ctrl.Result{RequeueAfter: conflictInterval}, rest, nil
 		case err != nil:
-			return ctrl.Result{}, &stepError{p.step, err}
+			return ctrl.Result{}, p.step, fmt.Errorf("to %s: %w", p.step, err)
 		}
 	}
-	return ctrl.Result{}, fmt.Errorf("not done after %d steps", mostSteps)
+	return ctrl.Result{}, rest, fmt.Errorf("not done after %d steps", mostSteps)
 }
-
-// stepError is the error of a step that failed.
-type stepError struct {
-	step step
-	err  error
-}
-
-func (e *stepError) Error() string { return fmt.Sprintf("to %s: %v", e.step, e.err) }
-func (e *stepError) Unwrap() error { return e.err }
 
 // heed forgets past attempts when the FleetAddonConfig changes, because its author expects a new one, and attempts of
 // long ago.

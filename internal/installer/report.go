@@ -2,7 +2,6 @@ package installer
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,19 +50,15 @@ func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConf
 	return nil
 }
 
-// reportFailure reports a lasting error. It keeps the installed version, and the condition
+// reportFailure reports a lasting error, of a step or of what comes before. It keeps the installed version, and the condition
 // FleetInstalled if writing settings failed.
-func (r *reconciler) reportFailure(ctx context.Context, key types.NamespacedName, why error) error {
+func (r *reconciler) reportFailure(ctx context.Context, key types.NamespacedName, at step, why error) error {
 	config := &addonsv1.FleetAddonConfig{}
 	if err := r.live.Get(ctx, key, config); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	const format = "the installer makes no progress and keeps retrying: %v"
-	asks := newState(config)
-	var p plan
-	if at := (*stepError)(nil); errors.As(why, &at) {
-		p.step = at.step
-	}
+	asks, p := newState(config), plan{step: at}
 	if asks.install != nil && p.step != writeSettings && p.step != writeGates {
 		p.installed = installedIs(false, addonsv1.FailingReason, format, why)
 	}
