@@ -2,7 +2,6 @@ package installer
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -208,18 +207,11 @@ func (s *state) backedOff(p *plan) *plan {
 // and the deployed one satisfies the FleetAddonConfig too.
 func (s *state) failed(last *attempt) *metav1.Condition {
 	current := s.current()
-	reason := last.reason
-	switch {
-	case current == nil && reason == "":
-		return installedIs(false, addonsv1.InstallFailedReason, "%s", last.message)
-	case current == nil:
-		return installedIs(false, reason, "%s", last.message)
-	case reason == "":
-		return installedIs(false, addonsv1.UpgradeFailedReason, "Fleet %s keeps running; %s", current, last.message)
-	default:
-		isMet := s.install != nil && s.install.isMetBy(current) && s.crdsServe(current)
-		return installedIs(isMet, reason, "Fleet %s keeps running; %s", current, last.message)
+	if current == nil {
+		return installedIs(false, cmp.Or(last.reason, addonsv1.InstallFailedReason), "%s", last.message)
 	}
+	isMet := last.reason != "" && s.install != nil && s.install.isMetBy(current) && s.crdsServe(current)
+	return installedIs(isMet, cmp.Or(last.reason, addonsv1.UpgradeFailedReason), "Fleet %s keeps running; %s", current, last.message)
 }
 
 // what returns the same text for attempts that would fail in the same way. An attempt at a version fails with any
@@ -228,11 +220,7 @@ func (p *plan) what() string {
 	if p.version != nil {
 		return fmt.Sprint(p.step, " ", p.version)
 	}
-	values, err := json.Marshal(p.values)
-	if err != nil {
-		return string(p.step)
-	}
-	return fmt.Sprint(p.step, " ", string(values))
+	return fmt.Sprintf("%s %#v", p.step, p.values) // Maps are sorted.
 }
 
 // planned reports the step that spec.install.mode: Apply would take.
