@@ -19,13 +19,13 @@ var now = time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC)
 // released returns a release that an installer has deployed.
 func released(version string, values map[string]any) *Release {
 	parsed := semver.MustParse(version)
-	return &Release{Version: parsed, AppVersion: version, Deployed: parsed, Revision: 1, Status: StatusDeployed, MadeBy: "run", Values: values}
+	return &Release{Version: parsed, AppVersion: version, Deployed: parsed, Status: StatusDeployed, MadeBy: "run", Values: values}
 }
 
 func foreign(r *Release) *Release { r.MadeBy = ""; return r }
 
 func failed(r *Release, serving string) *Release {
-	r.Status, r.Deployed = StatusFailed, nil
+	r.Status, r.Deployed = "failed", nil
 	if serving != "" {
 		r.Deployed = semver.MustParse(serving)
 	}

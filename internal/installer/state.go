@@ -38,11 +38,9 @@ type Status string
 
 // The statuses that the installer distinguishes.
 const (
-	StatusDeployed   Status = "deployed"
-	StatusFailed     Status = "failed"
-	pendingRollback  Status = "pending-rollback"
-	pendingPrefix           = "pending-"
-	StatusSuperseded Status = "superseded"
+	StatusDeployed  Status = "deployed"
+	pendingRollback Status = "pending-rollback"
+	pendingPrefix          = "pending-"
 )
 
 // Release is the newest revision of a Helm release.
@@ -51,9 +49,7 @@ type Release struct {
 	Version    *semver.Version
 	// KubeVersion is the range of Kubernetes versions that the chart says it supports.
 	KubeVersion string
-	Revision    int
 	Status      Status
-	Description string
 	Values      map[string]any
 	// MadeBy identifies the installer's change that made a revision. Each change has its own; a
 	// revision of another Helm client inherits it, and it is empty if no installer ever changed the

@@ -44,8 +44,8 @@ type Client struct {
 	namespace string
 	log       logr.Logger
 	typed     kubernetes.Interface
-	// seen has decoded releases, by the name of their Secret.
-	seen map[string]decoded
+	// seen has decoded releases, by the name and the resourceVersion of their Secret.
+	seen map[string]*release.Release
 }
 
 // New returns a client for the releases of one namespace.
@@ -58,7 +58,7 @@ func New(config *rest.Config, namespace string, log logr.Logger) (*Client, error
 	if err != nil {
 		return nil, err
 	}
-	return &Client{config: config, namespace: namespace, log: log, typed: typed, seen: map[string]decoded{}}, nil
+	return &Client{config: config, namespace: namespace, log: log, typed: typed, seen: map[string]*release.Release{}}, nil
 }
 
 // configuration returns Helm's configuration for one action: CRDs may have been installed since the last.
@@ -115,12 +115,6 @@ const (
 	uninstalled           = "uninstalled"
 )
 
-// decoded is a decoded release, and the version of the Secret that it was read from.
-type decoded struct {
-	resourceVersion string
-	release         *release.Release
-}
-
 // revision has the contents of Helm's labels on one revision of a release.
 type revision struct {
 	number          int
@@ -144,8 +138,7 @@ func (c *Client) Find(ctx context.Context, name string) (*installer.Release, err
 	}
 	found := &installer.Release{
 		AppVersion: content.Chart.Metadata.AppVersion, KubeVersion: content.Chart.Metadata.Annotations[kubeVersionAnnotation],
-		Revision: last.number, Status: installer.Status(last.status), Description: content.Info.Description,
-		Values: content.Config, MadeBy: last.madeBy, Changed: last.changed,
+		Status: installer.Status(last.status), Values: content.Config, MadeBy: last.madeBy, Changed: last.changed,
 	}
 	if found.Version, err = semver.NewVersion(content.Chart.Metadata.Version); err != nil {
 		return nil, fmt.Errorf("helm release %s: version %q of its chart: %w", name, content.Chart.Metadata.Version, err)
@@ -206,8 +199,9 @@ func lastWrite(object metav1.Object) time.Time {
 
 // decode reads a revision, or returns nil if it is gone.
 func (c *Client) decode(ctx context.Context, r revision) (*release.Release, error) {
-	if have, known := c.seen[r.name]; known && have.resourceVersion == r.resourceVersion {
-		return have.release, nil
+	key := r.name + " " + r.resourceVersion
+	if have := c.seen[key]; have != nil {
+		return have, nil
 	}
 	content, err := driver.NewSecrets(c.typed.CoreV1().Secrets(c.namespace)).Get(r.name)
 	if errors.Is(err, driver.ErrReleaseNotFound) {
@@ -221,10 +215,10 @@ func (c *Client) decode(ctx context.Context, r revision) (*release.Release, erro
 		return nil, fmt.Errorf("helm release %s has an unknown format", r.name)
 	}
 	// Drop the manifest and the rest of the chart: they are large, and no caller needs them.
-	small := &release.Release{Name: typed.Name, Version: typed.Version, Info: typed.Info, Config: typed.Config, Chart: &chart.Chart{Metadata: typed.Chart.Metadata}}
+	small := &release.Release{Config: typed.Config, Chart: &chart.Chart{Metadata: typed.Chart.Metadata}}
 	if len(c.seen) > 16 {
 		clear(c.seen)
 	}
-	c.seen[r.name] = decoded{r.resourceVersion, small}
+	c.seen[key] = small
 	return small, ctx.Err()
 }
