@@ -22,7 +22,7 @@ import (
 const (
 	// ServedInterval is how often the API server is asked whether it serves a kind now: discovery has no event.
 	ServedInterval = 2 * time.Second
-	// accessInterval is how often a denied list is tried again: RBAC has no event.
+	// accessInterval is how long an informer waits after a denied list, beside its own backoff: RBAC has no event.
 	accessInterval = 30 * time.Second
 )
 
@@ -94,24 +94,25 @@ type Listed struct {
 // objects. Before, it calls changed when the kind cannot be listed for a new reason: it is not served, or the API
 // server denies the list. Both are tried again.
 func Watch(ctx context.Context, newCache NewCache, kind Kind, changed func(Listed)) {
-	last, pause := "", ServedInterval
-	// The error is the context's.
-	_ = wait.DelayFunc(func() time.Duration { return pause }).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
-		listed := list(ctx, newCache, kind)
-		if pause = ServedInterval; apierrors.IsForbidden(listed.Err) {
-			pause = accessInterval
-		}
+	last := ""
+	tell := func(listed Listed) {
 		if err := listed.Err; err == nil || err.Error() != last && ctx.Err() == nil {
 			last = fmt.Sprint(err)
 			changed(listed)
 		}
+	}
+	// The error is the context's.
+	_ = wait.DelayFunc(func() time.Duration { return ServedInterval }).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		listed := list(ctx, newCache, kind, tell)
+		tell(listed)
 		return listed.Err == nil, nil
 	})
 }
 
-// list returns when a cache holds all objects of a kind, or when only another attempt can help. A list that fails for
-// another reason is repeated by the cache itself.
-func list(ctx context.Context, newCache NewCache, kind Kind) (listed Listed) {
+// list returns when a cache holds all objects of a kind, or when only another attempt can help. The cache itself repeats a
+// list that fails; list tells if it is denied. A new cache for each attempt would leave a goroutine behind if it has
+// DefaultNamespaces.
+func list(ctx context.Context, newCache NewCache, kind Kind, tell func(Listed)) (listed Listed) {
 	ctx, stop := context.WithCancel(ctx)
 	defer func() {
 		if listed.Err != nil {
@@ -124,14 +125,19 @@ func list(ctx context.Context, newCache NewCache, kind Kind) (listed Listed) {
 	}
 	denied := make(chan error, 1)
 	objects, err := newCache(func(ctx context.Context, reflector *toolscache.Reflector, err error) {
-		if apierrors.IsForbidden(err) {
-			select {
-			case denied <- err:
-				return
-			default:
-			}
+		if !apierrors.IsForbidden(err) {
+			toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
+			return
 		}
-		toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
+		select {
+		case denied <- err:
+		default:
+			toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
+		}
+		select { // Only this kind waits.
+		case <-ctx.Done():
+		case <-time.After(accessInterval):
+		}
 	})
 	if err != nil {
 		return Listed{Err: fmt.Errorf("creating a cache: %w", err)}
@@ -148,12 +154,14 @@ func list(ctx context.Context, newCache NewCache, kind Kind) (listed Listed) {
 	if err != nil {
 		return Listed{Err: err}
 	}
-	select {
-	case <-informer.HasSyncedChecker().Done():
-		return Listed{Objects: objects, Informer: informer}
-	case err := <-denied:
-		return Listed{Err: err}
-	case <-ctx.Done():
-		return Listed{Err: ctx.Err()}
+	for {
+		select {
+		case <-informer.HasSyncedChecker().Done():
+			return Listed{Objects: objects, Informer: informer}
+		case err := <-denied:
+			tell(Listed{Err: err})
+		case <-ctx.Done():
+			return Listed{Err: ctx.Err()}
+		}
 	}
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
+	goruntime "runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,7 +16,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,10 +28,10 @@ import (
 // attempt is a cache whose list ends as its field says.
 type attempt struct {
 	cache.Cache
-	fails, denied, broken error
-	failed                toolscache.WatchErrorHandlerWithContext
-	indexed               *[]string
-	ended                 *atomic.Int32
+	fails, broken error
+	failed        toolscache.WatchErrorHandlerWithContext
+	indexed       *[]string
+	ended         *atomic.Int32
 }
 
 func (a *attempt) Start(ctx context.Context) error {
@@ -40,12 +45,12 @@ func (a *attempt) GetInformer(ctx context.Context, _ client.Object, _ ...cache.I
 	switch {
 	case a.fails != nil:
 		return nil, a.fails
-	case a.denied != nil:
-		go a.failed(ctx, nil, a.denied)
 	case a.broken != nil:
 		go func() {
-			a.failed(ctx, &toolscache.Reflector{}, a.broken)
-			time.Sleep(time.Hour) // The informer itself lists again.
+			for range 3 {
+				a.failed(ctx, &toolscache.Reflector{}, a.broken)
+				time.Sleep(20 * time.Minute) // The informer itself lists again.
+			}
 			informer.Synced()
 		}()
 	default:
@@ -59,8 +64,8 @@ func (a *attempt) IndexField(_ context.Context, _ client.Object, name string, _ 
 	return nil
 }
 
-// Watch asks every 2 s for a kind that is not served, repeats a denied list every 30 s, and leaves any other error to
-// the informer. The caller hears of the end, and of each new reason; nothing is left of a failed attempt.
+// Watch asks every 2 s for a kind that is not served, and leaves any other error to the informer, which pauses after a denied
+// list. The caller hears of the end, and of each new reason; nothing is left of a failed attempt.
 func TestWatch(t *testing.T) {
 	unserved := &meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "Thing"}}
 	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no"))
@@ -71,8 +76,8 @@ func TestWatch(t *testing.T) {
 	}{
 		"at once":          {attempts: []attempt{{}}, told: []error{nil}},
 		"not served":       {attempts: []attempt{{fails: unserved}, {fails: unserved}, {}}, told: []error{unserved, nil}, lasts: 4 * time.Second},
-		"denied":           {attempts: []attempt{{denied: denied}, {denied: denied}, {}}, told: []error{denied, nil}, lasts: time.Minute},
-		"both":             {attempts: []attempt{{fails: unserved}, {denied: denied}, {fails: unserved}, {}}, told: []error{unserved, denied, unserved, nil}, lasts: 34 * time.Second},
+		"denied":           {attempts: []attempt{{broken: denied}}, told: []error{denied, nil}, lasts: time.Hour + 3*accessInterval},
+		"both":             {attempts: []attempt{{fails: unserved}, {broken: denied}}, told: []error{unserved, denied, nil}, lasts: time.Hour + 3*accessInterval + ServedInterval},
 		"broken otherwise": {attempts: []attempt{{broken: io.ErrUnexpectedEOF}}, told: []error{nil}, lasts: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,6 +130,64 @@ func TestWatch(t *testing.T) {
 			time.Sleep(2 * time.Hour)
 		})
 	})
+}
+
+// deniedLists is an API server that denies each list and watch, until it allows lists.
+type deniedLists struct{ asked, allowed atomic.Int32 }
+
+func (s *deniedLists) RoundTrip(request *http.Request) (*http.Response, error) {
+	s.asked.Add(1)
+	code, body := http.StatusForbidden, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403}`
+	if s.allowed.Load() > 0 && request.URL.Query().Get("watch") == "" {
+		code, body = http.StatusOK, `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": "1"}}`
+	}
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: request}, nil
+}
+
+// A kind that may never be listed takes no more memory as time passes, whatever the options of the caches: a tenant may refer
+// to it.
+func TestDeniedListsLeaveNothingBehind(t *testing.T) {
+	for name, namespaces := range map[string]map[string]cache.Config{"all namespaces": nil, "one namespace": {"team": {}}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				kind, server := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Thing"}, &deniedLists{}
+				mapper := meta.NewDefaultRESTMapper(nil)
+				mapper.Add(kind, meta.RESTScopeNamespace)
+				thing := &metav1.PartialObjectMetadata{}
+				thing.SetGroupVersionKind(kind)
+				ctx, stop := context.WithCancel(t.Context())
+				listed := make(chan struct{})
+				go Watch(ctx, func(failed toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
+					return cache.New(&rest.Config{}, cache.Options{
+						HTTPClient: &http.Client{Transport: server}, Scheme: runtime.NewScheme(), Mapper: mapper,
+						DefaultNamespaces: namespaces, DefaultWatchErrorHandler: failed,
+					})
+				}, Of(thing, nil), func(its Listed) {
+					if its.Err == nil {
+						close(listed)
+					}
+				})
+				goroutines := func(after time.Duration) int {
+					time.Sleep(after)
+					synctest.Wait()
+					return goruntime.NumGoroutine()
+				}
+				if early, late := goroutines(5*time.Minute), goroutines(5*time.Hour); late > early {
+					t.Errorf("%d goroutines after minutes, %d after hours", early, late)
+				}
+				if asked := server.asked.Load(); asked > 2*2*60*5 { // A watch and a list, twice a minute.
+					t.Errorf("asked %d times in five hours", asked)
+				}
+				server.allowed.Store(1)
+				begun := time.Now()
+				<-listed
+				if took := time.Since(begun); took > time.Minute {
+					t.Errorf("listed only after %v", took)
+				}
+				stop()
+			})
+		})
+	}
 }
 
 type served struct {

@@ -157,14 +157,27 @@ func (c *worldCache) GetInformer(ctx context.Context, object client.Object, _ ..
 	if ctx.Err() == nil {
 		c.w.running[c] = object.GetObjectKind().GroupVersionKind().Version
 	}
-	c.w.lists++
 	switch {
 	case c.w.denied:
-		go c.failed(ctx, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no")))
+		go c.list(ctx)
 	case !c.w.unlisted:
+		c.w.lists++
 		c.Synced()
 	}
 	return worldInformer{c.FakeInformer}, nil
+}
+
+// list lists again and again, as an informer does, until that is not denied.
+func (c *worldCache) list(ctx context.Context) {
+	for ctx.Err() == nil {
+		var denied bool
+		c.w.change(func() { c.w.lists, denied = c.w.lists+1, c.w.denied })
+		if !denied {
+			c.Synced()
+			return
+		}
+		c.failed(ctx, &toolscache.Reflector{}, apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no")))
+	}
 }
 
 // worldInformer is an informer that has listed an object before a handler is added.

@@ -53,7 +53,7 @@ func (s *Server) List(ctx context.Context, list client.ObjectList, options ...cl
 func (s *Server) GetInformer(ctx context.Context, _ client.Object, _ ...cache.InformerGetOption) (cache.Informer, error) {
 	s.Starts.Add(1)
 	if s.Denied != nil {
-		s.failed(ctx, nil, s.Denied)
+		go s.failed(ctx, &toolscache.Reflector{}, s.Denied)
 	}
 	if err := s.Error.Load(); err != nil {
 		return nil, *err
