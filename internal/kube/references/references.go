@@ -156,8 +156,11 @@ func (r *Reader) Warm(ctx context.Context, isWatched func(client.Object) bool) e
 		return fmt.Errorf("listing Clusters: %w", err)
 	}
 	for i := range clusters.Items {
-		if isWatched(&clusters.Items[i]) {
-			_ = r.Digest(ctx, &clusters.Items[i], io.Discard) // The Cluster reports the error.
+		its := &clusters.Items[i]
+		for _, ref := range referencesOf(its) {
+			if isWatched(its) {
+				_, _ = r.read(ctx, its, ref.Name, ref) // The Cluster reports the error.
+			}
 		}
 	}
 	return nil

@@ -545,12 +545,14 @@ func TestReaderRetainsNothingOfInventedKinds(t *testing.T) {
 	}
 }
 
-// Warm watches what Clusters refer to, of which this program watches some.
+// Warm watches all that Clusters refer to, of which this program watches some.
 func TestWarm(t *testing.T) {
-	for watched, want := range map[bool]int{true: 1, false: 0} {
+	for watched, want := range map[bool]int{true: 2, false: 0} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld()
-			w.clusters = []clusterv1.Cluster{*referringCluster(), *referringCluster()}
+			cluster := referringCluster()
+			cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{APIGroup: things.Group, Kind: "Other", Name: "control-plane"}
+			w.clusters = []clusterv1.Cluster{*cluster, *cluster}
 			r := w.reader(t)
 			if err := r.Warm(t.Context(), func(client.Object) bool { return watched }); err != nil {
 				t.Fatal(err)
