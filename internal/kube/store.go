@@ -187,8 +187,8 @@ func (s *Store) note(ctx context.Context, object client.Object, as write) error 
 	if err != nil {
 		return err
 	}
-	if wrote, isWatched := ctx.Value(wroteKey{}).(*bool); isWatched {
-		*wrote = true
+	if created, isWatched := ctx.Value(createdKey{}).(*bool); isWatched {
+		*created = *created || as.created
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,18 +220,19 @@ func (s *Store) sweep() {
 // up with a write after which others changed or deleted the object.
 const behindInterval = 100 * time.Millisecond
 
-type wroteKey struct{}
+type createdKey struct{}
 
-// Consistent returns a reconciler that puts a key back while the cache does not show our own writes. A reconcile that wrote
-// is followed by another after the Lag: an object that was deleted before the cache had it has no event.
+// Consistent returns a reconciler that puts a key back while the cache does not show our own writes. A reconcile that created
+// something is followed by another after the Lag: an object that was deleted before the cache had it has no event. Other
+// writes must not be followed by one: what others revert, or the API server keeps, would be written every 20 s for ever.
 func Consistent(inner reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-		wrote := new(bool)
-		result, err := inner.Reconcile(context.WithValue(ctx, wroteKey{}, wrote), req)
+		created := new(bool)
+		result, err := inner.Reconcile(context.WithValue(ctx, createdKey{}, created), req)
 		if errors.Is(err, ErrBehind) {
 			return reconcile.Result{RequeueAfter: behindInterval}, nil
 		}
-		if *wrote && err == nil {
+		if *created && err == nil {
 			result.RequeueAfter = Sooner(result.RequeueAfter, Lag)
 		}
 		return result, err

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
@@ -126,6 +127,30 @@ func withoutValidation(t *testing.T, g Gomega) {
 	t.Cleanup(func() { validates(MatchError(ContainSubstring("a valid label must be"))) })
 	withoutWebhooks(t, g, named(&admissionregistrationv1.ValidatingWebhookConfiguration{}, "", "muster-validating-webhook"))
 	validates(Succeed())
+}
+
+// A condition of the syncer's that another writer applies stays in the status when the syncer gives it up. It is not written
+// against for ever: a tenant could have thousands of such Clusters.
+func TestConditionsOfAnotherWriter(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	s := newScene(t, g)
+	cluster := s.cluster("one")
+	create(g, cluster)
+	willReport(g, cluster, "False WaitingForControlPlane")
+	for _, conditionType := range []string{"FleetBundlesReady", "FleetUpgradeHeld"} {
+		foreign := object(g, fmt.Sprintf(`{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {namespace: %s, name: one},
+  status: {conditions: [{type: %s, status: "False", reason: Mine, message: "", lastTransitionTime: "2026-01-01T00:00:00Z"}]}}`, s.namespace, conditionType))
+		g.Expect(admin.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(foreign), client.FieldOwner("tenant-"+conditionType))).To(Succeed())
+	}
+	g.Eventually(func(g Gomega) {
+		g.Expect(requests(g, time.Now().Add(-time.Minute), in(s.namespace), of("clusters", "patch"))).NotTo(BeEmpty())
+	}).Should(Succeed())
+	quiet(g, in(s.namespace))
+	since := time.Now()
+	g.Consistently(func(g Gomega) {
+		g.Expect(requests(g, since, in(s.namespace), isWrite)).To(BeEmpty(), "it is written again without an event")
+	}).WithTimeout(kube.Lag + 2*time.Second).WithPolling(time.Second).Should(Succeed())
 }
 
 // When an agent falls silent, the condition becomes Unknown after a set time; when the agent reports again, the
