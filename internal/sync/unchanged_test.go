@@ -12,7 +12,6 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -109,10 +108,6 @@ func newServer(t *testing.T, objects ...client.Object) *server {
 		List: func(ctx context.Context, direct client.WithWatch, into client.ObjectList, options ...client.ListOption) error {
 			s.reads[fmt.Sprintf("%T %v", into, options)] = nil
 			return direct.List(ctx, into, options...)
-		},
-		Create: func(_ context.Context, _ client.WithWatch, object client.Object, _ ...client.CreateOption) error {
-			object.(*authorizationv1.SelfSubjectAccessReview).Status.Allowed = true
-			return nil
 		},
 		Patch: func(ctx context.Context, direct client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 			s.writes = append(s.writes, fmt.Sprintf("%T %s", object, object.GetName()))

@@ -41,7 +41,7 @@ func TestKindOfRequest(t *testing.T) {
 		"apply":                   {stack.AuditEvent{Verb: "patch", Resource: "clusters", Namespace: "a", Name: "b"}, write},
 		"event":                   {stack.AuditEvent{Verb: "create", Resource: "events", Namespace: "a"}, write},
 		"lease":                   {stack.AuditEvent{Verb: "update", Resource: "leases", Namespace: "muster-system"}, own},
-		"may I":                   {stack.AuditEvent{Verb: "create", Resource: "selfsubjectaccessreviews"}, own},
+		"who may":                 {stack.AuditEvent{Verb: "create", Resource: "subjectaccessreviews"}, own},
 		"discovery":               {stack.AuditEvent{Verb: "get"}, own},
 		"get":                     {stack.AuditEvent{Verb: "get", Resource: "clusters", Namespace: "a", Name: "b"}, read},
 		"lists without a reason":  {stack.AuditEvent{Verb: "list", Resource: "clusters"}, read},
