@@ -49,9 +49,8 @@ type Applier struct {
 // UID of the resulting object; empty if there is none. If patch is false, an existing object stays as
 // it is. The error is a *ForeignError if another program made an object of this name.
 func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (types.UID, error) {
-	key := client.ObjectKeyFromObject(want)
-	have := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
-	found, err := a.Store.Get(ctx, key, have)
+	have := emptyLike(want)
+	found, err := a.Store.Get(ctx, client.ObjectKeyFromObject(want), have)
 	switch {
 	case err != nil:
 		return "", err
@@ -118,7 +117,7 @@ func (a *Applier) Patch(ctx context.Context, seen client.Object, change map[stri
 	if err != nil {
 		return nil, err
 	}
-	written := seen.DeepCopyObject().(client.Object)
+	written := emptyLike(seen)
 	if err := a.Client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager)); err != nil {
 		return nil, fmt.Errorf("patching %s %s: %w", kindOf(seen), client.ObjectKeyFromObject(seen), err)
 	}
@@ -131,6 +130,14 @@ func (a *Applier) Patch(ctx context.Context, seen client.Object, change map[stri
 // request. If want is a part of the object (see desired.HashAnnotation), all that it does not name stays. The error
 // wraps the API server's.
 func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch bool) (client.Object, Result, error) {
+	written, result, err := a.apply(ctx, want, have, patch)
+	if err != nil || have == nil || !patch || !slices.ContainsFunc(have.GetManagedFields(), isOfCAAPF) {
+		return written, result, err
+	}
+	return written, Updated, a.dropManagersOfCAAPF(ctx, want)
+}
+
+func (a *Applier) apply(ctx context.Context, want, have client.Object, patch bool) (client.Object, Result, error) {
 	result, write := Created, a.create
 	content := want.GetAnnotations()[desired.HashAnnotation]
 	isPart := content == ""
@@ -143,9 +150,6 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 		}
 		switch {
 		case !Differs(want, have):
-			if patch && hasLegacyManager(have) {
-				return have, Updated, a.dropLegacy(ctx, want)
-			}
 			return have, Unchanged, nil
 		case !patch:
 			return have, Retained, nil
@@ -174,9 +178,6 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 		return nil, "", fmt.Errorf("applying %s %s: %w", kindOf(want), client.ObjectKeyFromObject(want), err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Applied", logKeyOf(want), client.ObjectKeyFromObject(want).String(), "result", result)
-	if have != nil && hasLegacyManager(have) {
-		return written, result, a.dropLegacy(ctx, want)
-	}
 	return written, result, nil
 }
 
@@ -203,9 +204,7 @@ func (a *Applier) create(ctx context.Context, want client.Object) (client.Object
 }
 
 func (a *Applier) update(ctx context.Context, want client.Object) (client.Object, error) {
-	whole := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
-	whole.SetNamespace(want.GetNamespace())
-	whole.SetName(want.GetName())
+	whole := emptyLike(want)
 	if err := a.send(ctx, want, whole); err != nil {
 		return nil, err
 	}
@@ -320,8 +319,20 @@ func (a *Applier) Delete(ctx context.Context, object client.Object) error {
 	return a.Store.Deleted(ctx, object)
 }
 
-// kindOf returns the Go type's name, which is the kind: objects from a cache carry no TypeMeta.
-func kindOf(object client.Object) string { return reflect.TypeOf(object).Elem().Name() }
+// emptyLike returns an empty object of the same kind and name. The API server's answer is decoded into it: a decoder leaves
+// whatever the answer does not have.
+func emptyLike(object client.Object) client.Object {
+	empty := reflect.New(reflect.TypeOf(object).Elem()).Interface().(client.Object)
+	empty.GetObjectKind().SetGroupVersionKind(object.GetObjectKind().GroupVersionKind())
+	empty.SetNamespace(object.GetNamespace())
+	empty.SetName(object.GetName())
+	return empty
+}
+
+// kindOf returns the kind. Objects from a cache carry none, but the Go type's name is the same.
+func kindOf(object client.Object) string {
+	return cmp.Or(object.GetObjectKind().GroupVersionKind().Kind, reflect.TypeOf(object).Elem().Name())
+}
 
 // logKeyOf returns the key by which a log names an object: its kind, as Cluster API's logs do it. Fleet's Cluster is
 // fleetCluster: the logger of a reconcile has the CAPI Cluster as Cluster.
@@ -331,52 +342,4 @@ func logKeyOf(object client.Object) string {
 	}
 	kind := kindOf(object)
 	return strings.ToLower(kind[:1]) + kind[1:]
-}
-
-// hasLegacyManager recognizes field managers of CAAPF other than the one that Muster shares: one for each
-// Cluster on groups and mappings that several Clusters use, each with its own owner reference. They
-// would keep fields that are no longer wanted.
-func hasLegacyManager(object client.Object) bool {
-	return slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
-		return stamp.IsLegacyManager(entry.Manager)
-	})
-}
-
-// dropLegacy removes CAAPF's per-Cluster managers from an applied object, and the owner references to
-// Clusters and the labels by which a tool deletes that only they wanted. It costs one read and one write, once in an object's life.
-func (a *Applier) dropLegacy(ctx context.Context, want client.Object) error {
-	live := &metav1.PartialObjectMetadata{}
-	live.SetGroupVersionKind(want.GetObjectKind().GroupVersionKind())
-	if err := a.Live.Get(ctx, client.ObjectKeyFromObject(want), live); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	managed := slices.DeleteFunc(slices.Clone(live.ManagedFields), func(entry metav1.ManagedFieldsEntry) bool {
-		return stamp.IsLegacyManager(entry.Manager)
-	})
-	owners := slices.DeleteFunc(slices.Clone(live.OwnerReferences), func(owner metav1.OwnerReference) bool {
-		return stamp.IsCluster(owner) && !slices.ContainsFunc(want.GetOwnerReferences(),
-			func(wanted metav1.OwnerReference) bool { return wanted.UID == owner.UID })
-	})
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": live.ResourceVersion, "managedFields": managed, "ownerReferences": owners, "labels": pruningLabels(live),
-	}})
-	if err != nil {
-		return err
-	}
-	if err := a.Client.Patch(ctx, live, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager)); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("taking CAAPF's field managers off %s %s: %w", kindOf(want), client.ObjectKeyFromObject(want), err))
-	}
-	ctrl.LoggerFrom(ctx).Info("Took CAAPF's field managers off", logKeyOf(want), client.ObjectKeyFromObject(want).String())
-	return nil
-}
-
-// pruningLabels removes, in a merge patch, the labels by which a tool deletes the object and that only CAAPF has written.
-func pruningLabels(live client.Object) map[string]any {
-	changes, others := map[string]any{}, setByOthers(live)
-	for key := range live.GetLabels() {
-		if desired.IsPrunedBy(key) && !others[key] {
-			changes[key] = nil
-		}
-	}
-	return changes
 }

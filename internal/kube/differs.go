@@ -194,7 +194,7 @@ func patched(live, want client.Object) (keys []string) {
 func setByOthers(live client.Object) map[string]bool {
 	keys := map[string]bool{}
 	for _, entry := range live.GetManagedFields() {
-		if entry.Manager == desired.FieldManager || stamp.IsLegacyManager(entry.Manager) || entry.FieldsV1 == nil {
+		if stamp.IsManagerName(entry.Manager) || entry.FieldsV1 == nil {
 			continue
 		}
 		var fields struct {

@@ -7,7 +7,7 @@ package stamp
 
 import "strings"
 
-// Keys of the stamp. The class keys, the domain of owned-by and the legacy finalizer come from CAAPF,
+// Keys of the stamp. The class keys and the domain of owned-by come from CAAPF,
 // whose objects Muster adopts in place.
 const (
 	// ClassNameLabel holds the name of the Cluster's class, shortened if it does not fit a label value.
@@ -59,9 +59,6 @@ const (
 	// FieldManager is the field manager of every write: the one of CAAPF, so that Muster adopts its
 	// objects in place.
 	FieldManager = "addon-provider-fleet"
-
-	// LegacyFinalizer is the finalizer that CAAPF left on Clusters and ClusterClasses.
-	LegacyFinalizer = Domain
 
 	// Domain prefixes every key of ours.
 	Domain = "fleet.addons.cluster.x-k8s.io"

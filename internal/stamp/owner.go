@@ -33,17 +33,12 @@ func isHandedOver(object metav1.Object) bool {
 
 // IsManager reports whether Muster or CAAPF wrote fields of the object.
 func IsManager(object metav1.Object) bool {
-	for _, entry := range object.GetManagedFields() {
-		if entry.Manager == FieldManager || IsLegacyManager(entry.Manager) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool { return IsManagerName(entry.Manager) })
 }
 
-// IsLegacyManager recognizes the field managers that CAAPF used in addition to the one we share:
+// IsManagerName recognizes the field manager that Muster shares with CAAPF, and those that only CAAPF used:
 // "<something>-addon-provider-fleet", one per Cluster on shared objects.
-func IsLegacyManager(name string) bool { return strings.HasSuffix(name, "-"+FieldManager) }
+func IsManagerName(name string) bool { return strings.HasSuffix("-"+name, "-"+FieldManager) }
 
 // Origin specifies which CAPI Cluster a Fleet Cluster was made from.
 type Origin struct {

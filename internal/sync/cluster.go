@@ -17,7 +17,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -114,13 +113,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	}
 	// If the Cluster's class is gone, Cluster API's webhook rejects every change, so the finalizer
 	// stays. The syncer still reconciles the Cluster.
-	var finalizerErr error
-	if controllerutil.ContainsFinalizer(cluster, stamp.LegacyFinalizer) {
-		changed := cluster.DeepCopy()
-		if finalizerErr = removeLegacyFinalizer(ctx, r.Client, changed); finalizerErr == nil {
-			cluster, finalizerErr = changed, r.applier.Store.Wrote(ctx, changed)
-		}
-	}
+	cluster, finalizerErr := kube.RemoveFinalizerOfCAAPF(ctx, r.applier, cluster)
 	in, unread := r.settings.Current(ctx)
 	if in == nil {
 		return ctrl.Result{}, errors.Join(unread, finalizerErr)

@@ -146,7 +146,7 @@ func TestRetainedFinalizer(t *testing.T) {
 		WithObjects(
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: key.Namespace}},
 			&clusterv1.Cluster{
-				ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Finalizers: []string{stamp.LegacyFinalizer}},
+				ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Finalizers: []string{kube.FinalizerOfCAAPF}},
 				Spec:       clusterv1.ClusterSpec{Paused: new(true)},
 			}).
 		WithInterceptorFuncs(interceptor.Funcs{
@@ -191,14 +191,14 @@ func (s *lateCache) Get(ctx context.Context, key client.ObjectKey, into client.O
 }
 
 // While the cache lags, the finalizer that CAAPF left is not removed a second time: the write would fail.
-func TestLegacyFinalizerGoesOnce(t *testing.T) {
+func TestFinalizerOfCAAPFGoesOnce(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
 	key, patches := types.NamespacedName{Namespace: "team", Name: "prod"}, 0
 	cluster := &clusterv1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "prod", Finalizers: []string{stamp.LegacyFinalizer}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "prod", Finalizers: []string{kube.FinalizerOfCAAPF}},
 		Spec:       clusterv1.ClusterSpec{Paused: new(true)},
 	}
 	live := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&fleetv1.Cluster{}, byOrigin, origins).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: key.Namespace}}, cluster).

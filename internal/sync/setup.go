@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -113,7 +114,6 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 	c.targets = newTargets(c)
 	for _, reconciler := range []interface{ setUp(c *common) error }{
 		&namespaceReconciler{Client: mgr.GetClient(), targets: c.targets, settings: c.settings, namespaces: options.Cache.DefaultNamespaces},
-		&classReconciler{mgr.GetClient()},
 		newClusterReconciler(c, reader),
 		newHoldReconciler(c, reader),
 	} {
@@ -121,7 +121,10 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 			return fmt.Errorf("setting up %T: %w", reconciler, err)
 		}
 	}
-	return errors.Join(status.watchClusters(c), registerCounts(c))
+	ofCAAPF := ctrl.NewControllerManagedBy(mgr).Named("clusterclass").WithOptions(controllerOptions(options.ClassConcurrency)).
+		For(newClass(), builder.OnlyMetadata, builder.WithPredicates(watched(options.WatchFilter), kube.News)).
+		Complete(kube.Consistent(kube.ClassesOfCAAPF{Applier: c.applier}))
+	return errors.Join(status.watchClusters(c), registerCounts(c), ofCAAPF)
 }
 
 const (

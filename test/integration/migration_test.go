@@ -21,13 +21,13 @@ func TestMigrationFromCAAPF(t *testing.T) {
 	s := newScene(t, g)
 	clusters := []*clusterv1.Cluster{s.started(g, "one", "env"), s.started(g, "two", "env")}
 	for _, cluster := range clusters {
-		patchf(g, cluster, `{"metadata":{"finalizers":[%q]}}`, stamp.LegacyFinalizer)
+		patchf(g, cluster, `{"metadata":{"finalizers":[%q]}}`, stamp.Domain)
 	}
 	unstamp(t, g, clusters...)
 	for _, cluster := range clusters {
 		s.leaveCAAPFObjects(g, cluster)
 	}
-	patchf(g, s.class, `{"metadata":{"finalizers":[%q],"labels":{"tier":"gold"}}}`, stamp.LegacyFinalizer)
+	patchf(g, s.class, `{"metadata":{"finalizers":[%q],"labels":{"tier":"gold"}}}`, stamp.Domain)
 	uids := idsOf(g, s.leftByCAAPF("one", "two"), client.Object.GetUID)
 
 	startSyncer()
@@ -35,7 +35,7 @@ func TestMigrationFromCAAPF(t *testing.T) {
 	g.Eventually(func(g Gomega) {
 		for _, cluster := range clusters {
 			live := current(g, cluster)
-			g.Expect(live.Finalizers).NotTo(ContainElement(stamp.LegacyFinalizer))
+			g.Expect(live.Finalizers).NotTo(ContainElement(stamp.Domain))
 			g.Expect(stamp.PinOf(live.Annotations).ClusterName).To(Equal("capi-" + cluster.Name))
 			imported := fleetCluster(g, s.namespace, "capi-"+cluster.Name)
 			g.Expect(imported.Labels).To(And(HaveKeyWithValue("tier", "gold"), HaveKeyWithValue("env", "yes"), Not(HaveKey("stale"))))

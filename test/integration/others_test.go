@@ -92,7 +92,7 @@ func TestOthersLabelEverything(t *testing.T) {
 	s := newScene(t, g)
 	cluster := s.cluster("one")
 	start := s.unstamped(t, g, cluster)
-	patch(g, s.class, `{"metadata":{"finalizers":["`+stamp.LegacyFinalizer+`"]}}`)
+	patch(g, s.class, `{"metadata":{"finalizers":["`+stamp.Domain+`"]}}`)
 	bundle := target(fleetVersion, "Bundle", s.classNamespace, "bundle")
 	create(g, bundle.DeepCopy())
 	deployment := s.deployed(t, g, "bundle", "one")

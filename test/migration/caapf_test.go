@@ -205,7 +205,7 @@ func (p player) group(group *fleetv1.ClusterGroup, classes []clusterv1.ClusterCl
 
 func (p player) finalize(object client.Object) error {
 	before := object.DeepCopyObject().(client.Object)
-	if controllerutil.AddFinalizer(object, stamp.LegacyFinalizer) {
+	if controllerutil.AddFinalizer(object, stamp.Domain) {
 		return p.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	}
 	return nil

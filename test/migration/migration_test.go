@@ -74,7 +74,7 @@ func TestMigration(t *testing.T) {
 		g.Eventually(func(g Gomega) {
 			g.Expect(playCAAPF()).To(Succeed())
 			for _, key := range []types.NamespacedName{prod, one, two} {
-				g.Expect(cluster(g, key).Finalizers).To(ContainElement(stamp.LegacyFinalizer))
+				g.Expect(cluster(g, key).Finalizers).To(ContainElement(stamp.Domain))
 				g.Expect(fleetCluster(g, key).Labels).NotTo(HaveKey(stamp.ManagedByLabel), "CAAPF has not applied it")
 			}
 		}).Should(Succeed())
@@ -221,7 +221,7 @@ func eventuallyMusters(g Gomega) {
 		for _, key := range []types.NamespacedName{prod, one, two} {
 			live := cluster(g, key)
 			g.Expect(conditions.IsTrue(live, "FleetImported")).To(BeTrue(), conditions.GetMessage(live, "FleetImported"))
-			g.Expect(live.Finalizers).NotTo(ContainElement(stamp.LegacyFinalizer))
+			g.Expect(live.Finalizers).NotTo(ContainElement(stamp.Domain))
 			g.Expect(fleetCluster(g, key).Labels).To(HaveKeyWithValue(stamp.ManagedByLabel, stamp.ManagedBy))
 		}
 	}).WithTimeout(soon).Should(Succeed())
@@ -257,7 +257,7 @@ func left(g Gomega) {
 	var classList clusterv1.ClusterClassList
 	g.Expect(admin.List(ctx, &classList)).To(Succeed())
 	for _, class := range classList.Items {
-		g.Expect(class.Finalizers).NotTo(ContainElement(stamp.LegacyFinalizer))
+		g.Expect(class.Finalizers).NotTo(ContainElement(stamp.Domain))
 	}
 }
 
