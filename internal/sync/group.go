@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -41,13 +42,13 @@ type targets struct {
 	busy keymutex.KeyMutex
 
 	mu       gosync.Mutex
-	retiring map[types.NamespacedName]retirement
+	retiring map[types.NamespacedName]*retirement
 }
 
 func newTargets(c *common) *targets {
 	return &targets{
 		Reader: c.GetClient(), Applier: c.applier, live: c.GetAPIReader(), rancher: c.rancher, watchFilter: c.WatchFilter,
-		recorder: c.GetEventRecorder("muster-syncer"), now: time.Now, busy: keymutex.NewHashed(64), retiring: map[types.NamespacedName]retirement{},
+		recorder: c.GetEventRecorder("muster-syncer"), now: time.Now, busy: keymutex.NewHashed(64), retiring: map[types.NamespacedName]*retirement{},
 	}
 }
 
@@ -64,37 +65,26 @@ func (t *targets) ensureGroup(ctx context.Context, in settings.Settings, namespa
 	if classKey.Name == "" {
 		return "", nil
 	}
-	if used := crossNamespace(namespace, classKey); !used.isZero() {
-		defer t.lock(used.group())()
-		if !in.Cluster.ApplyClassGroup {
-			return t.UID(ctx, used.group(), &fleetv1.ClusterGroup{})
-		}
-		return t.ofUse(ctx, in, used)
-	}
-	defer t.lock(classKey)()
+	used := crossNamespace(namespace, classKey)
+	key := cmp.Or(used.group(), classKey)
+	defer t.lock(key)()
 	class, err := classMetadata(ctx, t.Reader, classKey)
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", err
-	}
-	if class == nil {
-		return t.UID(ctx, classKey, &fleetv1.ClusterGroup{})
-	}
-	return t.ofClass(ctx, in, class)
-}
-
-// ofClass makes the group of a class that exists, and returns its UID.
-func (t *targets) ofClass(ctx context.Context, in settings.Settings, class *desired.Class) (types.UID, error) {
-	if !class.DeletionTimestamp.IsZero() || !in.Class.Enabled || !isWatched(class, t.watchFilter) {
-		return t.UID(ctx, client.ObjectKeyFromObject(class), &fleetv1.ClusterGroup{})
-	}
-	if capiannotations.HasPaused(class) {
+	case !used.isZero() && in.Cluster.ApplyClassGroup:
+		return t.Keep(ctx, desired.CrossNamespaceGroup(in, namespace, classKey, class), in.Cluster.PatchResource)
+	case !used.isZero(), class == nil, !class.DeletionTimestamp.IsZero(), !in.Class.Enabled, !isWatched(class, t.watchFilter):
+		return t.UID(ctx, key, &fleetv1.ClusterGroup{})
+	case capiannotations.HasPaused(class):
 		return t.ofPausedClass(ctx, in, class)
+	default:
+		return t.Keep(ctx, desired.ClassGroup(in, class), in.Class.PatchResource)
 	}
-	return t.Keep(ctx, desired.ClassGroup(in, class), in.Class.PatchResource)
 }
 
-// ofPausedClass is ofClass for a paused class. Even if patchResource is off, the group loses its owner, which clusterctl move
-// deletes. A group that an older Muster left without one stays as it is.
+// ofPausedClass makes the group of a paused class. Even if patchResource is off, the group loses its owner, which clusterctl
+// move deletes. A group that an older Muster left without one stays as it is.
 func (t *targets) ofPausedClass(ctx context.Context, in settings.Settings, class *desired.Class) (types.UID, error) {
 	var group fleetv1.ClusterGroup
 	if _, err := t.Store.Get(ctx, client.ObjectKeyFromObject(class), &group); err != nil {
@@ -110,59 +100,24 @@ func (t *targets) ofPausedClass(ctx context.Context, in settings.Settings, class
 	return uid, err
 }
 
-// ofUse makes the group of a use, and returns its UID.
-func (t *targets) ofUse(ctx context.Context, in settings.Settings, used use) (types.UID, error) {
-	class, err := classMetadata(ctx, t.Reader, used.class)
-	if err != nil {
-		return "", err
-	}
-	return t.Keep(ctx, desired.CrossNamespaceGroup(in, used.namespace, used.class, class), in.Cluster.PatchResource)
-}
-
-// keepsGroup reports whether a group stays: it is not ours to remove, or its class or a Cluster needs it.
-func (t *targets) keepsGroup(ctx context.Context, in settings.Settings, group *fleetv1.ClusterGroup, its *needs) (bool, error) {
-	if !isRemovable(group) {
-		return true, nil
-	}
-	if class, err := classMetadata(ctx, t.Reader, client.ObjectKeyFromObject(group)); err != nil || class != nil {
-		return true, err
-	}
-	if !in.Cluster.ApplyClassGroup {
-		return false, nil
-	}
-	if its.makesGroup(group.Name) {
-		return true, nil
-	}
-	return its.keepsGroup(group.Name)
-}
-
-// removeGroup deletes a group that nothing keeps. It decides again under the lock: a Cluster may have made it meanwhile.
+// removeGroup deletes a group of ours whose class is gone, or which was made for a class of another namespace, if nothing
+// needs it. With setOwnerReferences off, the group of a class stays, like the Fleet Cluster.
 func (t *targets) removeGroup(ctx context.Context, in settings.Settings, key types.NamespacedName) error {
 	defer t.lock(key)()
-	its, err := t.needsOf(ctx, in, key.Namespace)
-	if err != nil {
+	if class, err := classMetadata(ctx, t.Reader, key); err != nil || class != nil {
 		return err
 	}
 	var group fleetv1.ClusterGroup
-	if found, err := t.Store.Get(ctx, key, &group); err != nil || !found {
+	if found, err := t.Store.Get(ctx, key, &group); err != nil || !found || !group.DeletionTimestamp.IsZero() || !stamp.IsOurs(&group) ||
+		!isCrossNamespaceGroup(&group) && len(group.OwnerReferences) == 0 {
 		return err
 	}
-	keeps, err := t.keepsGroup(ctx, in, &group, its)
-	if err == nil && !keeps && in.Cluster.ApplyClassGroup {
-		keeps, err = t.isMoved(ctx, key.Namespace, func(used use) bool { return used.group().Name == key.Name })
-	}
-	if err != nil || keeps {
-		return err
+	if in.Cluster.ApplyClassGroup {
+		if isNeeded, err := t.isNeeded(ctx, in, key.Namespace, key); err != nil || isNeeded {
+			return err
+		}
 	}
 	return t.Delete(ctx, &group)
-}
-
-// isRemovable reports whether Muster deletes a group when it is unused. A class's group goes with its
-// class, through the owner reference or here; with setOwnerReferences off it stays, like the Fleet
-// Cluster.
-func isRemovable(group *fleetv1.ClusterGroup) bool {
-	return group.DeletionTimestamp.IsZero() && stamp.IsOurs(group) &&
-		(isCrossNamespaceGroup(group) || len(group.OwnerReferences) > 0)
 }
 
 // isCrossNamespaceGroup reports whether a group of ours selects Clusters of its namespace that use a

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -127,16 +126,12 @@ func (r *namespaceReconciler) groups(ctx context.Context, in settings.Settings, 
 	}
 	for i := range groups.Items {
 		group := &groups.Items[i]
-		key := client.ObjectKeyFromObject(group)
-		if isOfWorkspace(group) {
+		switch key := client.ObjectKeyFromObject(group); {
+		case isOfWorkspace(group):
 			failed = append(failed, kube.IgnoreForeign(r.targets.keepOfWorkspace(ctx, in, key)))
-			continue
+		case !in.Cluster.ApplyClassGroup || !its.retained[key]:
+			failed = append(failed, r.targets.removeGroup(ctx, in, key))
 		}
-		keeps, err := r.targets.keepsGroup(ctx, in, group, its)
-		if err == nil && !keeps {
-			err = r.targets.removeGroup(ctx, in, key)
-		}
-		failed = append(failed, err)
 	}
 	return errors.Join(failed...)
 }
@@ -147,28 +142,31 @@ func (r *namespaceReconciler) mappings(ctx context.Context, in settings.Settings
 	if err := r.List(ctx, &mappings, client.MatchingFields{byMapped: namespace}, client.UnsafeDisableDeepCopy); err != nil {
 		return 0, fmt.Errorf("listing BundleNamespaceMappings: %w", err)
 	}
-	var keys []types.NamespacedName   // First what is needed: to retire a mapping takes long.
+	wanted := map[types.NamespacedName]bool{}
 	for _, key := range in.Mappings { // An administrator asks for them. They are into a workspace of Rancher.
 		if key.Name == namespace && rancher.Reads(r.namespaces, key.Namespace) {
-			keys = append(keys, key)
+			wanted[key] = true
 		}
 	}
-	for used := range its.made {
-		if in.Cluster.ApplyClassGroup && !slices.Contains(keys, used.mapping()) {
-			keys = append(keys, used.mapping())
-		}
-	}
-	for i := range mappings.Items {
-		if key := client.ObjectKeyFromObject(&mappings.Items[i]); stamp.IsOurs(&mappings.Items[i]) && !slices.Contains(keys, key) {
-			keys = append(keys, key)
+	if in.Cluster.ApplyClassGroup {
+		for used := range its.made {
+			wanted[used.mapping()] = true
 		}
 	}
 	var failed []error
-	for _, key := range keys {
-		again, err := r.targets.reconcileMapping(ctx, in, key, its)
+	add := func(again time.Duration, err error) {
 		after, failed = kube.Sooner(after, again), append(failed, kube.IgnoreForeign(err))
 	}
-	r.targets.forgetAllBut(namespace, keys)
+	for key := range wanted { // First what is needed: to retire a mapping takes long.
+		add(r.targets.keepMapping(ctx, in, key))
+	}
+	for i := range mappings.Items {
+		if key := client.ObjectKeyFromObject(&mappings.Items[i]); stamp.IsOurs(&mappings.Items[i]) && !wanted[key] {
+			wanted[key] = true
+			add(r.targets.removeMapping(ctx, in, key, its))
+		}
+	}
+	r.targets.forgetAllBut(namespace, wanted)
 	return after, errors.Join(failed...)
 }
 
@@ -182,12 +180,9 @@ func (r *namespaceReconciler) annotate(ctx context.Context, name string, its *ne
 	_, has := namespace.Annotations[workspaceAnnotation]
 	value := `"true"`
 	switch {
-	case its.hasMaker == has:
+	case its.hasMaker == has, has && (its.hasRetainer || !stamp.IsManager(namespace)):
 		return nil
 	case has:
-		if keeps, err := its.keepsAnnotation(); err != nil || keeps || !stamp.IsManager(namespace) {
-			return err
-		}
 		value = "null"
 	}
 	// A merge patch, not an apply: an apply would recreate a Namespace that has just been

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,41 +25,40 @@ import (
 // restores and revives the objects that a maker needs. Nothing else is a reason to open one namespace
 // to another: tenants write labels and annotations.
 //
-// A retainer is any object that Fleet may still deploy to through the existing objects: a retained
+// A retainer is any object that Fleet may still deploy to through the existing objects: a maker, a retained
 // Cluster, a Cluster that is yet to be claimed, or a Fleet Cluster. For a retainer, the existing
 // objects stay as they are.
 type needs struct {
-	// made and retained have the uses of makers and of retainers.
-	made, retained map[use]bool
+	// made has the uses of makers.
+	made map[use]bool
+	// retained has the keys of the groups and mappings that stay. A mapping is never in the namespace of the Clusters.
+	retained map[types.NamespacedName]bool
 	// hasMaker and hasRetainer count Clusters without a use, too.
 	hasMaker, hasRetainer bool
 	// err is why the objects for a maker may be missing from made. They stay: a maker is a retainer, too.
 	err error
-
-	in       settings.Settings
-	clusters []clusterv1.Cluster
-	// list lists the Fleet Clusters of the namespace. It is called when something exists that no Cluster needs.
-	list func() ([]fleetv1.Cluster, error)
-	// isListed means that the Fleet Clusters are among the retainers.
-	isListed bool
 }
 
-// needsOfClusters finds the makers and the retainers among the Clusters of a namespace. It asks isFree about the use of a
-// maker, until that fails: whether Muster makes the objects for it.
-func needsOfClusters(
-	in settings.Settings, labels map[string]string, clusters []clusterv1.Cluster, isFree func(*clusterv1.Cluster) (bool, error),
+// findNeeds finds the makers and the retainers among the Clusters and the Fleet Clusters of a namespace. It asks isFree
+// about the use of a maker, until that fails: whether Muster makes the objects for it.
+func findNeeds(
+	in settings.Settings, labels map[string]string, clusters []clusterv1.Cluster, fleetClusters []fleetv1.Cluster,
+	isFree func(*clusterv1.Cluster) (bool, error),
 ) *needs {
-	n := &needs{made: map[use]bool{}, retained: map[use]bool{}, in: in, clusters: clusters}
+	n := &needs{made: map[use]bool{}, retained: map[types.NamespacedName]bool{}}
+	retained := map[use]bool{}
 	for i := range clusters {
 		cluster := &clusters[i]
 		used := needOf(cluster)
 		if n.hasMaker && (used.isZero() || n.made[used]) {
 			continue // It adds nothing, and nearly all Clusters of a namespace are such.
 		}
-		if !isKeeper(in, cluster, labels) {
+		// CAAPF, or Muster before a pin was lost, may have made the objects of a Cluster that is about to be claimed. If
+		// they were deleted just before, Fleet would undeploy.
+		if !stamp.PinOf(cluster.Annotations).IsComplete() && (!cluster.DeletionTimestamp.IsZero() || !isSelected(in, cluster, labels)) {
 			continue
 		}
-		n.hasRetainer, n.retained[used] = true, true
+		n.hasRetainer, retained[used] = true, true
 		if !isMaker(in, cluster, labels) {
 			continue
 		}
@@ -73,112 +71,44 @@ func needsOfClusters(
 			n.made[used] = true
 		}
 	}
-	return n
-}
-
-// makesGroup reports whether a maker needs a group.
-func (n *needs) makesGroup(name string) bool {
-	for used := range n.made {
-		if used.group().Name == name {
-			return true
-		}
-	}
-	return false
-}
-
-// makesMapping reports whether a maker needs the mapping from a class namespace.
-func (n *needs) makesMapping(classNamespace string) bool {
-	for used := range n.made {
-		if used.class.Namespace == classNamespace {
-			return true
-		}
-	}
-	return false
-}
-
-// keepsGroup reports whether an existing group stays.
-func (n *needs) keepsGroup(name string) (bool, error) {
-	return n.keeps(func(used use) bool { return used.group().Name == name })
-}
-
-// keepsMapping reports whether an existing mapping from a class namespace stays.
-func (n *needs) keepsMapping(classNamespace string) (bool, error) {
-	return n.keeps(func(used use) bool { return used.class.Namespace == classNamespace })
-}
-
-// keepsAnnotation reports whether an existing annotation on the Namespace stays.
-func (n *needs) keepsAnnotation() (bool, error) {
-	if n.hasRetainer {
-		return true, nil
-	}
-	err := n.addFleetClusters()
-	return n.hasRetainer, err
-}
-
-func (n *needs) keeps(is func(use) bool) (bool, error) {
-	isRetained := func() bool {
-		for used := range n.retained {
-			if !used.isZero() && is(used) {
-				return true
-			}
-		}
-		return false
-	}
-	if isRetained() {
-		return true, nil
-	}
-	err := n.addFleetClusters()
-	return isRetained(), err
-}
-
-// addFleetClusters adds Fleet Clusters to the retainers if their Cluster exists or they were moved: the applications of a
-// moved one stay until a user deletes it.
-func (n *needs) addFleetClusters() error {
-	if n.isListed {
-		return nil
-	}
-	all, err := n.list()
-	if err != nil {
-		return err
-	}
-	n.isListed = true
-	has := clusterFinder(n.in, n.clusters)
-	for i := range all {
-		fleetCluster := &all[i]
-		if !stamp.IsOurs(fleetCluster) {
-			continue
-		}
+	var has func(*fleetv1.Cluster) bool
+	for i := range fleetClusters {
+		fleetCluster := &fleetClusters[i]
 		used := useOfFleet(fleetCluster)
-		if n.hasRetainer && (used.isZero() || n.retained[used]) {
+		if !stamp.IsOurs(fleetCluster) || n.hasRetainer && (used.isZero() || retained[used]) {
 			continue
+		}
+		if has == nil {
+			has = clusterFinder(in, clusters)
 		}
 		if has(fleetCluster) {
-			n.hasRetainer, n.retained[used] = true, true
-		} else if fleetCluster.Annotations[stamp.ReleasedAnnotation] == "true" {
-			n.retained[used] = true
+			n.hasRetainer, retained[used] = true, true
+		} else if fleetCluster.Annotations[stamp.ReleasedAnnotation] == "true" { // The applications of a moved one stay until a user deletes it.
+			retained[used] = true
 		}
 	}
-	return nil
+	for used := range retained {
+		n.retained[used.group()], n.retained[used.mapping()] = true, true
+	}
+	return n
 }
 
 // clusterFinder returns a function that reports whether the Cluster that a Fleet Cluster was made from is among some. A
 // recreated Cluster of the same name is not.
 func clusterFinder(in settings.Settings, clusters []clusterv1.Cluster) func(*fleetv1.Cluster) bool {
-	byName, byPin, byUID := map[string]*clusterv1.Cluster{}, map[string][]*clusterv1.Cluster{}, map[types.UID]bool{}
+	byName, byFleetName, byUID := map[string][]*clusterv1.Cluster{}, map[string][]*clusterv1.Cluster{}, map[types.UID]bool{}
 	for i := range clusters {
 		cluster := &clusters[i]
-		byName[cluster.Name], byUID[cluster.UID] = cluster, true
-		pin := stamp.PinOf(cluster.Annotations).ClusterName
-		byPin[pin] = append(byPin[pin], cluster)
+		byName[cluster.Name], byUID[cluster.UID] = []*clusterv1.Cluster{cluster}, true
+		for _, name := range []string{in.Cluster.Prefix + cluster.Name + in.Cluster.Suffix, stamp.PinOf(cluster.Annotations).ClusterName} {
+			byFleetName[name] = append(byFleetName[name], cluster)
+		}
 	}
 	return func(fleetCluster *fleetv1.Cluster) bool {
-		name, candidates := stamp.OriginOf(fleetCluster).Name, []*clusterv1.Cluster(nil)
-		if name == "" { // Without owner references, CAAPF records no origin, but gives the Fleet Cluster the expected name.
-			name = strings.TrimSuffix(strings.TrimPrefix(fleetCluster.Name, in.Cluster.Prefix), in.Cluster.Suffix)
-			candidates = byPin[fleetCluster.Name]
-		}
-		if named := byName[name]; named != nil && stamp.MayBeFrom(in.Cluster, fleetCluster, name) {
-			candidates = append(candidates[:len(candidates):len(candidates)], named)
+		origin := stamp.OriginOf(fleetCluster).Name
+		candidates := byName[origin]
+		if origin == "" { // Without owner references, CAAPF records no origin, but gives the Fleet Cluster the expected name.
+			candidates = byFleetName[fleetCluster.Name]
 		}
 		return slices.ContainsFunc(candidates, func(cluster *clusterv1.Cluster) bool {
 			relation, _ := stamp.RelationOf(fleetCluster, cluster, func(_ string, uid types.UID) bool { return byUID[uid] })
@@ -199,38 +129,33 @@ func (t *targets) needsOf(ctx context.Context, in settings.Settings, namespace s
 	if err := t.List(ctx, &clusters, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing Clusters: %w", err)
 	}
-	displaced := map[use]bool{}
-	n := needsOfClusters(in, metadata.Labels, clusters.Items, func(cluster *clusterv1.Cluster) (bool, error) {
-		used := useOf(cluster)
-		isDisplaced, isKnown := displaced[used]
-		if !isKnown {
-			class, err := t.displacing(ctx, in, used)
-			if err != nil {
-				return false, err
-			}
-			isDisplaced = class != ""
-			displaced[used] = isDisplaced
-		}
-		if isDisplaced {
-			return false, nil
+	var fleetClusters fleetv1.ClusterList
+	if err := t.List(ctx, &fleetClusters, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing Fleet Clusters: %w", err)
+	}
+	return findNeeds(in, metadata.Labels, clusters.Items, fleetClusters.Items, func(cluster *clusterv1.Cluster) (bool, error) {
+		if class, err := t.displacing(ctx, in, useOf(cluster)); err != nil || class != "" {
+			return false, err
 		}
 		// Rancher may manage the Cluster although no annotation says so yet; see needOf.
 		its := t.rancher.Relation(ctx, in.Cluster, cluster, metadata.Labels)
 		return its.Way == rancher.Import, its.Unknown
-	})
-	n.list = func() ([]fleetv1.Cluster, error) {
-		var all fleetv1.ClusterList
-		if err := t.List(ctx, &all, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("listing Fleet Clusters: %w", err)
-		}
-		return all.Items, nil
-	}
-	return n, nil
+	}), nil
 }
 
-// isMoved reports whether a moved Fleet Cluster has a use, past the cache. A deleted group or an emptied mapping makes Fleet
-// undeploy, and the cache may show that a Cluster is gone before it shows that its Fleet Cluster was released.
-func (t *targets) isMoved(ctx context.Context, namespace string, is func(use) bool) (isMoved bool, err error) {
+// isNeeded reports whether anything needs an existing group or mapping of the Clusters of a namespace. The caller holds its
+// lock: a Cluster may have made it since the last look.
+func (t *targets) isNeeded(ctx context.Context, in settings.Settings, namespace string, key types.NamespacedName) (bool, error) {
+	its, err := t.needsOf(ctx, in, namespace)
+	if err != nil || its.retained[key] {
+		return err == nil, err
+	}
+	return t.isMoved(ctx, namespace, key)
+}
+
+// isMoved reports whether a moved Fleet Cluster needs a group or mapping, past the cache. A deleted group or an emptied
+// mapping makes Fleet undeploy, and the cache may show that a Cluster is gone before it shows that its Fleet Cluster was released.
+func (t *targets) isMoved(ctx context.Context, namespace string, key types.NamespacedName) (isMoved bool, err error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("ClusterList"))
 	ctx, stop := context.WithCancel(ctx) // One suffices, and the caller holds the lock of the object.
@@ -239,7 +164,7 @@ func (t *targets) isMoved(ctx context.Context, namespace string, is func(use) bo
 		for i := range page.Items {
 			live := &fleetv1.Cluster{ObjectMeta: page.Items[i].ObjectMeta}
 			used := useOfFleet(live)
-			isMoved = isMoved || live.Annotations[stamp.ReleasedAnnotation] == "true" && !used.isZero() && is(used)
+			isMoved = isMoved || live.Annotations[stamp.ReleasedAnnotation] == "true" && (used.group() == key || used.mapping() == key)
 		}
 		if isMoved {
 			stop()
@@ -259,14 +184,6 @@ func isMaker(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels m
 func isSelected(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) bool {
 	selected, _ := stamp.SubjectOf(cluster, namespaceLabels).IsSelected(in.Cluster)
 	return selected
-}
-
-// isKeeper reports whether a Cluster keeps the existing objects: it is claimed, or about to be. CAAPF,
-// or Muster before a pin was lost, may have made them. If they were deleted just before their users
-// are claimed, Fleet would undeploy.
-func isKeeper(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) bool {
-	return stamp.PinOf(cluster.Annotations).IsComplete() ||
-		cluster.DeletionTimestamp.IsZero() && isSelected(in, cluster, namespaceLabels)
 }
 
 // use means that Clusters of a namespace use a class of another namespace. Muster makes a ClusterGroup

@@ -101,29 +101,25 @@ func TestNeeds(t *testing.T) {
 			if test.in != nil {
 				in = *test.in
 			}
-			n := needsOfClusters(in, nil, test.clusters, func(*clusterv1.Cluster) (bool, error) { return !test.taken, test.fails })
+			n := findNeeds(in, nil, test.clusters, test.fleetClusters, func(*clusterv1.Cluster) (bool, error) { return !test.taken, test.fails })
 			if !errors.Is(n.err, test.fails) {
 				t.Errorf("the error is %v", n.err)
 			}
-			n.list = func() ([]fleetv1.Cluster, error) { return test.fleetClusters, nil }
-			group := stamp.GroupName(standard.Name, standard.Namespace)
-			if got := n.makesGroup(group); got != test.makes {
-				t.Errorf("makes the group: %t", got)
-			}
-			if got := n.makesMapping(standard.Namespace); got != test.makes {
-				t.Errorf("makes the mapping: %t", got)
+			its := use{"team", standard}
+			if got := n.made[its]; got != test.makes {
+				t.Errorf("makes the group and the mapping: %t", got)
 			}
 			if n.hasMaker != test.makesAnnotation {
 				t.Errorf("sets the annotation: %t", n.hasMaker)
 			}
-			if got, err := n.keepsAnnotation(); err != nil || got != test.keepsAnnotation {
-				t.Errorf("keeps the annotation: %t, %v", got, err)
+			if n.hasRetainer != test.keepsAnnotation {
+				t.Errorf("keeps the annotation: %t", n.hasRetainer)
 			}
-			if got, err := n.keepsGroup(group); err != nil || got != test.keeps {
-				t.Errorf("keeps the group: %t, %v", got, err)
+			if got := n.retained[its.group()]; got != test.keeps {
+				t.Errorf("keeps the group: %t", got)
 			}
-			if got, err := n.keepsMapping(standard.Namespace); err != nil || got != test.keeps {
-				t.Errorf("keeps the mapping: %t, %v", got, err)
+			if got := n.retained[its.mapping()]; got != test.keeps {
+				t.Errorf("keeps the mapping: %t", got)
 			}
 		})
 	}
@@ -144,7 +140,7 @@ func newTargetsOf(t *testing.T, live client.Reader, functions interceptor.Funcs,
 	}
 	return &targets{
 		Reader: cached, Applier: &kube.Applier{Client: cached, Live: cached, Store: kube.NewStore(cached, scheme)}, live: live,
-		busy: keymutex.NewHashed(4), retiring: map[types.NamespacedName]retirement{},
+		busy: keymutex.NewHashed(4), retiring: map[types.NamespacedName]*retirement{},
 	}, cached
 }
 
@@ -165,7 +161,7 @@ func TestReleaseThatTheCacheDoesNotShow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			live, _ := newTargetsOf(t, nil, interceptor.Funcs{}, &test.live)
 			targets, cached := newTargetsOf(t, live.Reader, interceptor.Funcs{}, stale.DeepCopy(), mapping.DeepCopy(), group.DeepCopy())
-			if keeps, err := targets.keepsMapping(t.Context(), settings.Default(), client.ObjectKeyFromObject(mapping)); err != nil || keeps != test.keeps {
+			if keeps, err := targets.isNeeded(t.Context(), settings.Default(), "team", client.ObjectKeyFromObject(mapping)); err != nil || keeps != test.keeps {
 				t.Errorf("the mapping: %t, %v", keeps, err)
 			}
 			if err := targets.removeGroup(t.Context(), settings.Default(), client.ObjectKeyFromObject(group)); err != nil {
@@ -195,7 +191,7 @@ func TestLiveListEndsEarly(t *testing.T) {
 			return nil
 		},
 	})
-	isMoved, err := targets.isMoved(t.Context(), "team", func(used use) bool { return used.class == standard })
+	isMoved, err := targets.isMoved(t.Context(), "team", use{"team", standard}.mapping())
 	if err != nil || !isMoved || pages != 2 {
 		t.Errorf("moved %t after %d pages, %v", isMoved, pages, err)
 	}
@@ -224,7 +220,7 @@ func TestNeedBetweenListAndRemoval(t *testing.T) {
 		})
 		both.Go(func() {
 			if failed[1] = targets.removeGroup(t.Context(), in, group); failed[1] == nil {
-				_, failed[1] = targets.reconcileMapping(t.Context(), in, key, nobody)
+				_, failed[1] = targets.removeMapping(t.Context(), in, key, nobody)
 			}
 		})
 		both.Wait()
@@ -260,11 +256,7 @@ func BenchmarkNeeds(b *testing.B) {
 		}
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				n := needsOfClusters(settings.Default(), nil, clusters, func(*clusterv1.Cluster) (bool, error) { return true, nil })
-				n.list = func() ([]fleetv1.Cluster, error) { return fleetClusters, nil }
-				if _, err := n.keepsMapping(standard.Namespace); err != nil {
-					b.Fatal(err)
-				}
+				findNeeds(settings.Default(), nil, clusters, fleetClusters, func(*clusterv1.Cluster) (bool, error) { return true, nil })
 			}
 		})
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/pager"
-	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -33,26 +31,11 @@ const (
 	bundlesAtOnce = 10
 )
 
-// begins returns the note for a mapping that begins to map; empty if its namespace has no Fleet
-// Clusters, because Fleet looks at each new one anyway. Generation is the one that the mapping gets.
-func (t *targets) begins(ctx context.Context, key types.NamespacedName, generation int64) (string, error) {
-	var list fleetv1.ClusterList
-	if err := t.List(ctx, &list, client.InNamespace(key.Name), client.UnsafeDisableDeepCopy); err != nil {
-		return "", fmt.Errorf("listing Fleet Clusters: %w", err)
-	}
-	if !slices.ContainsFunc(list.Items, func(cluster fleetv1.Cluster) bool { return stamp.IsOurs(&cluster) || rancher.IsFleetCluster(&cluster) }) {
-		return "", nil
-	}
-	return strconv.FormatInt(generation, 10), nil
-}
-
 // follow makes Fleet look twice at the Bundles of a mapping that has begun to map, because Fleet watches
 // no mappings. The mapping's annotation records the progress, and the reconciles of Clusters copy it to
 // their Fleet Clusters. In a workspace, where the Fleet Clusters are Rancher's, follow annotates the
 // Bundles instead.
-func (t *targets) follow(
-	ctx context.Context, in settings.Settings, key types.NamespacedName,
-) (time.Duration, error) {
+func (t *targets) follow(ctx context.Context, in settings.Settings, key types.NamespacedName) (time.Duration, error) {
 	var mapping fleetv1.BundleNamespaceMapping
 	found, err := t.Store.Get(ctx, key, &mapping)
 	note, isAsked := mapping.Annotations[desired.RetargetAnnotation], slices.Contains(in.Mappings, key)
@@ -67,7 +50,7 @@ func (t *targets) follow(
 	}
 	var next any // Nothing is left to do.
 	if !isSecond {
-		if wait := t.retirement(key).began.Add(secondLook).Sub(t.now()); wait > 0 {
+		if wait := t.progress(&mapping).began.Add(secondLook).Sub(t.now()); wait > 0 {
 			return wait, nil
 		}
 		next = note + desired.RetargetAgain

@@ -66,7 +66,7 @@ func (f *following) restart() {
 	store := kube.NewStore(f.Client, f.Client.Scheme())
 	f.targets = &targets{
 		Reader: f.Client, Applier: &kube.Applier{Client: f.Client, Live: f.Client, Store: store}, live: f.Client, now: func() time.Time { return f.now },
-		busy: keymutex.NewHashed(1), retiring: map[types.NamespacedName]retirement{},
+		busy: keymutex.NewHashed(1), retiring: map[types.NamespacedName]*retirement{},
 	}
 }
 

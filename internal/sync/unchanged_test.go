@@ -171,7 +171,7 @@ func (s *server) reconciler(t *testing.T) *clusterReconciler {
 	return &clusterReconciler{
 		Client: s.WithWatch, live: s.direct, applier: applier, settings: in, references: reader,
 		scopes:   &scopeReader{Reader: s, store: store, registrar: newPresence(s.direct, "muster-system", stamp.RegistrarLease)},
-		targets:  &targets{Reader: s, Applier: applier, live: s.direct, busy: keymutex.NewHashed(2), retiring: map[types.NamespacedName]retirement{}},
+		targets:  &targets{Reader: s, Applier: applier, live: s.direct, busy: keymutex.NewHashed(2), retiring: map[types.NamespacedName]*retirement{}},
 		reporter: newReporter(s.WithWatch, store, events.NewFakeRecorder(100)), digests: newDigests(s, store, reader, reflects), bundlesReady: reflects,
 		busy: keymutex.NewHashed(1),
 	}

@@ -95,10 +95,7 @@ func (t *targets) isOfWorkspaceItself(ctx context.Context, in settings.Settings,
 		return class != nil, err
 	}
 	its, err := t.needsOf(ctx, in, group.Namespace)
-	if err != nil {
-		return false, err
-	}
-	return its.keepsGroup(group.Name)
+	return err == nil && its.retained[client.ObjectKeyFromObject(group)], err
 }
 
 // keepOfWorkspace keeps a group in a workspace while a Fleet Cluster there is one of its members, and
