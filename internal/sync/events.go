@@ -27,10 +27,7 @@ import (
 
 // enqueuer specifies which keys an object's change concerns. On an update, enqueue asks it about
 // both the old and the new object, so that both classes of a rebased Cluster are reconciled.
-type enqueuer struct {
-	client.Reader
-	settings *settings.Reader
-}
+type enqueuer struct{ client.Reader }
 
 var enqueue = handler.EnqueueRequestsFromMapFunc
 
@@ -63,15 +60,15 @@ func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile
 
 // namespacesOfClass returns the namespaces whose groups have the labels of a class: its own, and those of its users.
 func (e *enqueuer) namespacesOfClass(ctx context.Context, object client.Object) []reconcile.Request {
-	namespaces := map[string]bool{object.GetNamespace(): true}
-	for _, cluster := range e.clusters(ctx, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()}) {
-		namespaces[cluster.Namespace] = true
+	result := namespaceOf(ctx, object)
+	for _, cluster := range e.clusterRequests(ctx, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()}) {
+		result = append(result, requests(types.NamespacedName{Name: cluster.Namespace})...)
 	}
 	// A retained or moved Cluster's Fleet Cluster may be the only user left.
 	for _, cluster := range e.fleetClusters(ctx, client.MatchingFields{byGroup: stamp.GroupName(object.GetName(), object.GetNamespace())}) {
-		namespaces[cluster.Namespace] = true
+		result = append(result, namespaceOf(ctx, &cluster)...)
 	}
-	return namespaceRequests(namespaces)
+	return result
 }
 
 // clustersOfClass returns the Clusters of a class, and the Clusters whose group it displaces.
@@ -81,6 +78,8 @@ func (e *enqueuer) clustersOfClass(ctx context.Context, object client.Object) []
 		e.clusterRequests(ctx, client.InNamespace(object.GetNamespace()), client.MatchingFields{byGroup: object.GetName()})...)
 }
 
+// clustersInNamespace returns the Clusters of the namespace that is called like the object: a Namespace, or a mapping. A
+// Bundle of a mapping may target any of them.
 func (e *enqueuer) clustersInNamespace(ctx context.Context, object client.Object) []reconcile.Request {
 	return e.clusterRequests(ctx, client.InNamespace(object.GetName()))
 }
@@ -96,15 +95,6 @@ func (e *enqueuer) clustersOfGroup(ctx context.Context, object client.Object) []
 		result = append(result, requests(rancher.AttachedCluster(&attached))...)
 	}
 	return result
-}
-
-// clustersOfMapping returns the Clusters that use a mapping. If the mapping has begun to map, these are
-// all Clusters of its namespace: a Bundle may target any of them.
-func (e *enqueuer) clustersOfMapping(ctx context.Context, object client.Object) []reconcile.Request {
-	if object.GetAnnotations()[desired.RetargetAnnotation] != "" {
-		return e.clusterRequests(ctx, client.InNamespace(object.GetName()))
-	}
-	return e.clusterRequests(ctx, client.InNamespace(object.GetName()), client.MatchingFields{byClassNamespace: object.GetNamespace()})
 }
 
 func (e *enqueuer) clustersReferringTo(ctx context.Context, object client.Object) []reconcile.Request {
@@ -149,44 +139,31 @@ func (e *enqueuer) allClusters(ctx context.Context, _ client.Object) []reconcile
 
 // allNamespaces returns all namespaces, and those that mappings name, whether they exist or a FleetAddonConfig asks for them.
 func (e *enqueuer) allNamespaces(ctx context.Context, config client.Object) []reconcile.Request {
-	namespaces := map[string]bool{}
+	var result []reconcile.Request
 	for _, key := range settings.MappingsOf(config.(*addonsv1.FleetAddonConfig)) {
-		namespaces[key.Name] = true
+		result = append(result, requests(types.NamespacedName{Name: key.Name})...)
 	}
 	var mappings fleetv1.BundleNamespaceMappingList
 	e.list(ctx, &mappings)
 	for i := range mappings.Items {
-		namespaces[mappings.Items[i].Name] = true
+		result = append(result, namespaceOfMapping(ctx, &mappings.Items[i])...)
 	}
-	all := &metav1.PartialObjectMetadataList{}
-	all.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
-	e.list(ctx, all)
-	for i := range all.Items {
-		namespaces[all.Items[i].Name] = true
-	}
-	return namespaceRequests(namespaces)
-}
-
-func namespaceRequests(namespaces map[string]bool) (result []reconcile.Request) {
-	for name := range namespaces {
-		result = append(result, requests(types.NamespacedName{Name: name})...)
+	var namespaces metav1.PartialObjectMetadataList
+	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
+	e.list(ctx, &namespaces)
+	for i := range namespaces.Items {
+		result = append(result, itself(ctx, &namespaces.Items[i])...)
 	}
 	return result
 }
 
-func (e *enqueuer) clusterRequests(ctx context.Context, options ...client.ListOption) []reconcile.Request {
-	var result []reconcile.Request
-	for _, cluster := range e.clusters(ctx, options...) {
-		result = append(result, requests(client.ObjectKeyFromObject(&cluster))...)
-	}
-	return result
-}
-
-// clusters lists Clusters from the cache, read-only.
-func (e *enqueuer) clusters(ctx context.Context, options ...client.ListOption) []clusterv1.Cluster {
+func (e *enqueuer) clusterRequests(ctx context.Context, options ...client.ListOption) (result []reconcile.Request) {
 	var clusters clusterv1.ClusterList
 	e.list(ctx, &clusters, options...)
-	return clusters.Items
+	for i := range clusters.Items {
+		result = append(result, itself(ctx, &clusters.Items[i])...)
+	}
+	return result
 }
 
 // fleetClusters lists Fleet Clusters from the cache, read-only.
@@ -207,73 +184,79 @@ var afterStart = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
 }
 
-// settingsNews passes changes to the settings that the syncer acts on. The other settings concern the
-// webhook, or Fleet itself.
-var settingsNews = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, after := e.ObjectOld.(*addonsv1.FleetAddonConfig).Spec, e.ObjectNew.(*addonsv1.FleetAddonConfig).Spec
-		return !equality.Semantic.DeepEqual(before.Cluster, after.Cluster) || !equality.Semantic.DeepEqual(before.ClusterClass, after.ClusterClass) ||
-			!equality.Semantic.DeepEqual(before.Rancher, after.Rancher)
-	},
+// changes passes objects that appear or disappear, and updates that change what a function returns of the object.
+func changes(of func(client.Object) []any) predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() || !equality.Semantic.DeepEqual(of(e.ObjectOld), of(e.ObjectNew))
+	}}
 }
 
-// existence passes objects that appear and disappear.
-var existence = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
-}
+// settingsNews passes changes to the settings that the syncer acts on. The other settings concern the
+// webhook, or Fleet itself.
+var settingsNews = changes(func(config client.Object) []any {
+	spec := config.(*addonsv1.FleetAddonConfig).Spec
+	return []any{spec.Cluster, spec.ClusterClass, spec.Rancher}
+})
 
 // homeNews passes Namespaces of Fleet's that appear, disappear or begin to go.
 var homeNews = predicate.And(
 	predicate.NewPredicateFuncs(func(object client.Object) bool { return stamp.IsFleetNamespace(object.GetAnnotations()) }),
-	predicate.Or[client.Object](existence, predicate.Funcs{
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			return e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero()
-		},
-	}))
+	changes(func(object client.Object) []any { return []any{object.GetDeletionTimestamp().IsZero()} }))
 
 // existenceOrMaker passes objects that appear, disappear, or become Muster's or another's.
-var existenceOrMaker = predicate.Or[client.Object](existence, predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool { return stamp.IsOurs(e.ObjectOld) != stamp.IsOurs(e.ObjectNew) },
-})
+var existenceOrMaker = changes(func(object client.Object) []any { return []any{stamp.IsOurs(object)} })
 
 // mappingNews passes mappings that existenceOrMaker passes, or that begin to map.
-var mappingNews = predicate.Or(existenceOrMaker, predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		return e.ObjectOld.GetAnnotations()[desired.RetargetAnnotation] != e.ObjectNew.GetAnnotations()[desired.RetargetAnnotation]
-	},
+var mappingNews = changes(func(mapping client.Object) []any {
+	return []any{stamp.IsOurs(mapping), mapping.GetAnnotations()[desired.RetargetAnnotation]}
 })
 
-// created passes objects that appear.
-var created = predicate.Funcs{
-	CreateFunc:  func(event.CreateEvent) bool { return true },
-	UpdateFunc:  func(event.UpdateEvent) bool { return false },
-	DeleteFunc:  func(event.DeleteEvent) bool { return false },
-	GenericFunc: func(event.GenericEvent) bool { return false },
+// labelsOrExistence passes objects that appear, disappear, or change labels or annotations.
+var labelsOrExistence = changes(func(object client.Object) []any { return []any{object.GetLabels(), object.GetAnnotations()} })
+
+// useNews passes changes to the class for which a Fleet Cluster keeps a group and a mapping: changes
+// of its labels, and of its owner.
+var useNews = changes(func(object client.Object) []any {
+	return []any{object.GetLabels(), object.GetAnnotations(), stamp.IsOurs(object), stamp.OriginOf(object)}
+})
+
+// specOrLabels passes events that can change which class a Cluster uses, its deletion included.
+var specOrLabels = changes(func(object client.Object) []any {
+	return []any{object.GetLabels(), object.GetAnnotations(), object.GetGeneration()}
+})
+
+// fleetClusterNews passes changes that concern a Fleet Cluster's CAPI Cluster. It ignores a status
+// that is not mirrored. It passes the first heartbeat, and the first after a long silence. It passes
+// every heartbeat of an agent that registers itself, because its Cluster may be waiting for any of
+// them.
+func fleetClusterNews(m bundlesReady) predicate.Predicate {
+	return changes(func(object client.Object) []any {
+		its := object.(*fleetv1.Cluster)
+		var heartbeat metav1.Time
+		if its.Spec.KubeConfigSecret == "" {
+			heartbeat = its.Status.Agent.LastSeen
+		}
+		return []any{
+			its.Labels, its.Annotations, its.Generation, its.OwnerReferences, its.DeletionTimestamp.IsZero(),
+			m.condition(its), its.Status.Namespace, its.Status.Agent.LastSeen.IsZero(), heartbeat,
+		}
+	})
 }
 
 // unimported passes Clusters found at a start whose status does not say that they are imported. They
 // need not wait for the thousands of imported Clusters.
-var unimported = predicate.And(created, predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
-	return e.IsInInitialList && !meta.IsStatusConditionTrue(e.Object.(*clusterv1.Cluster).Status.Conditions, addonsv1.FleetImportedCondition)
-}})
+var unimported = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool {
+		return e.IsInInitialList && !meta.IsStatusConditionTrue(e.Object.(*clusterv1.Cluster).Status.Conditions, addonsv1.FleetImportedCondition)
+	},
+	UpdateFunc: func(event.UpdateEvent) bool { return false },
+	DeleteFunc: func(event.DeleteEvent) bool { return false },
+}
 
 // removed passes objects that disappear.
 var removed = predicate.Funcs{
-	CreateFunc:  func(event.CreateEvent) bool { return false },
-	UpdateFunc:  func(event.UpdateEvent) bool { return false },
-	DeleteFunc:  func(event.DeleteEvent) bool { return true },
-	GenericFunc: func(event.GenericEvent) bool { return false },
-}
-
-// disowned passes Fleet Clusters that disappear, start or stop being Muster's, or change their
-// Cluster.
-var disowned = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		return stamp.IsOurs(e.ObjectOld) != stamp.IsOurs(e.ObjectNew) || stamp.OriginOf(e.ObjectOld) != stamp.OriginOf(e.ObjectNew)
-	},
-	DeleteFunc:  func(event.DeleteEvent) bool { return true },
-	GenericFunc: func(event.GenericEvent) bool { return false },
+	UpdateFunc: func(event.UpdateEvent) bool { return false },
 }
 
 // watched passes objects that the watch filter lets through, and objects that a new label has just
@@ -284,34 +267,4 @@ func watched(filter string) predicate.Predicate {
 		return isWatched(e.ObjectOld, filter) || isWatched(e.ObjectNew, filter)
 	}
 	return passes
-}
-
-// labelsOrExistence passes objects that appear, disappear, or change labels or annotations.
-var labelsOrExistence = predicate.Or[client.Object](existence, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{})
-
-// useNews passes changes to the class for which a Fleet Cluster keeps a group and a mapping: changes
-// of its labels, and of its owner.
-var useNews = predicate.Or[client.Object](labelsOrExistence, disowned)
-
-// specOrLabels passes events that can change which class a Cluster uses, its deletion included.
-var specOrLabels = predicate.Or[client.Object](labelsOrExistence, predicate.GenerationChangedPredicate{})
-
-// fleetClusterNews passes changes that concern a Fleet Cluster's CAPI Cluster. It ignores a status
-// that is not mirrored. It passes the first heartbeat, and the first after a long silence. It passes
-// every heartbeat of an agent that registers itself, because its Cluster may be waiting for any of
-// them.
-func fleetClusterNews(m bundlesReady) predicate.Predicate {
-	return predicate.Or[client.Object](specOrLabels, predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false },
-		DeleteFunc: func(event.DeleteEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, after := e.ObjectOld.(*fleetv1.Cluster), e.ObjectNew.(*fleetv1.Cluster)
-			seen, now := before.Status.Agent.LastSeen, after.Status.Agent.LastSeen
-			return m.condition(before) != m.condition(after) ||
-				before.Status.Namespace != after.Status.Namespace ||
-				before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
-				seen.IsZero() != now.IsZero() || after.Spec.KubeConfigSecret == "" && !seen.Equal(&now) ||
-				!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
-		},
-	})
 }

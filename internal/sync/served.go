@@ -174,5 +174,5 @@ func (f *fleetFields) check(ctx context.Context, in *settings.InForce) (unserved
 // fleetClusterFields passes changes of the CRD of Fleet Clusters.
 var fleetClusterFields = predicate.And[client.Object](
 	predicate.NewPredicateFuncs(func(crd client.Object) bool { return crd.GetName() == fleetClusterCRD }), afterStart,
-	predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, existence),
+	changes(func(crd client.Object) []any { return []any{crd.GetGeneration()} }),
 )

@@ -2,8 +2,7 @@
 // which order, to write objects. Package desired decides their content, and package kube how to write
 // them.
 //
-// Each kind of object has a reconciler of its own, keyed by that object: clusters (cluster.go); groups
-// (group.go), mappings (mapping.go) and namespaces (namespace.go), which ask "who needs it now?".
+// Each Cluster is reconciled by itself, and each namespace: the groups and mappings that its Clusters need (namespace.go).
 // Because Fleet does not watch groups and mappings when it targets bundles, the cluster reconciler
 // ensures that they exist before the Fleet Cluster does.
 package sync
@@ -13,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -102,7 +102,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 		fields:       status.fields,
 		bundlesReady: bundlesReady{staleAfter: options.StaleAfter, now: time.Now},
 	}
-	c.events = &enqueuer{Reader: mgr.GetClient(), settings: c.settings}
+	c.events = &enqueuer{mgr.GetClient()}
 	reader := references.NewReader(ctx, mgr.GetClient(), mgr.GetRESTMapper(), kinds.CachesOf(mgr, options.Cache),
 		behindIfMany(c.events.clustersReferringTo), behind(c.events.clustersOfKind))
 	if err := reader.Warm(ctx, func(cluster client.Object) bool { return isWatched(cluster, options.WatchFilter) }); err != nil {
@@ -145,14 +145,13 @@ func controllerOptions(concurrency int) controller.Options {
 
 // Indexes, so that "who uses it now?" does not walk through all clusters.
 const (
-	byClass          = "muster.class"          // "<class namespace>/<class name>" of a Cluster's topology
-	byClassNamespace = "muster.classNamespace" // class namespace that a Cluster, or a Fleet Cluster of ours, uses from another namespace
-	byGroup          = "muster.group"          // name of the cross-namespace ClusterGroup it uses
-	byPin            = "muster.pin"            // name of the Fleet Cluster it is pinned to
-	byUID            = "muster.uid"            // UID of a Cluster
-	byOrigin         = "muster.origin"         // the CAPI Cluster a Fleet Cluster was made from: originName and originUID
-	byReleased       = "muster.released"       // "true" for a released Fleet Cluster
-	byMapped         = "muster.mapped"         // namespace of the Clusters that a mapping is for
+	byClass    = "muster.class"    // "<class namespace>/<class name>" of a Cluster's topology
+	byGroup    = "muster.group"    // name of the cross-namespace ClusterGroup that a Cluster, or a Fleet Cluster of ours, uses
+	byPin      = "muster.pin"      // name of the Fleet Cluster it is pinned to
+	byUID      = "muster.uid"      // UID of a Cluster
+	byOrigin   = "muster.origin"   // the CAPI Cluster a Fleet Cluster was made from: originName and originUID
+	byReleased = "muster.released" // "true" for a released Fleet Cluster
+	byMapped   = "muster.mapped"   // namespace of the Clusters that a mapping is for
 )
 
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
@@ -164,19 +163,20 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		{&clusterv1.Cluster{}, byClass, func(o client.Object) []string {
 			return nonEmpty(o.(*clusterv1.Cluster).GetClassKey().String())
 		}},
-		{&clusterv1.Cluster{}, byClassNamespace, ofUse(byClassNamespace)},
-		{&clusterv1.Cluster{}, byGroup, ofUse(byGroup)},
+		{&clusterv1.Cluster{}, byGroup, groupOf},
+		{&fleetv1.Cluster{}, byGroup, groupOf},
 		{&clusterv1.Cluster{}, byPin, func(o client.Object) []string {
 			return nonEmpty(stamp.PinOf(o.GetAnnotations()).ClusterName)
 		}},
 		{&clusterv1.Cluster{}, byUID, func(o client.Object) []string { return nonEmpty(string(o.GetUID())) }},
-		{&fleetv1.Cluster{}, byOrigin, func(o client.Object) []string { return origins(o) }},
+		{&fleetv1.Cluster{}, byOrigin, origins},
 		{&fleetv1.Cluster{}, byReleased, func(o client.Object) []string {
-			return trueIf(o.GetAnnotations()[stamp.ReleasedAnnotation] == "true")
+			if o.GetAnnotations()[stamp.ReleasedAnnotation] != "true" {
+				return nil
+			}
+			return []string{"true"}
 		}},
 		{&fleetv1.Cluster{}, byWorkspaceGroup, workspaceGroupOf},
-		{&fleetv1.Cluster{}, byClassNamespace, ofUse(byClassNamespace)},
-		{&fleetv1.Cluster{}, byGroup, ofUse(byGroup)},
 		{&fleetv1.BundleNamespaceMapping{}, byMapped, mappedBy},
 		{&clusterv1.Cluster{}, references.ByReference, references.References},
 		{&clusterv1.Cluster{}, references.ByKind, references.Kinds},
@@ -188,58 +188,28 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return errors.Join(kube.IndexRivals(ctx, indexer), rancher.IndexFields(ctx, indexer))
 }
 
-// ofUse indexes Clusters and Fleet Clusters by their use.
-func ofUse(index string) client.IndexerFunc {
-	return func(object client.Object) []string {
-		switch cluster := object.(type) {
-		case *clusterv1.Cluster:
-			return indexed(needOf(cluster))[index]
-		case *fleetv1.Cluster:
-			return indexed(useOfFleet(cluster))[index]
-		default:
-			return nil
-		}
+// groupOf indexes Clusters and Fleet Clusters by the group of their use.
+func groupOf(object client.Object) []string {
+	if fleetCluster, isFleets := object.(*fleetv1.Cluster); isFleets {
+		return nonEmpty(useOfFleet(fleetCluster).group().Name)
 	}
-}
-
-// indexed returns the values of a use in the indexes.
-func indexed(used use) map[string][]string {
-	if used.isZero() {
-		return nil
-	}
-	return map[string][]string{byClassNamespace: {used.class.Namespace}, byGroup: {used.group().Name}}
+	return nonEmpty(needOf(object.(*clusterv1.Cluster)).group().Name)
 }
 
 // origins returns the keys by which a CAPI Cluster finds its Fleet Cluster.
 func origins(cluster client.Object) []string {
-	var result []string
-	if name := cluster.GetAnnotations()[stamp.ImportedFromAnnotation]; name != "" {
-		result = append(result, originName(name))
-	}
+	its := cluster.GetAnnotations()
+	result := []string{originName(its[stamp.ImportedFromAnnotation]), originUID(types.UID(its[stamp.ImportedUIDAnnotation]))}
 	for _, owner := range cluster.GetOwnerReferences() {
-		if !stamp.IsCluster(owner) {
-			continue
-		}
-		result = append(result, originUID(owner.UID))
-		if owner.Name != cluster.GetAnnotations()[stamp.ImportedFromAnnotation] {
-			result = append(result, originName(owner.Name))
+		if stamp.IsCluster(owner) {
+			result = append(result, originName(owner.Name), originUID(owner.UID))
 		}
 	}
-	if uid := cluster.GetAnnotations()[stamp.ImportedUIDAnnotation]; uid != "" {
-		result = append(result, originUID(types.UID(uid)))
-	}
-	return result
+	return slices.DeleteFunc(result, func(key string) bool { return key == originName("") || key == originUID("") })
 }
 
 func originName(name string) string  { return "name/" + name }
 func originUID(uid types.UID) string { return "uid/" + string(uid) }
-
-func trueIf(holds bool) []string {
-	if holds {
-		return []string{"true"}
-	}
-	return nil
-}
 
 func nonEmpty(value string) []string {
 	if value == "" || value == "/" {

@@ -79,7 +79,7 @@ func newServer(t *testing.T, objects ...client.Object) *server {
 	s := &server{reads: map[string]client.Object{}}
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&clusterv1.Cluster{}).
 		WithIndex(&fleetv1.Cluster{}, byOrigin, origins).
-		WithIndex(&clusterv1.Cluster{}, byGroup, ofUse(byGroup)).WithIndex(&fleetv1.Cluster{}, byGroup, ofUse(byGroup)).
+		WithIndex(&clusterv1.Cluster{}, byGroup, groupOf).WithIndex(&fleetv1.Cluster{}, byGroup, groupOf).
 		WithIndex(&fleetv1.BundleNamespaceMapping{}, byMapped, mappedBy).
 		WithReturnManagedFields()
 	if err := rancher.IndexFields(t.Context(), indexes{builder}); err != nil {
