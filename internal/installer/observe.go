@@ -23,6 +23,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/authority"
 	"github.com/muster-fleet/muster/internal/defects"
+	"github.com/muster-fleet/muster/internal/helm/repository"
 )
 
 // observe reads the cluster's state past all caches: it reads seldom, and acts on the result at once.
@@ -276,7 +277,7 @@ func (r *reconciler) offers(ctx context.Context, in *install) ([]*semver.Version
 
 // open opens the repository with the credentials in its Secret.
 func (r *reconciler) open(ctx context.Context, in *install) (Repository, error) {
-	var credentials Credentials
+	var access repository.Access
 	if in.secret.Name != "" {
 		data, problem, err := r.secret(ctx, in.secret)
 		if err != nil {
@@ -285,7 +286,7 @@ func (r *reconciler) open(ctx context.Context, in *install) (Repository, error) 
 		if problem != nil {
 			return nil, &Problem{addonsv1.SecretUnusableReason, "spec.install.repositorySecretRef: " + problem.Message}
 		}
-		credentials = Credentials{Username: string(data["username"]), Password: string(data["password"]), Token: string(data["token"]), CA: data[authority.Key]}
+		access.Username, access.Password, access.AccessToken, access.Authorities = string(data["username"]), string(data["password"]), string(data["token"]), data[authority.Key]
 	}
-	return r.repository(in.repository, credentials)
+	return r.repository(in.repository, access)
 }

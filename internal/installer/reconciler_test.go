@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/repository"
 	"github.com/muster-fleet/muster/internal/program"
 )
 
@@ -86,7 +87,7 @@ func newFixture(t *testing.T, spec addonsv1.FleetAddonConfigSpec, objects ...cli
 			},
 		}).Build()
 	p.reconciler = newReconciler(p.Client, p.Client, Options{LookupInterval: time.Hour, HelmTimeout: time.Minute}, "", p.releases,
-		func(string, Credentials) (Repository, error) { return p, nil })
+		func(string, repository.Access) (Repository, error) { return p, nil })
 	p.recorder, p.reconciler.now = events.NewFakeRecorder(1000), func() time.Time { return p.now }
 	p.rootCA = func(context.Context) (string, error) { return "R", nil }
 	return p

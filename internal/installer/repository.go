@@ -20,14 +20,13 @@ type charts struct {
 
 var _ Repository = (*charts)(nil)
 
-// Open returns the repository at an address: https://, http:// or oci://.
-func Open(address string, credentials Credentials) (Repository, error) {
+// Open returns the repository at an address: https://, http:// or oci://. The system's authorities are trusted only if
+// access has none.
+func Open(address string, access repository.Access) (Repository, error) {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Host == "" {
 		return nil, &Problem{addonsv1.RepositoryInvalidReason, "spec.install.repository is not the URL of a repository"}
 	}
-	access := repository.Access{Authorities: credentials.CA}
-	access.Username, access.Password, access.AccessToken = credentials.Username, credentials.Password, credentials.Token
 	if user := parsed.User; user != nil {
 		if access.Username == "" && access.AccessToken == "" {
 			access.Username = user.Username()

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/repository"
 )
 
 // Each problem with a repository has a reason that says what to do; one that may be over soon has
@@ -21,13 +22,13 @@ func TestReasons(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		answer func(http.ResponseWriter, *http.Request) bool
-		change func(*Credentials)
+		change func(*repository.Access)
 		chart  string
 		want   string
 	}{
-		"no trust":         {change: func(c *Credentials) { c.CA = nil }, want: addonsv1.RepositoryNotTrustedReason},
-		"no CA":            {change: func(c *Credentials) { c.CA = []byte("none") }, want: addonsv1.SecretUnusableReason},
-		"a wrong password": {change: func(c *Credentials) { c.Password = "wrong" }, want: addonsv1.RepositoryRefusedReason},
+		"no trust":         {change: func(c *repository.Access) { c.Authorities = nil }, want: addonsv1.RepositoryNotTrustedReason},
+		"no CA":            {change: func(c *repository.Access) { c.Authorities = []byte("none") }, want: addonsv1.SecretUnusableReason},
+		"a wrong password": {change: func(c *repository.Access) { c.Password = "wrong" }, want: addonsv1.RepositoryRefusedReason},
 		"forbidden":        {answer: answering(http.StatusForbidden, ""), want: addonsv1.RepositoryRefusedReason},
 		"not there":        {answer: answering(http.StatusNotFound, ""), want: addonsv1.RepositoryInvalidReason},
 		"a web page":       {answer: answering(http.StatusOK, "<!DOCTYPE html><html></html>"), want: addonsv1.RepositoryInvalidReason},
@@ -54,7 +55,7 @@ func TestReasons(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Open("https://", Credentials{}); !strings.Contains(err.Error(), "is not the URL of a repository") {
+	if _, err := Open("https://", repository.Access{}); !strings.Contains(err.Error(), "is not the URL of a repository") {
 		t.Errorf("%v", err)
 	}
 }

@@ -15,12 +15,13 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/repository"
 )
 
 const archive = "an archive"
 
 // served serves a repository with one chart to clients that know the password.
-func served(t *testing.T, change func(w http.ResponseWriter, r *http.Request) (done bool)) (address string, credentials Credentials) {
+func served(t *testing.T, change func(w http.ResponseWriter, r *http.Request) (done bool)) (address string, access repository.Access) {
 	t.Helper()
 	sum := sha256.Sum256([]byte(archive))
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -41,7 +42,7 @@ func served(t *testing.T, change func(w http.ResponseWriter, r *http.Request) (d
 	}))
 	t.Cleanup(server.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	return server.URL + "/charts", Credentials{Username: "anna", Password: "right", CA: ca}
+	return server.URL + "/charts", repository.Access{Credential: repository.Credential{Username: "anna", Password: "right"}, Authorities: ca}
 }
 
 func TestIndexed(t *testing.T) {

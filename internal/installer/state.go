@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/repository"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -117,15 +118,8 @@ type Repository interface {
 	Fetch(ctx context.Context, chart string, version *semver.Version) ([]byte, error)
 }
 
-// Credentials give access to a repository.
-type Credentials struct {
-	Username, Password, Token string
-	// CA is in PEM; if empty, the system's certificate authorities are trusted.
-	CA []byte
-}
-
 // OpenRepository returns the repository at a URL.
-type OpenRepository func(address string, credentials Credentials) (Repository, error)
+type OpenRepository func(address string, access repository.Access) (Repository, error)
 
 // install holds the request of spec.install: an exact version, a range (within), or, with neither, the newest
 // release.
