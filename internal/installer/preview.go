@@ -73,35 +73,27 @@ func (r *PreviewedRelease) movement() string {
 	}
 }
 
-// previewing takes the installer's decisions on a Fleet that it only reads.
-type previewing struct {
-	*reconciler
-	found *Previewed
-}
-
 // Preview returns the changes that the installer would make for a FleetAddonConfig, object by
 // object, and makes none. With an error it returns the changes that come before it.
 func Preview(ctx context.Context, cluster client.Client, releases Releases, repository OpenRepository, config *addonsv1.FleetAddonConfig) (*Previewed, error) {
-	p := &previewing{
-		reconciler: newReconciler(cluster, cluster, Options{LookupInterval: time.Hour, HelmTimeout: time.Minute}, "", releases, repository),
-		found:      &Previewed{Releases: []PreviewedRelease{}, Conditions: []metav1.Condition{}},
-	}
-	p.rootCA = publicAuthority(cluster)
-	s, err := p.observe(ctx, config)
+	p := &Previewed{Releases: []PreviewedRelease{}, Conditions: []metav1.Condition{}}
+	r := newReconciler(cluster, cluster, Options{LookupInterval: time.Hour, HelmTimeout: time.Minute}, "", releases, repository)
+	r.rootCA = publicAuthority(cluster)
+	s, err := r.observe(ctx, config)
 	if err != nil {
-		return p.found, err
+		return p, err
 	}
 	if s.install != nil {
 		if s.install.invalid != nil {
-			return p.found, s.install.invalid
+			return p, s.install.invalid
 		}
 		s.install.planOnly = false
 	}
-	return p.found, p.walk(ctx, s)
+	return p, p.walk(ctx, r, s)
 }
 
 // walk plans step after step, as if each had been taken.
-func (p *previewing) walk(ctx context.Context, s *state) error {
+func (p *Previewed) walk(ctx context.Context, r *reconciler, s *state) error {
 	for range mostSteps {
 		next := s.next()
 		var err error
@@ -109,21 +101,21 @@ func (p *previewing) walk(ctx context.Context, s *state) error {
 		case rest:
 			for _, condition := range []*metav1.Condition{next.installed, next.configured} {
 				if condition != nil {
-					p.found.Conditions = append(p.found.Conditions, *condition)
+					p.Conditions = append(p.Conditions, *condition)
 				}
 			}
 			return nil
 		case ask:
-			err = p.lookUp(ctx, s)
-			s.offered = p.looked.offered
+			err = r.lookUp(ctx, s)
+			s.offered = r.looked.offered
 		case putCRDs:
-			err = p.put(ctx, s, &next, &s.crds)
+			err = p.put(ctx, r, s, &next, &s.crds)
 		case putFleet:
-			err = p.put(ctx, s, &next, &s.fleet)
+			err = p.put(ctx, r, s, &next, &s.fleet)
 		case freeCRDs, freeFleet:
 			return fmt.Errorf("the next step would be to %s, which was left half done; what follows cannot be predicted", next.step)
 		default:
-			p.found.Next = string(next.step)
+			p.Next = string(next.step)
 			return nil
 		}
 		if err != nil {
@@ -134,8 +126,8 @@ func (p *previewing) walk(ctx context.Context, s *state) error {
 }
 
 // put finds the changes that a release would bring, and continues as if it had been deployed.
-func (p *previewing) put(ctx context.Context, s *state, next *plan, release **Release) error {
-	order := p.order(s, next)
+func (p *Previewed) put(ctx context.Context, r *reconciler, s *state, next *plan, release **Release) error {
+	order := r.order(s, next)
 	order.DryRun = true
 	goes := cmp.Or(next.version, s.current())
 	if goes == nil { // A first release that failed is deployed again.
@@ -143,15 +135,15 @@ func (p *previewing) put(ctx context.Context, s *state, next *plan, release **Re
 	}
 	if next.version != nil {
 		var err error
-		if order.Archive, err = p.archive(ctx, s, next); err != nil {
+		if order.Archive, err = r.archive(ctx, s, next); err != nil {
 			return err
 		}
 	}
-	was, err := p.releases.Manifest(ctx, order.Name)
+	was, err := r.releases.Manifest(ctx, order.Name)
 	if err != nil {
 		return err
 	}
-	becomes, err := p.releases.Put(ctx, order)
+	becomes, err := r.releases.Put(ctx, order)
 	if err != nil {
 		return err
 	}
@@ -162,7 +154,7 @@ func (p *previewing) put(ctx context.Context, s *state, next *plan, release **Re
 	if change.Changes, err = difference(was, becomes); err != nil {
 		return err
 	}
-	p.found.Releases = append(p.found.Releases, change)
+	p.Releases = append(p.Releases, change)
 	*release = &Release{Version: goes, Deployed: goes, AppVersion: goes.String(), Status: StatusDeployed, MadeBy: "preview", Values: next.values}
 	return nil
 }
