@@ -31,3 +31,10 @@ var schemeBuilder = runtime.NewSchemeBuilder(func(scheme *runtime.Scheme) error 
 // AddToScheme registers the types of this package. It returns an error only if
 // another type is already registered under one of their names.
 var AddToScheme = schemeBuilder.AddToScheme
+
+// SchemaRevisionAnnotation on the CRDs of this package holds the revision of their schemas. Earlier CRDs have none.
+const SchemaRevisionAnnotation = "fleet.addons.cluster.x-k8s.io/schema-revision"
+
+// SchemaRevision is the current revision. Raise it, and the markers of the three kinds, with every change of a schema but
+// of descriptions.
+const SchemaRevision = 1

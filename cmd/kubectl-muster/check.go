@@ -46,9 +46,9 @@ a cluster, or if another has the same name on one. One that waits is not.
 
 Without a name, the command also warns about Bundles whose rolloutStrategy has partitions
 that do not gate: Fleet does not wait for one, never updates it, or leaves Clusters out. A
-warning says what to write instead, and does not change the exit code. Notes say if the
-FleetAddonConfig lets secret fields into the template values, and if the version of Fleet
-has a known defect.`,
+warning says what to write instead, and does not change the exit code. Notes say if
+Muster's CRDs are older than the syncer, if the FleetAddonConfig lets secret fields into the
+template values, and if the version of Fleet has a known defect.`,
 		Example: `  kubectl muster check
   kubectl muster check team-a/prod --wait --timeout=15m`,
 		Args:              withUsage(o.nameOf),
@@ -144,7 +144,7 @@ func (o *checkOptions) observe(ctx context.Context, reader client.Reader) (*obse
 	}
 	if o.name == "" {
 		result.graph.Notes = slices.Clone(result.graph.Notes)
-		for _, note := range []string{view.SecretsLetIn(objects.Config), defects.Message(fleetVersion(ctx, reader, objects.Config))} {
+		for _, note := range []string{view.OlderCRDs(objects.Config), view.SecretsLetIn(objects.Config), defects.Message(fleetVersion(ctx, reader, objects.Config))} {
 			if note != "" {
 				result.graph.Notes = append(result.graph.Notes, message.Text(note))
 			}

@@ -72,6 +72,20 @@ func TestCheckSaysWhoLetSecretsIn(t *testing.T) {
 	}
 }
 
+// TestCheckNamesOlderCRDs checks with the report of the syncer, which fails nothing.
+func TestCheckNamesOlderCRDs(t *testing.T) {
+	for status, isNamed := range map[metav1.ConditionStatus]bool{metav1.ConditionTrue: true, metav1.ConditionFalse: false} {
+		w := newWorld()
+		w.cluster("team-a", "fine", standard)
+		w.config.Status.Conditions = []metav1.Condition{{
+			Type: addonsv1.APIsAvailableCondition, Status: status, Reason: addonsv1.AvailableReason, Message: "older than the syncer: CRD x; apply it",
+		}}
+		if out, code := checked(t, w); code != 0 || strings.Contains(out, "older than the syncer: CRD x; apply it") != isNamed {
+			t.Errorf("%s: exit code %d:\n%s", status, code, out)
+		}
+	}
+}
+
 // checked returns the output and the exit code of check for a world.
 func checked(t *testing.T, w *world) (string, int) {
 	t.Helper()

@@ -72,6 +72,8 @@ type configReconciler struct {
 	goneSince time.Time
 	// missing names the kinds that are not served, as of the last check.
 	missing string
+	// older says which CRDs of Muster's are older than the program, as of the last check.
+	older string
 	// controller is the one that this reconciler belongs to.
 	controller controller.Controller
 	// wrote is when the status was last written.
@@ -81,7 +83,7 @@ type configReconciler struct {
 func (r *configReconciler) setUp(mgr ctrl.Manager) (err error) {
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).Named("fleetaddonconfig").
 		For(&addonsv1.FleetAddonConfig{}).
-		WatchesMetadata(references.CRD(), enqueue(theConfig), builder.WithPredicates(requiredCRDs)).
+		WatchesMetadata(references.CRD(), enqueue(theConfig), builder.WithPredicates(reportedCRDs)).
 		Build(r)
 	return err
 }
@@ -127,6 +129,9 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		return later, nil
 	}
 	if r.missing, err = r.gate.missing(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	if r.older, err = olderCRDs(ctx, r); err != nil {
 		return ctrl.Result{}, err
 	}
 	if r.missing == "" && !r.gate.opened.Load() {
@@ -238,7 +243,11 @@ func (r *configReconciler) status(in *settings.InForce, counts map[state]int, un
 		conditions = append([]metav1.Condition{available}, conditions...)
 		others = ofInstaller(config, available)
 	}
-	conditions = append([]metav1.Condition{summary(append(others, conditions...))}, conditions...)
+	ready := summary(append(others, conditions...))
+	if ready.Status == metav1.ConditionTrue {
+		ready.Message = r.older
+	}
+	conditions = append([]metav1.Condition{ready}, conditions...)
 	if helm != nil {
 		conditions = append(conditions, *helm)
 	}
@@ -323,7 +332,7 @@ func (r *configReconciler) apisAvailable() metav1.Condition {
 		return metav1.Condition{Type: addonsv1.APIsAvailableCondition, Status: metav1.ConditionFalse, Reason: addonsv1.WaitingReason,
 			Message: "not served: " + r.missing + "; install Cluster API and Fleet, nothing needs to be restarted"}
 	}
-	return metav1.Condition{Type: addonsv1.APIsAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AvailableReason}
+	return metav1.Condition{Type: addonsv1.APIsAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AvailableReason, Message: r.older}
 }
 
 func configValid(invalid error) metav1.Condition {

@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -22,8 +25,10 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
@@ -144,5 +149,61 @@ func TestStatusCounts(t *testing.T) {
 		if config.Status.Clusters == nil || *config.Status.Clusters != test.want || reported.Reason != test.reason {
 			t.Errorf("%d: %+v, %s; want %+v, %s", i, config.Status.Clusters, reported.Reason, test.want, test.reason)
 		}
+	}
+}
+
+// A CRD of Muster's with a lower revision than the program's, or none, is named in the message of Ready and APIsAvailable.
+// Their status stays, as does a report of another condition. Another program's CRD counts only if it is the FleetAddonConfig's.
+func TestOlderCRDsAreNamed(t *testing.T) {
+	crd := func(name, revision, managedBy string) client.Object {
+		crd := references.CRD()
+		crd.SetName(name)
+		crd.SetLabels(map[string]string{stamp.ManagedByLabel: managedBy})
+		if revision != "" {
+			crd.SetAnnotations(map[string]string{addonsv1.SchemaRevisionAnnotation: revision})
+		}
+		return crd
+	}
+	const ours, older = "muster", "older than the syncer: CRD "
+	for name, test := range map[string]struct {
+		crds   []client.Object
+		counts map[state]int
+		want   string // what the message of APIsAvailable begins with
+	}{
+		"current":                {crds: []client.Object{crd(configCRD, strconv.Itoa(addonsv1.SchemaRevision), "")}},
+		"newer":                  {crds: []client.Object{crd(configCRD, strconv.Itoa(addonsv1.SchemaRevision+1), "")}},
+		"none":                   {},
+		"of an earlier Muster":   {crds: []client.Object{crd(configCRD, "", "")}, want: older + configCRD + ";"},
+		"older":                  {crds: []client.Object{crd(configCRD, strconv.Itoa(addonsv1.SchemaRevision-1), "")}, want: older + configCRD + ";"},
+		"not a number":           {crds: []client.Object{crd(configCRD, "new", "")}, want: older + configCRD + ";"},
+		"older, Clusters stuck":  {crds: []client.Object{crd(configCRD, "", "")}, counts: map[state]int{stateFailed: 1}, want: older + configCRD + ";"},
+		"of HelmChartProxies":    {crds: []client.Object{crd(stamp.HelmCRD, "", ours)}, want: older + stamp.HelmCRD + ";"},
+		"of CAAPH":               {crds: []client.Object{crd(stamp.HelmCRD, "", "")}},
+		"two":                    {crds: []client.Object{crd(configCRD, "", ""), crd(stamp.HelmCRD, "", ours)}, want: older + configCRD + ", CRD " + stamp.HelmCRD + ";"},
+		"another program's kind": {crds: []client.Object{crd("clusters.cluster.x-k8s.io", "", "")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			if err := apiextensionsv1.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			r := &configReconciler{now: time.Now}
+			var err error
+			if r.older, err = olderCRDs(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(test.crds...).Build()); err != nil {
+				t.Fatal(err)
+			}
+			if test.counts == nil {
+				test.counts = map[state]int{}
+			}
+			status := r.status(&settings.InForce{Config: &addonsv1.FleetAddonConfig{}}, test.counts, nil, false, false, nil)
+			ready, apis := meta.FindStatusCondition(status.Conditions, addonsv1.ReadyCondition), meta.FindStatusCondition(status.Conditions, addonsv1.APIsAvailableCondition)
+			if apis.Status != metav1.ConditionTrue || !strings.HasPrefix(apis.Message, test.want) || (test.want == "") != (apis.Message == "") {
+				t.Errorf("APIsAvailable is %+v", apis)
+			}
+			if isStuck := test.counts[stateFailed] > 0; isStuck != (ready.Status == metav1.ConditionFalse) || !isStuck && ready.Message != apis.Message ||
+				isStuck && ready.Message != meta.FindStatusCondition(status.Conditions, addonsv1.ClustersImportedCondition).Message {
+				t.Errorf("Ready is %+v", ready)
+			}
+		})
 	}
 }

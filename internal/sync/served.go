@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,7 @@ import (
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // required holds the kinds that the syncer cannot work without, by the names of their CRDs.
@@ -39,11 +41,38 @@ var required = map[string]schema.GroupVersionKind{
 	"bundlenamespacemappings.fleet.cattle.io": fleetv1.SchemeGroupVersion.WithKind("BundleNamespaceMapping"),
 }
 
-// requiredCRDs passes the CRDs of the required kinds.
-var requiredCRDs = predicate.NewPredicateFuncs(func(crd client.Object) bool {
+// configCRD is the name of the CRD of the FleetAddonConfig.
+const configCRD = "fleetaddonconfigs.addons.cluster.x-k8s.io"
+
+// ownCRDs are the CRDs of Muster's kinds. HelmChartProxies and HelmReleaseProxies may be of another program.
+var ownCRDs = []string{configCRD, stamp.HelmCRD, "helmreleaseproxies.addons.cluster.x-k8s.io"}
+
+// reportedCRDs passes the CRDs of the required kinds, and of Muster's own.
+var reportedCRDs = predicate.NewPredicateFuncs(func(crd client.Object) bool {
 	_, isRequired := required[crd.GetName()]
-	return isRequired
+	return isRequired || slices.Contains(ownCRDs, crd.GetName())
 })
+
+// olderCRDs says which of Muster's CRDs are older than the program; empty if none is.
+func olderCRDs(ctx context.Context, crds client.Reader) (string, error) {
+	var older []string
+	for _, name := range ownCRDs {
+		crd := references.CRD()
+		if err := crds.Get(ctx, client.ObjectKey{Name: name}, crd); apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return "", fmt.Errorf("reading CRD %s: %w", name, err)
+		}
+		isOurs := name == configCRD || crd.Labels[stamp.ManagedByLabel] == stamp.ManagedBy
+		if revision, _ := strconv.Atoi(crd.Annotations[addonsv1.SchemaRevisionAnnotation]); isOurs && revision < addonsv1.SchemaRevision {
+			older = append(older, name)
+		}
+	}
+	if older == nil {
+		return "", nil
+	}
+	return "older than the syncer: CRD " + strings.Join(older, ", CRD ") + "; apply the CRDs of the syncer's version, nothing needs to be restarted", nil
+}
 
 // Gate holds the reconcilers back until the kinds they watch are served, so that
 // Muster, Cluster API and Fleet may be installed in any order.

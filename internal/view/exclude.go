@@ -7,12 +7,24 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/settings"
 )
+
+// OlderCRDs says which of Muster's CRDs are older than the syncer, as the syncer reports it. Otherwise it is empty.
+func OlderCRDs(config *addonsv1.FleetAddonConfig) string {
+	if config != nil {
+		if apis := meta.FindStatusCondition(config.Status.Conditions, addonsv1.APIsAvailableCondition); apis != nil && apis.Status == metav1.ConditionTrue {
+			return apis.Message
+		}
+	}
+	return ""
+}
 
 // SecretsLetIn says whose secret fields reach Fleet, and who has asked for that, if the FleetAddonConfig replaces the
 // default of spec.cluster.templateValues.exclude by a list that lacks some of it. Otherwise it is empty.
