@@ -68,7 +68,6 @@ type Client struct {
 	namespaces map[string]cache.Config
 	newCache   kinds.NewCache
 	ctx        context.Context //nolint:containedctx // the program's, which ends the watches
-	now        func() time.Time
 	// queue belongs to the controller of Clusters, once started is closed. Changes of Rancher's objects add Clusters to it.
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
 	started chan struct{}
@@ -85,7 +84,7 @@ type Client struct {
 
 // NewClient returns a Client. Its caches hold Rancher's objects, and are to Trim them.
 func NewClient(ctx context.Context, applier *kube.Applier, namespaces map[string]cache.Config, newCache kinds.NewCache) *Client {
-	return &Client{Applier: applier, Reader: applier.Client, namespaces: namespaces, newCache: newCache, ctx: ctx, now: time.Now, started: make(chan struct{}), stop: func() {}}
+	return &Client{Applier: applier, Reader: applier.Client, namespaces: namespaces, newCache: newCache, ctx: ctx, started: make(chan struct{}), stop: func() {}}
 }
 
 // Source gives the Client the queue of the controller that reconciles Clusters. It may be started once.
@@ -160,7 +159,7 @@ func (c *Client) read(ctx context.Context) (*reading, error) {
 	if c.crd != crd {
 		ctrl.LoggerFrom(ctx).Info("Rancher's CRD has come or gone", "exists", crd != "")
 		c.stop()
-		c.crd, c.since, c.listed = crd, c.now(), map[schema.GroupVersionKind]client.Reader{}
+		c.crd, c.since, c.listed = crd, time.Now(), map[schema.GroupVersionKind]client.Reader{}
 		c.watching, c.stop = context.WithCancel(c.ctx)
 	}
 	if crd == "" {
@@ -173,7 +172,7 @@ func (c *Client) read(ctx context.Context) (*reading, error) {
 	for _, objects := range c.listed {
 		switch {
 		case objects != nil:
-		case c.now().Sub(c.since) < Patience:
+		case time.Since(c.since) < Patience:
 			return nil, ErrUnlisted
 		default:
 			return nil, fmt.Errorf("the API server has not listed Rancher's Clusters in %s; the syncer needs the ClusterRole muster-syncer-rancher, or spec.rancher.mode: \"Off\" in the FleetAddonConfig", Patience)

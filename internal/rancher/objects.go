@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -69,8 +70,9 @@ func objectOf(of client.Object) object {
 	whole, ok := of.(*unstructured.Unstructured)
 	switch {
 	case !ok:
-		its.Owner.Namespace, its.Owner.Name, _ = strings.Cut(annotations[stamp.AttachedAnnotation], "/")
-		its.Management = labels[stamp.RancherClusterLabel]
+		if its.Management = labels[stamp.RancherClusterLabel]; its.Management != "" {
+			its.Owner.Namespace, its.Owner.Name, _ = strings.Cut(annotations[stamp.AttachedAnnotation], "/")
+		}
 	case whole.GroupVersionKind().Group == ProvisioningKind.Group:
 		its.Owner = its.NamespacedName
 		its.Management, _, _ = unstructured.NestedString(whole.Object, "status", "clusterName")
@@ -110,28 +112,17 @@ func Trim(cached any) (any, error) {
 	slim.SetUID(whole.GetUID())
 	slim.SetResourceVersion(whole.GetResourceVersion())
 	slim.SetDeletionTimestamp(whole.GetDeletionTimestamp())
-	slim.SetLabels(read(whole.GetLabels()))
-	slim.SetAnnotations(read(whole.GetAnnotations()))
+	slim.SetLabels(bounds.Names(whole.GetLabels(), ownerLabel, ownerNamespaceLabel))
+	slim.SetAnnotations(bounds.Names(whole.GetAnnotations(), externallyManagedAnnotation, administratedAnnotation, migratedAnnotation))
 	for _, path := range [][]string{{"spec", "fleetWorkspaceName"}, {"status", "clusterName"}} {
 		if value, _, _ := unstructured.NestedString(whole.Object, path...); value != "" {
-			_ = unstructured.SetNestedField(slim.Object, value, path...) // The parent is missing, or a map.
+			_ = unstructured.SetNestedField(slim.Object, bounds.Name(value), path...) // The parent is missing, or a map.
 		}
 	}
 	if objectOf(whole).Ready {
 		_ = unstructured.SetNestedSlice(slim.Object, []any{map[string]any{"type": "Ready", "status": "True"}}, "status", "conditions")
 	}
 	return slim, nil
-}
-
-// read returns the labels or annotations that objectOf reads.
-func read(all map[string]string) map[string]string {
-	kept := map[string]string{}
-	for _, key := range []string{ownerLabel, ownerNamespaceLabel, externallyManagedAnnotation, administratedAnnotation, migratedAnnotation} {
-		if value, found := all[key]; found {
-			kept[key] = value
-		}
-	}
-	return kept
 }
 
 // news passes changes of Rancher's objects after a list.
@@ -143,13 +134,6 @@ var news = predicate.Funcs{
 // CRDs passes Rancher's CRDs.
 var CRDs = predicate.NewPredicateFuncs(func(crd client.Object) bool {
 	return crd.GetName() == ManagementCRD || crd.GetName() == ProvisioningCRD
-})
-
-// FleetClusters passes Rancher's Fleet Clusters, and those that were Rancher's until now.
-var FleetClusters = predicate.Or[client.Object](predicate.NewPredicateFuncs(IsFleetCluster), predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool { return IsFleetCluster(e.ObjectOld) },
-	DeleteFunc: func(event.DeleteEvent) bool { return false },
 })
 
 // IsFleetCluster reports whether a Fleet Cluster is Rancher's.

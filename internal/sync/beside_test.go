@@ -302,6 +302,18 @@ func TestUnlistedInFleet(t *testing.T) {
 			if diff := cmp.Diff(before, after); diff != "" || state != "True DoubleImport" {
 				t.Errorf("the Cluster is written, %s (-before +after):\n%s", state, diff)
 			}
+			in, err := s.settings.Current(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			around, err := s.scopes.around(t.Context(), in.Cluster, after)
+			if err != nil || !errors.Is(around.beside.Unknown, rancher.ErrUnlisted) {
+				t.Fatalf("%v, %v", err, around.beside.Unknown)
+			}
+			// If that lasts, a scope would say that Fleet has no namespace for it.
+			if its, err := s.scopes.newScope(t.Context(), in, after, around); (its == nil) != isRanchers || (err != nil) != isRanchers {
+				t.Errorf("%v, %v", its, err)
+			}
 			var fleet fleetv1.Cluster
 			if err := s.direct.Get(t.Context(), s.key, &fleet); err != nil || (fleet.Labels["env"] == "prod") == isRanchers {
 				t.Errorf("%v: its labels are %v", err, fleet.Labels)

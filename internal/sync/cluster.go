@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,7 +86,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 		WatchesMetadata(references.CRD(), r.references.CRDs(), builder.WithPredicates(references.ContractNews)).
 		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(rancher.CRDs, afterStart, changes(func(client.Object) []any { return nil }))).
 		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(fleetClusterFields)).
-		Watches(&fleetv1.Cluster{}, enqueue(c.rancher.Concerned), builder.WithPredicates(rancher.FleetClusters, fleetClusterNews(c.bundlesReady))).
+		Watches(&fleetv1.Cluster{}, enqueue(c.rancher.Concerned), builder.WithPredicates(fleetClusterNews(c.bundlesReady))).
 		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
 		WatchesMetadata(namespaceMetadata(), enqueue(c.events.clusterOfHome), builder.WithPredicates(afterStart, homeNews)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
@@ -142,18 +143,13 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 		if before, isKnown = r.digests.of(ctx, in, cluster, around); isKnown { // Nothing has changed since the last reconcile, which left nothing to do.
 			return polled(before.untilStale), nil
 		}
-		if s, err = r.scopes.newScope(ctx, in, cluster, around); err == nil && !s.isApart() {
-			err = s.beside.Unknown
-		}
-		if err == nil {
+		if s, err = r.scopes.newScope(ctx, in, cluster, around); err == nil {
 			err = r.readHome(ctx, s)
 		}
 	}
 	var result outcome
 	if err == nil {
-		if result, err = r.steps(ctx, s); err == nil {
-			err = s.beside.Unknown // What is said may be about Rancher.
-		}
+		result, err = r.steps(ctx, s)
 	}
 	switch {
 	case err == nil:
@@ -222,7 +218,8 @@ func (r *clusterReconciler) steps(ctx context.Context, s *scope) (outcome, error
 			_ = r.busy.UnlockKey(s.claimed) // It never fails.
 		}
 	}()
-	return steps.Run(rest, s.taken, s.next, func(next step) error { return r.take(ctx, s, next) })
+	result, err := steps.Run(rest, s.taken, s.next, func(next step) error { return r.take(ctx, s, next) })
+	return result, cmp.Or(err, s.beside.Unknown) // What is said may be about Rancher.
 }
 
 // take takes a step.

@@ -3,14 +3,11 @@ package sync
 import (
 	"testing"
 
-	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/rancher"
-	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 func TestUnimported(t *testing.T) {
@@ -30,27 +27,6 @@ func TestUnimported(t *testing.T) {
 		"created later":                  {unimported.Create(event.CreateEvent{Object: having("")}), false},
 		"changed":                        {unimported.Update(event.UpdateEvent{ObjectOld: having(""), ObjectNew: having("")}), false},
 		"deleted":                        {unimported.Delete(event.DeleteEvent{Object: having("")}), false},
-	} {
-		if test.got != test.want {
-			t.Errorf("%s: %t", name, test.got)
-		}
-	}
-}
-
-// A Cluster waits for a Fleet Cluster to go that has Rancher's label, so it must hear that the label is gone, too.
-func TestRancherFleetCluster(t *testing.T) {
-	theirs := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{stamp.RancherClusterLabel: "c-abcde"}}}
-	other := &fleetv1.Cluster{}
-	for name, test := range map[string]struct {
-		got, want bool
-	}{
-		"created":             {rancher.FleetClusters.Create(event.CreateEvent{Object: theirs}), true},
-		"another, created":    {rancher.FleetClusters.Create(event.CreateEvent{Object: other}), false},
-		"gets the label":      {rancher.FleetClusters.Update(event.UpdateEvent{ObjectOld: other, ObjectNew: theirs}), true},
-		"loses the label":     {rancher.FleetClusters.Update(event.UpdateEvent{ObjectOld: theirs, ObjectNew: other}), true},
-		"another, is changed": {rancher.FleetClusters.Update(event.UpdateEvent{ObjectOld: other, ObjectNew: other}), false},
-		"deleted":             {rancher.FleetClusters.Delete(event.DeleteEvent{Object: theirs}), true},
-		"another, deleted":    {rancher.FleetClusters.Delete(event.DeleteEvent{Object: other}), false},
 	} {
 		if test.got != test.want {
 			t.Errorf("%s: %t", name, test.got)

@@ -156,9 +156,6 @@ func (s *scope) attachedTo() types.NamespacedName {
 	return s.beside.Fleet
 }
 
-// isApart reports whether the Cluster goes on whatever Rancher has: it has a Fleet Cluster that cannot be Rancher's.
-func (s *scope) isApart() bool { return s.has() && !rancher.IsFleetCluster(s.fleet) }
-
 // pin returns the name of the Fleet Cluster that the Cluster is pinned to.
 func (s *scope) pin() string { return stamp.PinOf(s.cluster.Annotations).ClusterName }
 
@@ -203,7 +200,10 @@ func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluste
 		s.unregistered = l.registrar.isMissing(ctx)
 	}
 	s.findAttached()
-	return s, nil
+	if s.beside.Unknown == nil || s.has() && !rancher.IsFleetCluster(s.fleet) { // This one goes on, whatever Rancher has.
+		return s, nil
+	}
+	return nil, s.beside.Unknown
 }
 
 // surroundings are what a reconcile reads around a Cluster before all else, once.
