@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	gosync "sync"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,7 +47,19 @@ func findNeeds(
 	isFree func(*clusterv1.Cluster) (bool, error),
 ) *needs {
 	n := &needs{made: map[use]bool{}, retained: map[types.NamespacedName]bool{}}
-	retained := map[use]bool{}
+	uses := map[use]bool{}
+	n.addClusters(uses, in, labels, clusters, isFree)
+	n.addFleetClusters(uses, in, clusters, fleetClusters)
+	for used := range uses {
+		n.retained[used.group()], n.retained[used.mapping()] = true, true
+	}
+	return n
+}
+
+// addClusters adds the makers, and the uses of the retainers.
+func (n *needs) addClusters(
+	uses map[use]bool, in settings.Settings, labels map[string]string, clusters []clusterv1.Cluster, isFree func(*clusterv1.Cluster) (bool, error),
+) {
 	for i := range clusters {
 		cluster := &clusters[i]
 		used := needOf(cluster)
@@ -58,7 +71,7 @@ func findNeeds(
 		if !stamp.PinOf(cluster.Annotations).IsComplete() && (!cluster.DeletionTimestamp.IsZero() || !isSelected(in, cluster, labels)) {
 			continue
 		}
-		n.hasRetainer, retained[used] = true, true
+		n.hasRetainer, uses[used] = true, true
 		if !isMaker(in, cluster, labels) {
 			continue
 		}
@@ -71,26 +84,23 @@ func findNeeds(
 			n.made[used] = true
 		}
 	}
-	var has func(*fleetv1.Cluster) bool
+}
+
+// addFleetClusters adds the uses of Fleet Clusters whose Cluster exists or that were moved: the applications of a moved one
+// stay until a user deletes it.
+func (n *needs) addFleetClusters(uses map[use]bool, in settings.Settings, clusters []clusterv1.Cluster, fleetClusters []fleetv1.Cluster) {
+	has := gosync.OnceValue(func() func(*fleetv1.Cluster) bool { return clusterFinder(in, clusters) }) // Seldom needed.
 	for i := range fleetClusters {
 		fleetCluster := &fleetClusters[i]
 		used := useOfFleet(fleetCluster)
-		if !stamp.IsOurs(fleetCluster) || n.hasRetainer && (used.isZero() || retained[used]) {
-			continue
-		}
-		if has == nil {
-			has = clusterFinder(in, clusters)
-		}
-		if has(fleetCluster) {
-			n.hasRetainer, retained[used] = true, true
-		} else if fleetCluster.Annotations[stamp.ReleasedAnnotation] == "true" { // The applications of a moved one stay until a user deletes it.
-			retained[used] = true
+		switch {
+		case !stamp.IsOurs(fleetCluster), n.hasRetainer && (used.isZero() || uses[used]):
+		case has()(fleetCluster):
+			n.hasRetainer, uses[used] = true, true
+		case fleetCluster.Annotations[stamp.ReleasedAnnotation] == "true":
+			uses[used] = true
 		}
 	}
-	for used := range retained {
-		n.retained[used.group()], n.retained[used.mapping()] = true, true
-	}
-	return n
 }
 
 // clusterFinder returns a function that reports whether the Cluster that a Fleet Cluster was made from is among some. A
