@@ -66,8 +66,11 @@ func Compact(object *unstructured.Unstructured) error {
 }
 
 // Expand restores the fields that can reach the template values. The caller may change the result,
-// unless the object was never compacted: then Expand returns its contents as they are.
+// unless the object was never compacted: then Expand returns its contents as they are. Nothing is restored from nil.
 func Expand(object *unstructured.Unstructured) (map[string]any, error) {
+	if object == nil {
+		return nil, nil
+	}
 	small, ok := object.Object[compacted].(string)
 	if !ok {
 		return object.Object, nil
@@ -86,8 +89,11 @@ func Expand(object *unstructured.Unstructured) (map[string]any, error) {
 	return document, nil
 }
 
-// Content returns the compacted contents of an object.
+// Content returns the compacted contents of an object; empty for nil.
 func Content(object *unstructured.Unstructured) string {
+	if object == nil {
+		return ""
+	}
 	content, _ := object.Object[compacted].(string)
 	return content
 }

@@ -36,17 +36,12 @@ func (e TakenError) Error() string { return string(e) }
 // written, if others own the annotations that name the owner of the attachment: without them, the other fields would
 // never be removed.
 func (c *Client) Attach(ctx context.Context, in settings.Settings, want, have *fleetv1.Cluster, isPart bool) (now *fleetv1.Cluster, others []string, err error) {
-	lacks, others := desired.Unattached(want, have)
-	hash := want.Annotations[desired.HashAnnotation]
-	if !lacks && hash == have.Annotations[desired.HashAnnotation] {
-		return have, others, nil
-	}
 	if isPart {
 		if want, err = c.withCopies(ctx, in, want); err != nil {
 			return have, others, err
 		}
 	}
-	err = c.Store.Try(want, hash, func() (err error) {
+	err = c.Store.Try(want, want.Annotations[desired.HashAnnotation], func() (err error) {
 		defer func() { metrics.Applied("Cluster", "attached", err) }()
 		now, err = c.apply(ctx, want)
 		switch others = conflictsOf(err); {

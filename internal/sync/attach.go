@@ -33,6 +33,14 @@ func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
 		return err
 	}
 	want := desired.Attachment(s.in, s.beside.Fleet, have.UID, s.cluster, s.class, s.values, s.targets)
+	lacks, others := desired.Unattached(want, have)
+	if s.others = others; !lacks && want.Annotations[desired.HashAnnotation] == have.Annotations[desired.HashAnnotation] {
+		return nil
+	}
+	if err := s.inflate(); err != nil {
+		return err
+	}
+	want.Spec.TemplateValues.Data = s.values
 	now, others, err := r.scopes.rancher.Attach(ctx, s.in, want, have, s.tooMuch != "")
 	switch {
 	case errors.As(err, &taken):

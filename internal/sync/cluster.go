@@ -27,7 +27,6 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
-	"github.com/muster-fleet/muster/internal/steps"
 )
 
 // absentInterval is how long to wait for a Namespace that the cache does not show yet.
@@ -37,7 +36,7 @@ const absentInterval = time.Second
 const conflictInterval = 100 * time.Millisecond
 
 // clusterReconciler keeps the stamp of a CAPI Cluster and its Fleet Cluster: it reads the
-// Cluster, then takes one step after another until none is left.
+// Cluster, then does what it needs.
 type clusterReconciler struct {
 	client.Client
 	live         client.Reader // past the cache
@@ -45,10 +44,9 @@ type clusterReconciler struct {
 	applier      *kube.Applier
 	settings     *settings.Reader
 	fields       *fleetFields
-	references   *references.Reader
+	values       *memo
 	targets      *targets
 	reporter     *reporter
-	digests      *digests
 	bundlesReady bundlesReady
 	// busy serializes Clusters that want the same Fleet Cluster.
 	busy keymutex.KeyMutex
@@ -64,9 +62,8 @@ func newClusterReconciler(c *common, reader *references.Reader) *clusterReconcil
 			Reader: c.GetClient(), store: c.store, rancher: c.rancher,
 			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
 		},
-		references: reader, digests: newDigests(c.GetClient(), c.store, reader, c.bundlesReady), bundlesReady: c.bundlesReady,
-		targets: c.targets,
-		busy:    keymutex.NewHashed(256), watchFilter: c.WatchFilter,
+		values: &memo{Reader: reader}, bundlesReady: c.bundlesReady, targets: c.targets,
+		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.GetEventRecorder("muster-syncer")),
 	}
 }
@@ -77,13 +74,13 @@ func (r *clusterReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("cluster").
 		WithOptions(controllerOptions(c.ClusterConcurrency)).
 		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), kube.News)).
-		Watches(&clusterv1.Cluster{}, enqueueAt(itself, unimportedPriority), builder.WithPredicates(watched(c.WatchFilter), unimported)).
+		Watches(&clusterv1.Cluster{}, first, builder.WithPredicates(watched(c.WatchFilter))).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.rivals), builder.WithPredicates(removed)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(afterStart, fleetClusterNews(c.bundlesReady))).
-		WatchesRawSource(r.references.Source()).
+		WatchesRawSource(r.values.Source()).
 		WatchesRawSource(c.rancher.Source()).
 		// Changes that may concern many Clusters at once.
-		WatchesMetadata(references.CRD(), r.references.CRDs(), builder.WithPredicates(references.ContractNews)).
+		WatchesMetadata(references.CRD(), r.values.CRDs(), builder.WithPredicates(references.ContractNews)).
 		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(rancher.CRDs, afterStart, changes(func(client.Object) []any { return nil }))).
 		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(fleetClusterFields)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.rancher.Concerned), builder.WithPredicates(fleetClusterNews(c.bundlesReady))).
@@ -106,7 +103,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	}
 	if !found || !isWatched(cluster, r.watchFilter) {
 		r.reporter.forget(req.NamespacedName)
-		r.digests.forget(req.NamespacedName)
+		r.values.known.Delete(req.NamespacedName)
 		if found {
 			return ctrl.Result{}, nil
 		}
@@ -128,28 +125,20 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	}
 	if err = errors.Join(err, finalizerErr, unread); err != nil {
 		// Retries of failing Clusters must not delay Clusters that have not been reconciled yet.
-		result.Priority = new(lastPriority)
+		result.Priority = new(behindPriority)
 	}
 	return result, err
 }
 
 // reconcile is Reconcile for a Cluster that exists.
 func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce, req ctrl.Request, cluster *clusterv1.Cluster) (ctrl.Result, error) {
-	var s *scope
-	var before digest
-	around, err := r.scopes.around(ctx, in.Cluster, cluster)
-	if err == nil {
-		var isKnown bool
-		if before, isKnown = r.digests.of(ctx, in, cluster, around); isKnown { // Nothing has changed since the last reconcile, which left nothing to do.
-			return polled(before.untilStale), nil
-		}
-		if s, err = r.scopes.newScope(ctx, in, cluster, around); err == nil {
-			err = r.readHome(ctx, s)
-		}
-	}
 	var result outcome
+	s, err := r.scopes.newScope(ctx, in, cluster)
 	if err == nil {
-		result, err = r.steps(ctx, s)
+		err = r.readHome(ctx, s)
+	}
+	if err == nil {
+		result, err = r.run(ctx, s)
 	}
 	switch {
 	case err == nil:
@@ -185,19 +174,15 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 	case isBrief:
 		return ctrl.Result{}, err // It is retried, and reported if it lasts.
 	}
-	isConverged := err == nil && s != nil && s.isConverged(result)
 	if s != nil {
 		cluster, result = s.cluster, r.bundlesReady.of(s, result)
 	}
 	if result.isNothing() && !result.bare {
 		return ctrl.Result{}, err // It is none of our business.
 	}
-	cluster, wait, reportErr := r.reporter.report(ctx, cluster, result)
+	wait, reportErr := r.reporter.report(ctx, cluster, result)
 	if err = errors.Join(err, reportErr); err != nil {
 		return ctrl.Result{}, err
-	}
-	if wait == 0 && isConverged {
-		r.digests.note(ctx, in, cluster, s, before)
 	}
 	return polled(kube.Sooner(result.after, wait)), nil
 }
@@ -211,59 +196,28 @@ func polled(after time.Duration) ctrl.Result {
 	return ctrl.Result{RequeueAfter: after, Priority: new(behindPriority)}
 }
 
-// steps takes one step after another and returns what to report on the Cluster.
-func (r *clusterReconciler) steps(ctx context.Context, s *scope) (outcome, error) {
+// run does what the Cluster needs and returns what to report on it.
+func (r *clusterReconciler) run(ctx context.Context, s *scope) (outcome, error) {
 	defer func() {
 		if s.claimed != "" {
 			_ = r.busy.UnlockKey(s.claimed) // It never fails.
 		}
 	}()
-	result, err := steps.Run(rest, s.taken, s.next, func(next step) error { return r.take(ctx, s, next) })
+	result, err := s.run(ctx, actions{
+		r.restamp, r.claim, r.target, r.resolve, r.takeOver, r.put, r.retarget, r.look, r.release, r.reclaim, r.attach, r.detach, r.withdraw,
+	})
 	return result, cmp.Or(err, s.beside.Unknown) // What is said may be about Rancher.
-}
-
-// take takes a step.
-func (r *clusterReconciler) take(ctx context.Context, s *scope, next step) error {
-	switch next {
-	case restamp:
-		existing := ""
-		// A deselected Cluster gets a lost pin back, but what CAAPF imported never had one.
-		if s.has() && (s.selected || stamp.PinOf(s.cluster.Annotations).IsComplete() || s.fleet.Labels[stamp.ManagedByLabel] == stamp.ManagedBy) {
-			existing = s.fleet.Name
-		}
-		return r.restamp(ctx, s, stamp.OnSync(s.in, s.withOwnPin(), existing))
-	case claim:
-		return r.claim(ctx, s)
-	case target:
-		return r.target(ctx, s)
-	case resolve:
-		return r.resolve(ctx, s)
-	case takeOver:
-		return r.takeOver(ctx, s)
-	case put:
-		return r.put(ctx, s)
-	case retarget:
-		return r.retarget(ctx, s)
-	case look:
-		return r.look(ctx, s)
-	case attach:
-		return r.attach(ctx, s)
-	case detach:
-		return r.detach(ctx, s)
-	case release:
-		return r.release(ctx, s)
-	case reclaim:
-		return r.reclaim(ctx, s)
-	case withdraw:
-		return r.withdraw(ctx, s)
-	default:
-		return fmt.Errorf("unknown step %q", next)
-	}
 }
 
 // restamp gives the Cluster the wanted stamp. It does not pin a Cluster to a name whose namespace in
 // Fleet belongs to another Fleet Cluster: the pin would hold the name against that one.
-func (r *clusterReconciler) restamp(ctx context.Context, s *scope, wanted stamp.Stamp) (err error) {
+func (r *clusterReconciler) restamp(ctx context.Context, s *scope) (err error) {
+	existing := ""
+	// A deselected Cluster gets a lost pin back, but what CAAPF imported never had one.
+	if s.has() && (s.selected || stamp.PinOf(s.cluster.Annotations).IsComplete() || s.fleet.Labels[stamp.ManagedByLabel] == stamp.ManagedBy) {
+		existing = s.fleet.Name
+	}
+	wanted := stamp.OnSync(s.in, s.withOwnPin(), existing)
 	if has := stamp.PinOf(s.cluster.Annotations); !has.IsComplete() && wanted.Pin.IsComplete() && !s.has() {
 		r.lock(s, wanted.Pin.ClusterName)
 		if s.rival, err = r.scopes.rivalOf(ctx, s, wanted.Pin.ClusterName); err != nil {
@@ -352,7 +306,7 @@ func (r *clusterReconciler) resolve(ctx context.Context, s *scope) (err error) {
 	if s.tooMuch = desired.TooMuch(s.in, s.cluster, s.class); s.tooMuch != "" {
 		return nil
 	}
-	s.values, err = r.references.Values(ctx, s.in, s.cluster)
+	s.templateValues, err = r.values.of(ctx, s.in, s.cluster, s.attachedTo().Name != "")
 	if !errors.Is(err, references.ErrUnresolved) {
 		return err
 	}

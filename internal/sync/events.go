@@ -6,7 +6,6 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -241,16 +240,6 @@ func fleetClusterNews(m bundlesReady) predicate.Predicate {
 			m.condition(its), its.Status.Namespace, its.Status.Agent.LastSeen.IsZero(), heartbeat,
 		}
 	})
-}
-
-// unimported passes Clusters found at a start whose status does not say that they are imported. They
-// need not wait for the thousands of imported Clusters.
-var unimported = predicate.Funcs{
-	CreateFunc: func(e event.CreateEvent) bool {
-		return e.IsInInitialList && !meta.IsStatusConditionTrue(e.Object.(*clusterv1.Cluster).Status.Conditions, addonsv1.FleetImportedCondition)
-	},
-	UpdateFunc: func(event.UpdateEvent) bool { return false },
-	DeleteFunc: func(event.DeleteEvent) bool { return false },
 }
 
 // removed passes objects that disappear.

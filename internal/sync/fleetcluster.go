@@ -30,9 +30,12 @@ func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
 	if s.fleet != nil {
 		have = s.fleet
 	}
-	values := s.values
-	if s.unresolved != "" && s.fleet.Spec.TemplateValues != nil {
-		values = s.fleet.Spec.TemplateValues.Data // Their hash, which is enough for a comparison.
+	if s.unresolved != "" {
+		// An apply without the values would remove them. The syncer reads them past the cache only if it has to write.
+		s.whole = func() (map[string]any, error) { return r.lastGoodValues(ctx, client.ObjectKeyFromObject(s.fleet)) }
+		if s.fleet.Spec.TemplateValues != nil {
+			s.values = s.fleet.Spec.TemplateValues.Data
+		}
 	}
 	clientID, err := r.clientID(ctx, s)
 	if err != nil {
@@ -41,14 +44,12 @@ func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
 	if s.begun, err = begunFor(ctx, r.Client, r.applier.Store, s.cluster.Namespace, useOf(s.cluster)); err != nil {
 		return err
 	}
-	want := s.wants(values, clientID)
-	if s.unresolved != "" && s.in.Cluster.PatchResource && kube.Differs(want, have) {
-		// An apply without the values would remove them. The syncer reads them past the cache only if
-		// it has to write.
-		if values, err = r.lastGoodValues(ctx, client.ObjectKeyFromObject(s.fleet)); err != nil {
+	want := s.wants(clientID)
+	if s.whole != nil && (have == nil || s.in.Cluster.PatchResource && kube.Differs(want, have)) {
+		if err := s.inflate(); err != nil {
 			return err
 		}
-		want = s.wants(values, clientID)
+		want = s.wants(clientID)
 	}
 	written, result, err := r.applier.Apply(ctx, want, have, s.in.Cluster.PatchResource)
 	if err != nil {
@@ -82,10 +83,10 @@ func (s *scope) explained(err error) error {
 // whether Muster or Fleet drew it. An apply without it would remove ours, Fleet would draw another,
 // and an agent that registers itself would lose its registration. Fleet revokes that registration
 // itself when its own agent registers under the same clientID.
-func (s *scope) wants(values map[string]any, clientID string) *fleetv1.Cluster {
+func (s *scope) wants(clientID string) *fleetv1.Cluster {
 	in := s.in
 	in.Cluster.AgentNamespace = s.agentNamespace()
-	want := desired.FleetCluster(in, s.cluster, s.class, values, s.targets, clientID)
+	want := desired.FleetCluster(in, s.cluster, s.class, s.values, s.targets, clientID)
 	if !s.byAgent && s.fleet != nil {
 		want.Spec.ClientID = s.fleet.Spec.ClientID
 	}

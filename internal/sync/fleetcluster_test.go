@@ -68,10 +68,10 @@ func TestClientID(t *testing.T) {
 func TestClientIDIsRetained(t *testing.T) {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge"}}
 	s := &scope{in: settings.Default(), cluster: cluster}
-	first := s.wants(nil, "")
+	first := s.wants("")
 	s.fleet = first.DeepCopy()
 	s.fleet.Spec.ClientID = "drawn"
-	again := s.wants(nil, "")
+	again := s.wants("")
 	if again.Spec.ClientID != "drawn" || again.Spec.KubeConfigSecret != "edge-kubeconfig" || kube.Differs(again, s.fleet) {
 		t.Errorf("it is to become %+v", again.Spec)
 	}

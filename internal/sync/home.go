@@ -159,7 +159,7 @@ func (r *clusterReconciler) whatKeeps(ctx context.Context, s *scope) string {
 
 // isToLook reports whether Fleet should look at the Fleet Cluster now, because its namespace is missing.
 func (s *scope) isToLook() bool {
-	return s.mayLook() && s.home.untilLook == 0 && !s.taken[look]
+	return s.mayLook() && s.home.untilLook == 0
 }
 
 // mayLook reports whether Muster may make Fleet look: a paused Cluster, and another client's object, stay untouched.

@@ -162,13 +162,13 @@ func TestRetainedFinalizer(t *testing.T) {
 	r := &clusterReconciler{
 		Client: cache, applier: &kube.Applier{Client: cache, Live: cache, Store: store},
 		scopes: &scopeReader{Reader: cache, store: store}, settings: settings.NewReader(cache),
-		digests: newDigests(cache, store, nil, bundlesReady{}), reporter: newReporter(cache, store, events.NewFakeRecorder(1)),
+		reporter: newReporter(cache, store, events.NewFakeRecorder(1)),
 	}
 	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
 	if !errors.Is(err, refused) {
 		t.Errorf("the error is %v", err)
 	}
-	if ptr.Deref(result.Priority, 0) != lastPriority {
+	if ptr.Deref(result.Priority, 0) != behindPriority {
 		t.Errorf("it is tried again at %v, want it behind all others", result.Priority)
 	}
 	if reports != 1 {
@@ -215,7 +215,7 @@ func TestFinalizerOfCAAPFGoesOnce(t *testing.T) {
 	r := &clusterReconciler{
 		Client: live, applier: &kube.Applier{Client: live, Live: live, Store: store},
 		scopes: &scopeReader{Reader: live, store: store}, settings: settings.NewReader(live),
-		digests: newDigests(live, store, nil, bundlesReady{}), reporter: newReporter(live, store, nil),
+		reporter: newReporter(live, store, nil),
 	}
 	for range 2 {
 		if _, err := kube.Consistent(r).Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {

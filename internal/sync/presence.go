@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -37,15 +38,19 @@ type presence struct {
 	lease         types.NamespacedName
 	now           func() time.Time
 
-	mu      sync.Mutex
-	asked   time.Time
-	missing bool
-	// asking is closed when the caller that asks has an answer; nil while no caller asks.
-	asking chan struct{}
+	// asking is held by the caller that asks, and last is the last answer; nil before the first.
+	asking sync.Mutex
+	last   atomic.Pointer[answer]
 	// renewed is the last renewal that we saw, and since is when we saw it by our own clock: the other
 	// program's clock may be wrong. Only the caller that asks uses them.
 	renewed time.Time
 	since   time.Time
+}
+
+// answer says whether a program was missing at a time.
+type answer struct {
+	at      time.Time
+	missing bool
 }
 
 func newPresence(live client.Reader, namespace, lease string) *presence {
@@ -55,31 +60,19 @@ func newPresence(live client.Reader, namespace, lease string) *presence {
 // isMissing reports whether the program does not run. In doubt, it returns false. While one caller
 // asks, the others use the last answer, and wait only for the first.
 func (r *presence) isMissing(ctx context.Context) bool {
-	now := r.now()
-	r.mu.Lock()
-	missing, isFirst, asking := r.missing, r.asked.IsZero(), r.asking
-	if now.Sub(r.asked) < presenceInterval || asking != nil && !isFirst {
-		r.mu.Unlock()
-		return missing
+	now, last := r.now(), r.last.Load()
+	switch {
+	case last == nil:
+		r.asking.Lock()
+	case now.Sub(last.at) < presenceInterval || !r.asking.TryLock():
+		return last.missing
 	}
-	if asking == nil {
-		r.asking = make(chan struct{})
+	defer r.asking.Unlock()
+	if its := r.last.Load(); its != last { // Another caller has just asked.
+		return its.missing
 	}
-	r.mu.Unlock()
-	if asking != nil {
-		select {
-		case <-asking:
-			return r.isMissing(ctx)
-		case <-ctx.Done():
-			return false
-		}
-	}
-
-	missing = r.ask(ctx, now)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	close(r.asking)
-	r.missing, r.asked, r.asking = missing, now, nil
+	missing := r.ask(ctx, now)
+	r.last.Store(&answer{now, missing})
 	return missing
 }
 

@@ -4,36 +4,27 @@ import (
 	"context"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 )
 
-// These priorities are below 0, the priority of an object that has itself changed. controller-runtime
-// gives handler.LowPriority to objects found by a start or a resync.
-const (
-	// unimportedPriority is for Clusters found at a start that are not imported yet.
-	unimportedPriority = handler.LowPriority / 2
-	// behindPriority is for polled objects, and for objects that a change elsewhere concerns. There
-	// may be thousands.
-	behindPriority = handler.LowPriority
-	// lastPriority is for retries after a failure: they queue behind objects that have not been
-	// reconciled yet.
-	lastPriority = 2 * handler.LowPriority
-)
+// behindPriority is for objects that a change elsewhere concerns, and for polled and failed ones. It is the priority that
+// controller-runtime gives to objects found by a start or a resync, below that of an object that has itself changed. Among
+// themselves these come in the order in which they were enqueued, so what fails again and again delays nothing else.
+const behindPriority = handler.LowPriority
 
-// behind enqueues the objects that an event concerns, behind objects that have themselves changed.
+// behind enqueues the objects that an event concerns, behind objects that have themselves changed: there may be thousands.
+// A single one counts as changed.
 func behind(concerned handler.MapFunc) handler.EventHandler {
-	return enqueueAt(concerned, behindPriority)
-}
-
-// behindIfMany works like behind, unless the event concerns a single object, which counts as changed.
-func behindIfMany(concerned handler.MapFunc) handler.EventHandler {
 	return enqueued(concerned, func(count int) priorityqueue.AddOpts {
 		if count == 1 {
 			return priorityqueue.AddOpts{} // The event's own priority, which is low for objects found at a start.
@@ -42,10 +33,13 @@ func behindIfMany(concerned handler.MapFunc) handler.EventHandler {
 	})
 }
 
-// enqueueAt enqueues the objects that an event concerns at a priority.
-func enqueueAt(concerned handler.MapFunc, priority int) handler.EventHandler {
-	return enqueued(concerned, func(int) priorityqueue.AddOpts { return priorityqueue.AddOpts{Priority: new(priority)} })
-}
+// first enqueues Clusters found at a start whose status does not say that they are imported, as if they had changed: they
+// need not wait for the thousands of imported Clusters.
+var first = handler.Funcs{CreateFunc: func(_ context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	if e.IsInInitialList && !meta.IsStatusConditionTrue(e.Object.(*clusterv1.Cluster).Status.Conditions, addonsv1.FleetImportedCondition) {
+		kube.Enqueue(queue, priorityqueue.AddOpts{Priority: new(0)}, requests(client.ObjectKeyFromObject(e.Object))...)
+	}
+}}
 
 // passInterval is how long the events of the Clusters of a namespace are collected: a pass lists them all, and an import of
 // thousands causes an event for each.

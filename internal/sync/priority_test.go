@@ -2,7 +2,9 @@ package sync
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -13,17 +15,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// Whatever the order of events, the queue first returns Clusters that have changed, then unimported
-// Clusters found at a start, then Clusters found at a start or concerned by another object's change,
-// then Clusters that have failed.
+// Whatever the order of events, the queue first returns Clusters that have changed, and unimported Clusters found at a start;
+// then imported Clusters found at a start, Clusters concerned by another object's change, and Clusters that have failed.
 func TestPriorities(t *testing.T) {
 	request := func(name string) reconcile.Request {
 		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "team", Name: name}}
 	}
-	object := func(name string) client.Object {
-		return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, ResourceVersion: "1"}}
+	object := func(name string, imported metav1.ConditionStatus) client.Object {
+		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, ResourceVersion: "1"}}
+		if imported != "" {
+			cluster.Status.Conditions = []metav1.Condition{{Type: addonsv1.FleetImportedCondition, Status: imported}}
+		}
+		return cluster
 	}
 	all := func(names ...string) handler.MapFunc {
 		return func(context.Context, client.Object) []reconcile.Request {
@@ -34,35 +41,38 @@ func TestPriorities(t *testing.T) {
 			return result
 		}
 	}
-	changed := object("class")
+	changed := object("class", "")
 	changed.SetResourceVersion("2")
-	change := event.UpdateEvent{ObjectOld: object("class"), ObjectNew: changed}
+	change := event.UpdateEvent{ObjectOld: object("class", ""), ObjectNew: changed}
+	seen := func(name string, imported metav1.ConditionStatus, isInInitialList bool) func(priorityqueue.PriorityQueue[reconcile.Request]) {
+		return func(queue priorityqueue.PriorityQueue[reconcile.Request]) {
+			for _, each := range []handler.EventHandler{&handler.EnqueueRequestForObject{}, first} {
+				each.Create(t.Context(), event.CreateEvent{Object: object(name, imported), IsInInitialList: isInInitialList}, queue)
+			}
+		}
+	}
 	events := map[string]func(queue priorityqueue.PriorityQueue[reconcile.Request]){
 		"failed": func(queue priorityqueue.PriorityQueue[reconcile.Request]) {
-			queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(lastPriority)}, request("failed"))
+			queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(behindPriority)}, request("failed"))
 		},
 		"of a class": func(queue priorityqueue.PriorityQueue[reconcile.Request]) {
 			behind(all("of a class", "changed", "new")).Update(t.Context(), change, queue)
 		},
-		"of an object": func(queue priorityqueue.PriorityQueue[reconcile.Request]) {
-			behindIfMany(all("of an object", "changed", "new")).Update(t.Context(), change, queue)
-		},
 		"of an object that is found": func(queue priorityqueue.PriorityQueue[reconcile.Request]) {
-			behindIfMany(all("of an object that is found")).Create(t.Context(), event.CreateEvent{Object: changed, IsInInitialList: true}, queue)
+			behind(all("of an object that is found")).Create(t.Context(), event.CreateEvent{Object: changed, IsInInitialList: true}, queue)
 		},
-		"new": func(queue priorityqueue.PriorityQueue[reconcile.Request]) {
-			for _, each := range []handler.EventHandler{&handler.EnqueueRequestForObject{}, enqueueAt(itself, unimportedPriority)} {
-				each.Create(t.Context(), event.CreateEvent{Object: object("new"), IsInInitialList: true}, queue)
-			}
-		},
-		"changed": func(queue priorityqueue.PriorityQueue[reconcile.Request]) { queue.Add(request("changed")) },
+		"new":          seen("new", "", true),
+		"not imported": seen("not imported", metav1.ConditionFalse, true),
+		"imported":     seen("imported", metav1.ConditionTrue, true),
+		"created":      seen("created", "", false),
+		"changed":      func(queue priorityqueue.PriorityQueue[reconcile.Request]) { queue.Add(request("changed")) },
 		"of its own object": func(queue priorityqueue.PriorityQueue[reconcile.Request]) {
-			behindIfMany(all("of its own object")).Update(t.Context(), change, queue)
+			behind(all("of its own object")).Update(t.Context(), change, queue)
 		},
 	}
 	want := map[string]int{
-		"changed": 0, "of its own object": 0, "new": unimportedPriority, "of a class": handler.LowPriority, "of an object": handler.LowPriority,
-		"of an object that is found": handler.LowPriority, "failed": lastPriority,
+		"changed": 0, "of its own object": 0, "new": 0, "not imported": 0, "created": 0,
+		"imported": behindPriority, "of a class": behindPriority, "of an object that is found": behindPriority, "failed": behindPriority,
 	}
 	for range 20 { // The order of a map differs.
 		queue := priorityqueue.New[reconcile.Request]("test")
@@ -78,6 +88,30 @@ func TestPriorities(t *testing.T) {
 			last = priority
 		}
 		queue.ShutDown()
+	}
+}
+
+// Of two Clusters with the same priority, the one that was enqueued later comes later: one that fails again and again does
+// not delay those found at a start.
+func TestFailedComesLast(t *testing.T) {
+	queue := priorityqueue.New("test", func(o *priorityqueue.Opts[reconcile.Request]) {
+		o.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Nanosecond, time.Nanosecond)
+	})
+	defer queue.ShutDown()
+	request := func(name string) reconcile.Request {
+		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "team", Name: name}}
+	}
+	queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(behindPriority)}, request("a"), request("b"), request("c"))
+	var order []string
+	for range 5 {
+		got, priority, _ := queue.GetWithPriority()
+		if order = append(order, got.Name); got.Name == "a" { // As controller-runtime does it after an error.
+			queue.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: new(priority)}, got)
+		}
+		queue.Done(got)
+	}
+	if want := []string{"a", "b", "c", "a", "a"}; !slices.Equal(order, want) {
+		t.Errorf("they come as %q, want %q", order, want)
 	}
 }
 

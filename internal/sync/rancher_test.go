@@ -59,12 +59,7 @@ func TestStepsBesideRancher(t *testing.T) {
 			if test.attached {
 				s.rancher = &fleetv1.Cluster{}
 			}
-			var steps []step
-			next, result := s.next()
-			for ; next != rest; next, result = s.next() {
-				if steps, s.taken[next] = append(steps, next), true; len(steps) > 9 {
-					t.Fatalf("it does not come to rest: %v", steps)
-				}
+			do := &played{T: t, effect: func(s *scope, next step) {
 				switch next {
 				case resolve:
 					s.unresolved = test.unresolved
@@ -78,8 +73,9 @@ func TestStepsBesideRancher(t *testing.T) {
 				case detach:
 					s.stray = false
 				}
-			}
-			if diff := cmp.Diff(test.steps, steps); diff != "" {
+			}}
+			result := do.run(s)
+			if diff := cmp.Diff(test.steps, do.steps); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
 			state := " "

@@ -57,27 +57,26 @@ func newReporter(writer client.Client, store *kube.Store, recorder events.EventR
 }
 
 // report writes the conditions of an outcome, and an event if FleetImported changes. It sends no
-// request if the Cluster, as read from the store, has these conditions already. It returns the Cluster
-// as it is then, and the delay if the write must wait.
-func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) (now *clusterv1.Cluster, again time.Duration, err error) {
+// request if the Cluster, as read from the store, has these conditions already. It returns the delay if the write must wait.
+func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) (again time.Duration, err error) {
 	have := cluster.Status.Conditions
 	wanted, changed := kube.Merge(have, conditionTypes, cluster.Generation, r.now(), result.given(have)...)
 	if changed == nil {
-		return cluster, 0, nil
+		return 0, nil
 	}
 	if isMessageOnly(have, wanted, changed) {
 		if wait := r.damp(client.ObjectKeyFromObject(cluster)); wait > 0 {
-			return cluster, wait, nil
+			return wait, nil
 		}
 	}
-	now, err = kube.ApplyConditions(ctx, r, desired.FieldManager, cluster, wanted)
+	now, err := kube.ApplyConditions(ctx, r, desired.FieldManager, cluster, wanted)
 	if err != nil {
-		return cluster, 0, client.IgnoreNotFound(err)
+		return 0, client.IgnoreNotFound(err)
 	}
 	if imported := meta.FindStatusCondition(wanted, addonsv1.FleetImportedCondition); imported != nil && kube.IsTurned(have, *imported) {
 		r.event(cluster, imported)
 	}
-	return now, 0, r.store.Wrote(ctx, now)
+	return 0, r.store.Wrote(ctx, now)
 }
 
 // isMessageOnly reports whether nothing but the message of FleetBundlesReady changes.

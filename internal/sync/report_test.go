@@ -113,7 +113,7 @@ func (r *reporter) mustReport(t *testing.T, result outcome) time.Duration {
 	if found, err := r.store.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "prod"}, cluster); err != nil || !found {
 		t.Fatal(found, err)
 	}
-	_, again, err := r.report(t.Context(), cluster, result)
+	again, err := r.report(t.Context(), cluster, result)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestReportThatIsRefused(t *testing.T) {
 		server := newStatusServer()
 		server.refuse = refuse
 		r, recorder := server.reporter(t)
-		_, _, err := r.report(t.Context(), server.cluster, conflicting("taken"))
+		_, err := r.report(t.Context(), server.cluster, conflicting("taken"))
 		if (err == nil) != apierrors.IsNotFound(refuse) || err != nil && !errors.Is(err, refuse) {
 			t.Errorf("%v: %v", refuse, err)
 		}

@@ -26,8 +26,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// scope holds what one reconcile has read about a Cluster, each object once, and the steps that it has
-// taken.
+// scope holds what one reconcile has read and written about a Cluster, each object once.
 type scope struct {
 	in settings.Settings
 	// retained means that nothing changes: the import is turned off, or the FleetAddonConfig cannot be
@@ -69,8 +68,6 @@ type scope struct {
 	rancher    *fleetv1.Cluster
 	others     []string
 
-	// taken are the steps already taken. A step's result is known only once the step is in it.
-	taken map[step]bool
 	// claimed is the Fleet Cluster that this reconcile has locked against others; empty for none.
 	claimed string
 	// displacing is the class whose group has the name that the Cluster's group would get; see
@@ -85,9 +82,8 @@ type scope struct {
 	// two; empty if everything is.
 	class   *desired.Class
 	tooMuch string
-	// values are the template values. If they cannot be resolved now, unresolved says why, and again
-	// says when to retry if no event comes.
-	values     map[string]any
+	// If the template values cannot be resolved now, unresolved says why, and again says when to retry if no event comes.
+	templateValues
 	unresolved string
 	again      time.Duration
 }
@@ -183,10 +179,14 @@ type scopeReader struct {
 	registrar *presence
 }
 
-func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, around surroundings) (*scope, error) {
+func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (*scope, error) {
+	around, err := l.around(ctx, in.Cluster, cluster)
+	if err != nil {
+		return nil, err
+	}
 	s := &scope{
 		in: in.Settings, retained: !in.Cluster.Enabled, unknown: in.IsUnknown(), cluster: cluster, subject: stamp.SubjectOf(cluster, around.namespaceLabels),
-		paused: capiannotations.IsPaused(cluster, cluster), around: around, beside: around.beside, taken: map[step]bool{},
+		paused: capiannotations.IsPaused(cluster, cluster), around: around, beside: around.beside,
 	}
 	s.selected, s.why = s.subject.IsSelected(in.Cluster)
 	if err := l.findFleetCluster(ctx, s); err != nil {
@@ -212,7 +212,7 @@ type surroundings struct {
 	beside          rancher.Relation
 }
 
-// around reads what the digest and the scope of a Cluster both need.
+// around reads the surroundings of a Cluster.
 func (l *scopeReader) around(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster) (surroundings, error) {
 	namespace := namespaceMetadata()
 	switch err := l.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); {

@@ -104,7 +104,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 	}
 	c.events = &enqueuer{mgr.GetClient()}
 	reader := references.NewReader(ctx, mgr.GetClient(), mgr.GetRESTMapper(), kinds.CachesOf(mgr, options.Cache),
-		behindIfMany(c.events.clustersReferringTo), behind(c.events.clustersOfKind))
+		behind(c.events.clustersReferringTo), behind(c.events.clustersOfKind))
 	if err := reader.Warm(ctx, func(cluster client.Object) bool { return isWatched(cluster, options.WatchFilter) }); err != nil {
 		return err
 	}

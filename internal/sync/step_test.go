@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -84,7 +85,7 @@ func (m met) scope() *scope {
 	}
 	s := &scope{
 		in: in, retained: m.retained || m.unknown, unknown: m.unknown, cluster: cluster, subject: stamp.SubjectOf(cluster, nil), selected: m.selected, why: "no selector matches",
-		paused: m.specPaused || m.annotationPaused, taken: map[step]bool{}, byAgent: m.byAgent, unregistered: m.unregistered,
+		paused: m.specPaused || m.annotationPaused, byAgent: m.byAgent, unregistered: m.unregistered,
 	}
 	if s.home.isThere = m.home == nil; !s.home.isThere {
 		s.home = *m.home
@@ -124,25 +125,62 @@ func (f *metFleet) object() *fleetv1.Cluster {
 	return fleet
 }
 
+// step is the name of an action.
+type step string
+
+const (
+	restamp  step = "restamp"
+	claim    step = "claim"
+	target   step = "target"
+	resolve  step = "resolve"
+	takeOver step = "takeOver"
+	put      step = "put"
+	retarget step = "retarget"
+	look     step = "look"
+	release  step = "release"
+	reclaim  step = "reclaim"
+	attach   step = "attach"
+	detach   step = "detach"
+	withdraw step = "withdraw"
+)
+
+// played are actions of which only the effect on the scope is played. Steps are those that were taken.
+type played struct {
+	*testing.T
+	effect func(*scope, step)
+	steps  []step
+}
+
+func (p *played) take(next step) action {
+	return func(_ context.Context, s *scope) error {
+		if slices.Contains(p.steps, next) {
+			p.Fatalf("the step %q comes twice: %v", next, p.steps)
+		}
+		p.effect(s, next)
+		p.steps = append(p.steps, next)
+		return nil
+	}
+}
+
+func (p *played) run(s *scope) outcome {
+	p.Helper()
+	result, err := s.run(p.Context(), actions{
+		p.take(restamp), p.take(claim), p.take(target), p.take(resolve), p.take(takeOver), p.take(put), p.take(retarget), p.take(look),
+		p.take(release), p.take(reclaim), p.take(attach), p.take(detach), p.take(withdraw),
+	})
+	if err != nil {
+		p.Fatal(err)
+	}
+	return result
+}
+
 // play takes the steps of a reconcile as the reconciler would, and returns them with the outcome. It
 // checks that the mirrored condition is reported in every state in which the Fleet Cluster is the
 // Cluster's own.
 func (m met) play(t *testing.T) (steps []step, result outcome) {
 	t.Helper()
-	s := m.scope()
-	for {
-		next, result := s.next()
-		if next == rest {
-			result = bundlesReady{staleAfter: time.Hour, now: func() time.Time { return born.Add(3 * time.Hour) }}.of(s, result)
-			isMirrored := meta.FindStatusCondition(result.conditions, addonsv1.FleetBundlesReadyCondition) != nil || result.unsaid
-			if isItsOwn := s.has() && (s.isClaimed() || s.selected && !m.retained && !m.deleted); isMirrored != isItsOwn {
-				t.Errorf("%+v, fleet %+v: mirrored: %v, after %v", m, m.fleet, isMirrored, steps)
-			}
-			return steps, result
-		}
-		if s.taken[next] {
-			t.Fatalf("%+v: the step %q comes twice: %v", m, next, steps)
-		}
+	s, do := m.scope(), &played{T: t}
+	do.effect = func(s *scope, next step) {
 		switch next {
 		case restamp:
 			if m.unpinned {
@@ -175,9 +213,13 @@ func (m met) play(t *testing.T) (steps []step, result outcome) {
 			s.fleet = nil
 			clear(s.cluster.Annotations)
 		}
-		s.taken[next] = true
-		steps = append(steps, next)
 	}
+	result = bundlesReady{staleAfter: time.Hour, now: func() time.Time { return born.Add(3 * time.Hour) }}.of(s, do.run(s))
+	isMirrored := meta.FindStatusCondition(result.conditions, addonsv1.FleetBundlesReadyCondition) != nil || result.unsaid
+	if isItsOwn := s.has() && (s.isClaimed() || s.selected && !m.retained && !m.deleted); isMirrored != isItsOwn {
+		t.Errorf("%+v, fleet %+v: mirrored: %v, after %v", m, m.fleet, isMirrored, do.steps)
+	}
+	return do.steps, result
 }
 
 // TestSteps compares the steps for a Cluster with the contract's table of lifecycles: one row for each

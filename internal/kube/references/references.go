@@ -5,6 +5,8 @@ package references
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -96,10 +98,13 @@ func NewReader(ctx context.Context, cached client.Reader, mapper meta.RESTMapper
 	return &Reader{cached: cached, mapper: mapper, newCache: newCache, ofObject: ofObject, ofKind: ofKind, now: time.Now, ctx: ctx, watches: map[string]*watch{}}
 }
 
-// Values returns the template values of a Cluster. An ErrUnresolved names the missing reference, and says what to do
-// about it.
-func (r *Reader) Values(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (map[string]any, error) {
-	controlPlane, infrastructure, err := r.Objects(ctx, cluster)
+// Referred are the control plane and the infrastructure cluster of a Cluster, as cached and read-only; nil for a missing
+// reference.
+type Referred struct{ ControlPlane, Infrastructure *unstructured.Unstructured }
+
+// Values returns the template values of the Cluster.
+func (o Referred) Values(in settings.Settings, cluster *clusterv1.Cluster) (map[string]any, error) {
+	controlPlane, infrastructure, err := o.expand()
 	if err != nil {
 		return nil, err
 	}
@@ -111,41 +116,50 @@ func (r *Reader) Values(ctx context.Context, in settings.Settings, cluster *clus
 	return values, nil
 }
 
-// Objects returns the control plane and the infrastructure cluster of a Cluster; nil for a missing reference. Its
-// errors are like those of Values.
+// Hash returns a hash of all that Values reads. It inflates nothing.
+func (o Referred) Hash(in settings.Settings, cluster *clusterv1.Cluster) ([sha256.Size]byte, error) {
+	its := *cluster
+	its.TypeMeta, its.ResourceVersion, its.Status = metav1.TypeMeta{}, "", clusterv1.ClusterStatus{}
+	inputs, err := json.Marshal([]any{&its, in.Cluster.Exclude, []byte(kube.Content(o.ControlPlane)), []byte(kube.Content(o.Infrastructure))})
+	if err != nil {
+		return [sha256.Size]byte{}, &unresolvedError{err}
+	}
+	return sha256.Sum256(inputs), nil
+}
+
+func (o Referred) expand() (controlPlane, infrastructure map[string]any, err error) {
+	if controlPlane, err = kube.Expand(o.ControlPlane); err != nil {
+		return nil, nil, err
+	}
+	infrastructure, err = kube.Expand(o.Infrastructure)
+	return controlPlane, infrastructure, err
+}
+
+// Objects returns the contents of what a Cluster refers to, as Read does.
 func (r *Reader) Objects(ctx context.Context, cluster *clusterv1.Cluster) (controlPlane, infrastructure map[string]any, err error) {
-	controlPlane, err = r.resolve(ctx, cluster, "spec.controlPlaneRef", cluster.Spec.ControlPlaneRef)
+	referred, err := r.Read(ctx, cluster)
+	if err != nil {
+		return nil, nil, err
+	}
+	return referred.expand()
+}
+
+// Digest writes the contents of what a Cluster refers to. Its errors are those of Read.
+func (r *Reader) Digest(ctx context.Context, cluster *clusterv1.Cluster, digest io.Writer) error {
+	referred, err := r.Read(ctx, cluster)
+	if err == nil {
+		_, err = fmt.Fprintf(digest, "%s\x00%s\x00", kube.Content(referred.ControlPlane), kube.Content(referred.Infrastructure))
+	}
+	return err
+}
+
+// Read returns what a Cluster refers to. An ErrUnresolved names the missing reference, and says what to do about it.
+func (r *Reader) Read(ctx context.Context, cluster *clusterv1.Cluster) (referred Referred, err error) {
+	referred.ControlPlane, err = r.resolve(ctx, cluster, "spec.controlPlaneRef", cluster.Spec.ControlPlaneRef)
 	// Reading both lets their first lists run at the same time.
 	infrastructure, other := r.resolve(ctx, cluster, "spec.infrastructureRef", cluster.Spec.InfrastructureRef)
-	return controlPlane, infrastructure, cmp.Or(err, other)
-}
-
-func (r *Reader) resolve(ctx context.Context, cluster *clusterv1.Cluster, field string, ref clusterv1.ContractVersionedObjectReference) (map[string]any, error) {
-	if !ref.IsDefined() {
-		return nil, nil
-	}
-	found, err := r.read(ctx, cluster, field, ref)
-	if err != nil {
-		return nil, err
-	}
-	return kube.Expand(found.object)
-}
-
-// Digest writes the objects that Values would read for a Cluster. Its errors are those of Values.
-func (r *Reader) Digest(ctx context.Context, cluster *clusterv1.Cluster, digest io.Writer) error {
-	for _, ref := range referencesOf(cluster) {
-		found, err := r.read(ctx, cluster, ref.Name, ref)
-		if err != nil {
-			return err
-		}
-		// The CRD determines the version in which the object is read.
-		for _, part := range []string{found.object.GroupVersionKind().String(), string(found.crd.UID), found.crd.ResourceVersion, string(found.object.GetUID()), kube.Content(found.object)} {
-			if _, err := io.WriteString(digest, part+"\x00"); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	referred.Infrastructure = infrastructure
+	return referred, cmp.Or(err, other)
 }
 
 // Warm begins to watch the kinds to which Clusters refer now. Call it in every replica: then a standby that takes
@@ -156,11 +170,8 @@ func (r *Reader) Warm(ctx context.Context, isWatched func(client.Object) bool) e
 		return fmt.Errorf("listing Clusters: %w", err)
 	}
 	for i := range clusters.Items {
-		its := &clusters.Items[i]
-		for _, ref := range referencesOf(its) {
-			if isWatched(its) {
-				_, _ = r.read(ctx, its, ref.Name, ref) // The Cluster reports the error.
-			}
+		if isWatched(&clusters.Items[i]) {
+			_, _ = r.Read(ctx, &clusters.Items[i]) // The Cluster reports the error.
 		}
 	}
 	return nil
@@ -170,15 +181,12 @@ func (r *Reader) Warm(ctx context.Context, isWatched func(client.Object) bool) e
 // reference is corrected.
 var errUndeclared = errors.New("the kind is not served for Cluster API")
 
-// found is an object and the CRD of its kind, as cached; both must not be changed.
-type found struct {
-	object *unstructured.Unstructured
-	crd    *metav1.PartialObjectMetadata
-}
-
-// read reads the object of a reference, which a field has. It begins, moves or ends the watch of the kind as the CRD
-// says. All of this happens under one lock, so no read uses an older CRD than the one before.
-func (r *Reader) read(ctx context.Context, cluster *clusterv1.Cluster, field string, ref clusterv1.ContractVersionedObjectReference) (*found, error) {
+// resolve reads the object of a reference, which a field has; nil if the reference is empty. It begins, moves or ends the
+// watch of the kind as the CRD says. All of this happens under one lock, so no read uses an older CRD than the one before.
+func (r *Reader) resolve(ctx context.Context, cluster *clusterv1.Cluster, field string, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
+	if !ref.IsDefined() {
+		return nil, nil //nolint:nilnil // There is none.
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	its := &declared{Reader: r.cached, from: r, crd: CRD()}
@@ -198,7 +206,7 @@ func (r *Reader) read(ctx context.Context, cluster *clusterv1.Cluster, field str
 	if err != nil {
 		return nil, &unresolvedError{fmt.Errorf("%s: %w", field, err)}
 	}
-	return &found{object, its.crd}, nil
+	return object, nil
 }
 
 // declared reads a CRD, and then the object in the version that the CRD declares. The caller holds the lock.

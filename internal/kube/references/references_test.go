@@ -217,6 +217,15 @@ func referringTo(group, kind string) *clusterv1.Cluster {
 	return cluster
 }
 
+// Values returns the template values of a Cluster.
+func (r *Reader) Values(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (map[string]any, error) {
+	referred, err := r.Read(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	return referred.Values(in, cluster)
+}
+
 func (r *Reader) readValues(ctx context.Context) (string, error) {
 	values, err := r.Values(ctx, settings.Default(), referringCluster())
 	if err != nil {

@@ -2,6 +2,7 @@ package desired
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -94,8 +95,8 @@ func Unattached(want, have *fleetv1.Cluster) (lacks bool, others []string) {
 	if have.Spec.TemplateValues != nil {
 		values = have.Spec.TemplateValues.Data
 	}
-	for key, value := range want.Spec.TemplateValues.Data {
-		if !isSameValue(key, value, values[key]) {
+	for key, value := range ShortValuesByKey(want.Spec.TemplateValues.Data) {
+		if key != shortKey && !reflect.DeepEqual(value, values[key]) {
 			others = append(others, TemplateValues+key)
 		}
 	}

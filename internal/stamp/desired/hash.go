@@ -105,12 +105,6 @@ func ShortValuesByKey(values map[string]any) map[string]any {
 	return short
 }
 
-// isSameValue reports whether a wanted template value equals the value in a cached Fleet Cluster.
-func isSameValue(key string, want, have any) bool {
-	short, ok := have.(map[string]any)
-	return ok && HashOfValues(map[string]any{key: want}) == HashOfValues(short)
-}
-
 // HashOfValues returns the hash of template values, whole or short.
 func HashOfValues(values map[string]any) string {
 	if hash, ok := values[shortKey].(string); ok {

@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -41,7 +40,6 @@ import (
 	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/stamp/desired"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
@@ -67,7 +65,7 @@ func (i indexes) IndexField(_ context.Context, object client.Object, name string
 	return nil
 }
 
-func newServer(t *testing.T, objects ...client.Object) *server {
+func newServer(t testing.TB, objects ...client.Object) *server {
 	t.Helper()
 	scheme, err := program.Scheme()
 	if err != nil {
@@ -149,7 +147,7 @@ func (l listed) List(ctx context.Context, list client.ObjectList, options ...cli
 }
 
 // reconciler returns the reconciler of Clusters on the server.
-func (s *server) reconciler(t *testing.T) *clusterReconciler {
+func (s *server) reconciler(t testing.TB) *clusterReconciler {
 	t.Helper()
 	store := kube.NewStore(s, s.Scheme())
 	applier := &kube.Applier{Client: s.WithWatch, Live: s.direct, Store: store}
@@ -169,10 +167,10 @@ func (s *server) reconciler(t *testing.T) *clusterReconciler {
 	}, handler.Funcs{}, handler.Funcs{})
 	reflects := bundlesReady{staleAfter: stamp.DefaultStaleAfter, now: time.Now}
 	return &clusterReconciler{
-		Client: s.WithWatch, live: s.direct, applier: applier, settings: in, references: reader,
+		Client: s.WithWatch, live: s.direct, applier: applier, settings: in, values: &memo{Reader: reader},
 		scopes:   &scopeReader{Reader: s, store: store, registrar: newPresence(s.direct, "muster-system", stamp.RegistrarLease)},
 		targets:  &targets{Reader: s, Applier: applier, live: s.direct, busy: keymutex.NewHashed(2), retiring: map[types.NamespacedName]*retirement{}},
-		reporter: newReporter(s.WithWatch, store, events.NewFakeRecorder(100)), digests: newDigests(s, store, reader, reflects), bundlesReady: reflects,
+		reporter: newReporter(s.WithWatch, store, events.NewFakeRecorder(100)), bundlesReady: reflects,
 		busy: keymutex.NewHashed(1),
 	}
 }
@@ -186,7 +184,7 @@ type scene struct {
 	woken workqueue.TypedRateLimitingInterface[ctrl.Request]
 }
 
-func newScene(t *testing.T, class, classNamespace string, change func(*clusterv1.Cluster)) *scene {
+func newScene(t testing.TB, class, classNamespace string, change func(*clusterv1.Cluster)) *scene {
 	t.Helper()
 	named := func(namespace, name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + "/" + name)}
@@ -223,21 +221,21 @@ func newScene(t *testing.T, class, classNamespace string, change func(*clusterv1
 }
 
 // restart gives the scene a new reconciler, which has listed what the Cluster refers to.
-func (s *scene) restart(t *testing.T) {
+func (s *scene) restart(t testing.TB) {
 	t.Helper()
 	s.clusterReconciler = s.reconciler(t)
 	s.list(t)
 }
 
 // list waits until what the Cluster refers to is listed: another CRD has another watch.
-func (s *scene) list(t *testing.T) {
+func (s *scene) list(t testing.TB) {
 	t.Helper()
 	var cluster clusterv1.Cluster
 	if err := s.direct.Get(t.Context(), s.key, &cluster); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		if _, _, err := s.references.Objects(t.Context(), &cluster); references.Patience(err) == 0 {
+		if _, _, err := s.values.Objects(t.Context(), &cluster); references.Patience(err) == 0 {
 			return
 		} else if time.Now().After(end) {
 			t.Fatal(err)
@@ -246,7 +244,7 @@ func (s *scene) list(t *testing.T) {
 }
 
 // reconcile runs one reconcile, and returns its reads and writes.
-func (s *scene) reconcile(t *testing.T) (reads map[string]client.Object, writes []string) {
+func (s *scene) reconcile(t testing.TB) (reads map[string]client.Object, writes []string) {
 	t.Helper()
 	s.reads, s.writes = map[string]client.Object{}, nil
 	if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key}); err != nil {
@@ -257,7 +255,7 @@ func (s *scene) reconcile(t *testing.T) (reads map[string]client.Object, writes 
 }
 
 // change changes an object that has the Cluster's name, including its status.
-func (s *scene) change(t *testing.T, object client.Object, change func(client.Object)) {
+func (s *scene) change(t testing.TB, object client.Object, change func(client.Object)) {
 	t.Helper()
 	if err := s.direct.Get(t.Context(), s.key, object); err != nil {
 		t.Fatal(err)
@@ -272,53 +270,49 @@ func (s *scene) change(t *testing.T, object client.Object, change func(client.Ob
 	}
 }
 
-// digest returns the digest of the objects that the next reconcile would read, and whether it would be
-// skipped.
-func (s *scene) digest(t *testing.T) (digest uint64, isKnown bool) {
-	t.Helper()
-	in, err := s.settings.Current(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var cluster clusterv1.Cluster
-	if found, err := s.digests.store.Get(t.Context(), s.key, &cluster); err != nil || !found {
-		return 0, false
-	}
-	around, err := s.scopes.around(t.Context(), in.Cluster, &cluster)
-	if err != nil {
-		return 0, false
-	}
-	digest = s.digests.sum(t.Context(), in, &cluster, around, s.digests.outputs(t.Context(), &cluster, around.beside)).all
-	return digest, digest == s.digests.known[s.key]
-}
-
-// Once Fleet has made the namespace of a new Fleet Cluster, the events of an import's own writes cause no
-// reconcile: the digest covers the written objects as the API server will show them.
-func TestImportIsReconciledOnce(t *testing.T) {
+// Once Fleet has made the namespace of a new Fleet Cluster, a reconcile writes nothing: none of the events of an import's own
+// writes causes another. What others change is put back, with whole template values.
+func TestImportIsWrittenOnce(t *testing.T) {
 	for _, classNamespace := range []string{"", "classes"} {
 		s := newScene(t, "standard", classNamespace, nil)
 		if _, writes := s.reconcile(t); len(writes) != 1 {
 			t.Fatalf("it is not imported: written %q", writes)
 		}
-		if _, writes := s.reconcile(t); len(writes) != 0 {
-			t.Errorf("written %q when Fleet had made its namespace", writes)
+		for range 2 {
+			if _, writes := s.reconcile(t); len(writes) != 0 {
+				t.Errorf("written %q when Fleet had made its namespace", writes)
+			}
 		}
-		if _, isKnown := s.digest(t); !isKnown {
-			t.Error("it is looked at again")
+		var before, after fleetv1.Cluster
+		if err := s.direct.Get(t.Context(), s.key, &before); err != nil {
+			t.Fatal(err)
 		}
-		// What others change is seen.
-		s.change(t, &fleetv1.Cluster{}, func(object client.Object) { object.SetLabels(nil) })
-		if _, isKnown := s.digest(t); isKnown {
-			t.Error("a change of the Fleet Cluster is not looked at")
-		}
-		if _, writes := s.reconcile(t); len(writes) != 1 {
-			t.Errorf("written %q", writes)
+		for what, disturb := range map[string]func(){
+			"it lost its labels": func() { s.change(t, &fleetv1.Cluster{}, func(object client.Object) { object.SetLabels(nil) }) },
+			"it was deleted":     func() { s.delete(t, before.DeepCopy(), s.homeNamespace()) },
+		} {
+			disturb()
+			if _, writes := s.reconcile(t); len(writes) != 1 {
+				t.Errorf("%s: written %q", what, writes)
+			}
+			if err := s.direct.Get(t.Context(), s.key, &after); err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(before.Labels, after.Labels) || !reflect.DeepEqual(before.Annotations, after.Annotations) || !reflect.DeepEqual(before.Spec, after.Spec) {
+				t.Errorf("%s: it is %+v, was %+v", what, after, before)
+			}
 		}
 		s.change(t, &clusterv1.Cluster{}, func(object client.Object) { object.(*clusterv1.Cluster).Status.Conditions = nil })
-		if _, isKnown := s.digest(t); isKnown {
-			t.Error("a change of our conditions is not looked at")
+		s.reconcile(t)
+		if state, _, _ := s.imported(t); state != "True Imported" {
+			t.Errorf("without its conditions, it says %q", state)
 		}
 	}
+}
+
+// homeNamespace is the namespace that the played Fleet gives to the Cluster.
+func (s *scene) homeNamespace() client.Object {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: stamp.FleetNamespace(s.key.Namespace, s.key.Name)}}
 }
 
 // A start says nothing of first lists that have just begun, except on a Cluster that has nothing better to say.
@@ -350,108 +344,5 @@ func TestFirstListsAreNotReported(t *testing.T) {
 	s.reconcile(t) // Fleet has made its namespace.
 	if result, said, isWritten := restart(true); isWritten || !isQuiet(result) || !strings.HasPrefix(said, "True Imported") {
 		t.Errorf("an imported Cluster: again after %v, says %s", result.RequeueAfter, said)
-	}
-}
-
-// The digest covers every object that a reconcile of an imported Cluster reads: if one of them is
-// replaced, appears or disappears, the next reconcile is not skipped.
-func TestDigestCoversWhatIsRead(t *testing.T) {
-	for name, test := range map[string]struct {
-		class, classNamespace string
-		change                func(*clusterv1.Cluster)
-	}{
-		"no class":                     {},
-		"a class beside it":            {class: "standard"},
-		"a class of another namespace": {class: "standard", classNamespace: "classes"},
-		"an agent that registers itself": {class: "standard", classNamespace: "classes", change: func(cluster *clusterv1.Cluster) {
-			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, stamp.RegistrationAnnotation, string(stamp.ByAgent))
-		}},
-		"no control plane of its own": {change: func(cluster *clusterv1.Cluster) {
-			cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newScene(t, test.class, test.classNamespace, test.change)
-			s.reconcile(t)
-			s.change(t, &fleetv1.Cluster{}, func(object client.Object) { object.(*fleetv1.Cluster).Status.Agent.LastSeen = metav1.Now() })
-			s.reconcile(t)
-			// As after a start: everything is read, and nothing written.
-			s.digests.forget(s.key)
-			reads, writes := s.reconcile(t)
-			if _, isKnown := s.digest(t); !isKnown || len(writes) > 0 {
-				t.Fatalf("it is not settled: written %q", writes)
-			}
-			for what, object := range reads {
-				s.list(t)
-				before, _ := s.digest(t)
-				if object == nil && strings.HasPrefix(what, "*v1alpha1.BundleNamespaceMappingList") {
-					begun := desired.BegunMapping("lib", s.key.Namespace, "1")
-					if err := s.direct.Create(t.Context(), begun); err != nil {
-						t.Fatal(err)
-					}
-					if now, _ := s.digest(t); now == before {
-						t.Errorf("a mapping that has begun to map is not in the digest")
-					}
-					if err := s.direct.Delete(t.Context(), begun); err != nil {
-						t.Fatal(err)
-					}
-					continue
-				}
-				if object == nil {
-					t.Errorf("%s is listed, and no digest covers a list", what)
-					continue
-				}
-				s.replaced(t, object, func() {
-					if now, _ := s.digest(t); now == before {
-						t.Errorf("%s is read, and not in the digest", what)
-					}
-				})
-			}
-			// What no test reads proves nothing.
-			for _, kind := range []string{"Cluster.fleet.cattle.io", "DevCluster.infrastructure.cluster.x-k8s.io"} {
-				if !slices.ContainsFunc(slices.Collect(maps.Keys(reads)), func(what string) bool { return strings.HasPrefix(what, kind) }) {
-					t.Errorf("no %s was read, only %q", kind, slices.Sorted(maps.Keys(reads)))
-				}
-			}
-		})
-	}
-}
-
-// replaced calls do while another object has the name of an object that was read. If there was no
-// object of that name, there is one meanwhile.
-func (s *server) replaced(t *testing.T, read client.Object, do func()) {
-	t.Helper()
-	ctx := t.Context()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	was := &unstructured.Unstructured{}
-	was.SetGroupVersionKind(read.GetObjectKind().GroupVersionKind())
-	err := s.direct.Get(ctx, client.ObjectKeyFromObject(read), was)
-	exists := err == nil
-	must(client.IgnoreNotFound(err))
-	other := was.DeepCopy()
-	other.SetNamespace(read.GetNamespace())
-	other.SetName(read.GetName())
-	other.SetResourceVersion("")
-	other.SetUID("another")
-	switch other.GetKind() {
-	case "Namespace": // Of which only what selects the Cluster counts.
-		other.SetLabels(map[string]string{"name": "other"})
-	case "FleetAddonConfig":
-		must(unstructured.SetNestedField(other.Object, "Delete", "spec", "cluster", "onDeselect"))
-	}
-	if exists {
-		must(s.direct.Delete(ctx, was))
-	}
-	must(s.direct.Create(ctx, other))
-	do()
-	must(s.direct.Delete(ctx, other))
-	if exists {
-		was.SetResourceVersion("")
-		must(s.direct.Create(ctx, was))
 	}
 }
