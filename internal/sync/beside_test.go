@@ -32,6 +32,7 @@ import (
 	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
@@ -147,6 +148,9 @@ func TestAttachedIsWrittenOnce(t *testing.T) {
 	}
 	fleet := s.fleetOf(t)
 	values := fleet.Spec.TemplateValues.DeepCopy()
+	if its, _ := values.Data[desired.ClusterValue].(map[string]any); its["kind"] == nil {
+		t.Errorf("the template values are not whole: %v", values.Data)
+	}
 	delete(fleet.Labels, stamp.OriginNamespaceLabel)
 	if err := s.direct.Update(t.Context(), fleet); err != nil {
 		t.Fatal(err)

@@ -40,6 +40,7 @@ import (
 	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
@@ -286,6 +287,9 @@ func TestImportIsWrittenOnce(t *testing.T) {
 		var before, after fleetv1.Cluster
 		if err := s.direct.Get(t.Context(), s.key, &before); err != nil {
 			t.Fatal(err)
+		}
+		if before.Spec.TemplateValues.Data[desired.ClusterValue] == nil {
+			t.Errorf("the template values are not whole: %v", before.Spec.TemplateValues.Data)
 		}
 		for what, disturb := range map[string]func(){
 			"it lost its labels": func() { s.change(t, &fleetv1.Cluster{}, func(object client.Object) { object.SetLabels(nil) }) },
