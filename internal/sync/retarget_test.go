@@ -220,3 +220,30 @@ func TestForgedBundleDeploymentsDoNotCount(t *testing.T) {
 		t.Errorf("%q, %v; want %q", names, err, want)
 	}
 }
+
+// What is remembered of a mapping belongs to the object and its content, so a mapping that is retired a second time gets all its time.
+func TestProgressOfAMapping(t *testing.T) {
+	f := newFollowing(t, 0)
+	mapping := desired.RetiredMapping(f.key.Namespace, f.key.Name)
+	mapping.UID, mapping.Generation = "uid", 2
+	first := f.progress(mapping)
+	f.now = f.now.Add(time.Minute)
+	if f.progress(mapping) != first {
+		t.Error("it begins again, although nothing has changed")
+	}
+	for name, change := range map[string]func(*fleetv1.BundleNamespaceMapping){
+		"made anew": func(m *fleetv1.BundleNamespaceMapping) { m.UID = "another" },
+		"changed":   func(m *fleetv1.BundleNamespaceMapping) { m.Generation = 4 },
+	} {
+		changed := mapping.DeepCopy()
+		change(changed)
+		f.retiring[f.key] = first
+		if state := f.progress(changed); !state.began.Equal(f.now) {
+			t.Errorf("%s: it began %s ago", name, f.now.Sub(state.began))
+		}
+	}
+	f.forgetAllBut(f.key.Name, nil)
+	if len(f.retiring) > 0 {
+		t.Errorf("of a mapping that is gone remains %v", f.retiring)
+	}
+}

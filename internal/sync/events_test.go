@@ -1,0 +1,81 @@
+package sync
+
+import (
+	"testing"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
+)
+
+
+
+// Each watch passes only updates of what its reconciler reads.
+func TestChanges(t *testing.T) {
+	beat := metav1.Now()
+	fleetCluster := func(changes ...func(*fleetv1.Cluster)) *fleetv1.Cluster {
+		object := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{UID: "one", Generation: 1, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}}}
+		object.Spec.KubeConfigSecret, object.Status.Agent.LastSeen = "kubeconfig", metav1.Unix(1, 0)
+		for _, change := range changes {
+			change(object)
+		}
+		return object
+	}
+	heard := func(c *fleetv1.Cluster) { c.Status.Agent.LastSeen = beat }
+	unheard := func(c *fleetv1.Cluster) { c.Status.Agent.LastSeen = metav1.Time{} }
+	byAgent := func(c *fleetv1.Cluster) { c.Spec.KubeConfigSecret = "" }
+	labelled := func(c *fleetv1.Cluster) { c.Labels["env"] = "prod" }
+	annotated := func(c *fleetv1.Cluster) { c.Annotations = map[string]string{"env": "prod"} }
+	retargeted := func(c *fleetv1.Cluster) { c.Annotations = map[string]string{desired.RetargetAnnotation: "1"} }
+	foreign := func(c *fleetv1.Cluster) { c.Labels = nil }
+	owned := func(c *fleetv1.Cluster) {
+		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Name: "one", UID: "uid"}}
+	}
+	anew := func(c *fleetv1.Cluster) { c.UID = "two" }
+	respecified := func(c *fleetv1.Cluster) { c.Generation = 2 }
+	placed := func(c *fleetv1.Cluster) { c.Status.Namespace = "cluster-one" }
+	going := func(c *fleetv1.Cluster) { c.DeletionTimestamp = &beat }
+	touched := func(c *fleetv1.Cluster) { c.ResourceVersion = "2" }
+	fleetNews := fleetClusterNews(bundlesReady{staleAfter: 100 * 365 * 24 * time.Hour, now: time.Now})
+	for name, test := range map[string]struct {
+		passes        predicate.Predicate
+		before, after *fleetv1.Cluster
+		want          bool
+	}{
+		"a Fleet Cluster is touched":                  {fleetNews, fleetCluster(), fleetCluster(touched), false},
+		"it is another of its name":                   {fleetNews, fleetCluster(), fleetCluster(anew), true},
+		"its labels change":                           {fleetNews, fleetCluster(), fleetCluster(labelled), true},
+		"its spec changes":                            {fleetNews, fleetCluster(), fleetCluster(respecified), true},
+		"its owner changes":                           {fleetNews, fleetCluster(), fleetCluster(owned), true},
+		"it begins to go":                             {fleetNews, fleetCluster(), fleetCluster(going), true},
+		"it gets its namespace":                       {fleetNews, fleetCluster(), fleetCluster(placed), true},
+		"its agent is heard for the first time":       {fleetNews, fleetCluster(unheard), fleetCluster(), true},
+		"its agent is heard again":                    {fleetNews, fleetCluster(), fleetCluster(heard), false},
+		"its agent, which registers itself, is heard": {fleetNews, fleetCluster(byAgent), fleetCluster(byAgent, heard), true},
+		"its use: the spec changes":                   {useNews, fleetCluster(), fleetCluster(respecified), false},
+		"its use: the labels change":                  {useNews, fleetCluster(), fleetCluster(labelled), true},
+		"its use: the owner changes":                  {useNews, fleetCluster(), fleetCluster(owned), true},
+		"a Cluster: the spec changes":                 {specOrLabels, fleetCluster(), fleetCluster(respecified), true},
+		"a Cluster: the status changes":               {specOrLabels, fleetCluster(), fleetCluster(placed), false},
+		"a class: the annotations change":             {labelsOrExistence, fleetCluster(), fleetCluster(annotated), true},
+		"a class: the spec changes":                   {labelsOrExistence, fleetCluster(), fleetCluster(respecified), false},
+		"a group: the labels change":                  {existenceOrMaker, fleetCluster(), fleetCluster(labelled), false},
+		"a group: it is no longer Muster's":           {existenceOrMaker, fleetCluster(), fleetCluster(foreign), true},
+		"a mapping begins to map":                     {mappingNews, fleetCluster(), fleetCluster(retargeted), true},
+		"a mapping: other annotations change":         {mappingNews, fleetCluster(), fleetCluster(annotated), false},
+		"a mapping is no longer Muster's":             {mappingNews, fleetCluster(), fleetCluster(foreign), true},
+	} {
+		if got := test.passes.Update(event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+		if !test.passes.Create(event.CreateEvent{Object: test.after}) || !test.passes.Delete(event.DeleteEvent{Object: test.after}) {
+			t.Errorf("%s: it does not pass an object that appears or disappears", name)
+		}
+	}
+}
