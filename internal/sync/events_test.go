@@ -14,8 +14,6 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-
-
 // Each watch passes only updates of what its reconciler reads.
 func TestChanges(t *testing.T) {
 	beat := metav1.Now()
