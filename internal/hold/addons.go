@@ -27,10 +27,10 @@ type AddOn struct {
 	// ByFleet means that Fleet renders its values, so that it cannot change for the new version before Fleet has that.
 	ByFleet bool
 	// Patience is how long an unchanged ID must last to prove that nothing changes; zero if the version
-	// cannot matter. With Polled, a change proves nothing either: inputs that Muster reads again at an interval may have
+	// cannot matter. With ReadAtIntervals, a change proves nothing either: inputs that Muster reads again at an interval may have
 	// changed together with the version.
-	Patience time.Duration
-	Polled   bool
+	Patience        time.Duration
+	ReadAtIntervals bool
 }
 
 // AddOns are the add-ons of a Cluster at one moment.
@@ -152,7 +152,7 @@ func (m *Memory) See(of Hold, seen AddOns, now time.Time) Progress {
 		switch {
 		case !addOn.Ready:
 			progress.Waiting = append(progress.Waiting, addOn.Name)
-		case addOn.Polled, !m.changed[addOn.Name]:
+		case addOn.ReadAtIntervals, !m.changed[addOn.Name]:
 			unproven(addOn.Name, addOn.Patience)
 		}
 	}

@@ -28,8 +28,8 @@ type State struct {
 	Cluster
 	// Unwatched means that the watch filter of this syncer excludes the Cluster, which another syncer may watch.
 	Unwatched bool
-	// Told is the condition that the Cluster has; nil for none.
-	Told *metav1.Condition
+	// Reported is the condition that the Cluster has; nil for none.
+	Reported *metav1.Condition
 	// ControlPlane is the version that Cluster API has given the control plane; empty if unknown.
 	ControlPlane string
 	// Progress is called at most once, and only if the add-ons matter.
@@ -54,7 +54,7 @@ func Decide(s State) Decision {
 	bound, _ := Bound(s.Annotations)
 	annotation, has := s.Annotations[stamp.HookAnnotation]
 	if s.Paused || s.Unwatched && !has {
-		return Decision{Tell: s.Told}
+		return Decision{Tell: s.Reported}
 	}
 	if !has {
 		return s.withoutHold(bound)
@@ -65,8 +65,8 @@ func Decide(s State) Decision {
 	}
 	held.To = s.Version // With the webhook down, the version may have changed again.
 	since, isAhead := s.since(held, bound)
-	if s.Unwatched && !isAhead && Leftover(s.Annotations, s.Now) == "" {
-		return Decision{Tell: s.Told, Again: held.Since.Add(bound + overdue).Sub(s.Now)}
+	if s.Unwatched && !isAhead && Abandoned(s.Annotations, s.Now) == "" {
+		return Decision{Tell: s.Reported, Again: held.Since.Add(bound + overdue).Sub(s.Now)}
 	}
 	held.Since = since
 	switch {
@@ -77,7 +77,7 @@ func Decide(s State) Decision {
 	case s.ControlPlane != "" && s.ControlPlane != held.From:
 		return s.release(held, addonsv1.NotHeldReason, fmt.Sprintf(
 			"Cluster API upgrades the control plane to %s in spite of the hold: its feature gate RuntimeSDK is off", short(s.ControlPlane)))
-	case s.Place == Out && s.Told != nil && s.Told.Reason != addonsv1.WaitingForFleetReason:
+	case s.Place == Out && s.Reported != nil && s.Reported.Reason != addonsv1.WaitingForFleetReason:
 		return s.withdraw(addonsv1.NotInFleetReason)
 	}
 	return s.hold(held, bound, isAhead)
@@ -86,8 +86,8 @@ func Decide(s State) Decision {
 // since returns the time from which a hold counts. isAhead means that the hold names a later time, because a clock was
 // ahead or another client wrote it. It then counts from now, and the condition says so from then on.
 func (s State) since(held Hold, bound time.Duration) (since time.Time, isAhead bool) {
-	if s.Told != nil {
-		text, isAhead := strings.CutPrefix(s.Told.Message, about(held)+ahead+until)
+	if s.Reported != nil {
+		text, isAhead := strings.CutPrefix(s.Reported.Message, about(held)+ahead+until)
 		text, _, _ = strings.Cut(text, because)
 		if at, err := time.Parse(time.RFC3339, text); isAhead && err == nil && !at.After(s.Now.Add(bound)) {
 			return at.Add(-bound), true
@@ -138,10 +138,10 @@ const (
 
 // lastProgress returns what the condition says last, after a colon; empty for nothing.
 func (s State) lastProgress() string {
-	if s.Told == nil || s.Told.Reason != addonsv1.WaitingForAddOnsReason {
+	if s.Reported == nil || s.Reported.Reason != addonsv1.WaitingForAddOnsReason {
 		return ""
 	}
-	if _, progress, found := strings.Cut(s.Told.Message, because); found {
+	if _, progress, found := strings.Cut(s.Reported.Message, because); found {
 		return ": " + progress
 	}
 	return ""
@@ -149,23 +149,23 @@ func (s State) lastProgress() string {
 
 // withoutHold decides about a Cluster without the annotation.
 func (s State) withoutHold(bound time.Duration) Decision {
-	from, to := told(s.Told)
-	wasHeld := s.Told != nil && s.Told.Status == metav1.ConditionTrue
+	from, to := versionsOf(s.Reported)
+	wasHeld := s.Reported != nil && s.Reported.Status == metav1.ConditionTrue
 	switch {
 	case bound == 0 && wasHeld:
 		return s.withdraw(addonsv1.OptedOutReason)
 	case bound == 0, s.Place == Out, s.Version == "":
 		return Decision{}
-	case s.Told == nil && !s.Place.mayBegin():
+	case s.Reported == nil && !s.Place.mayBegin():
 		return Decision{}
-	case s.Told == nil:
+	case s.Reported == nil:
 		return Decision{Tell: s.tell(Hold{From: s.Version}, metav1.ConditionFalse, addonsv1.NoUpgradeReason, "the next change of the version is held for at most "+bound.String())}
 	case wasHeld && s.Version == from:
 		return s.release(Hold{From: from}, addonsv1.RevertedReason, "the version was changed back")
 	case wasHeld && s.Version == to:
 		return s.release(Hold{From: from, To: to}, addonsv1.ReleasedReason, "the hold is gone")
 	case s.Version == to:
-		return Decision{Tell: s.Told}
+		return Decision{Tell: s.Reported}
 	default:
 		return s.release(Hold{From: to, To: s.Version}, addonsv1.NotHeldReason,
 			"the version changed without a hold: the Cluster was paused, not in Fleet or upgrading already, or Muster's webhook could not be reached")
@@ -197,7 +197,7 @@ func (s State) tell(of Hold, status metav1.ConditionStatus, reason, message stri
 
 const between = " to "
 
-// about is the begin of a message; told reads it.
+// about is the begin of a message; versionsOf reads it.
 func about(of Hold) string {
 	if of.To == "" {
 		return short(of.From) + ": "
@@ -205,8 +205,8 @@ func about(of Hold) string {
 	return short(of.From) + between + short(of.To) + ": "
 }
 
-// told returns the versions that a condition is about: the last one that was seen is to.
-func told(condition *metav1.Condition) (from, to string) {
+// versionsOf returns the versions that a condition is about: the last one that was seen is to.
+func versionsOf(condition *metav1.Condition) (from, to string) {
 	if condition == nil {
 		return "", ""
 	}

@@ -98,8 +98,8 @@ func TestDecide(t *testing.T) {
 		"a condition of others":     {annotations: optedIn(), version: "v2", told: condition(metav1.ConditionFalse, "X", ""), want: "NotHeld  to v2", end: addonsv1.NotHeldReason},
 	} {
 		state := State{
-			Cluster: Cluster{Annotations: test.annotations, Version: test.version, Place: In},
-			Told:    test.told, ControlPlane: test.controlPlane, Now: noon,
+			Cluster:  Cluster{Annotations: test.annotations, Version: test.version, Place: In},
+			Reported: test.told, ControlPlane: test.controlPlane, Now: noon,
 			Progress: func(of Hold) Progress {
 				if of.To != test.version {
 					t.Errorf("%s: asked about %v", name, of)
@@ -147,10 +147,10 @@ func TestDecideIsSteady(t *testing.T) {
 					if has != "" {
 						annotations[stamp.HookAnnotation] = has
 					}
-					state := State{Cluster: Cluster{Annotations: annotations, Version: version, Place: In}, Told: before, Now: noon,
+					state := State{Cluster: Cluster{Annotations: annotations, Version: version, Place: In}, Reported: before, Now: noon,
 						Progress: func(Hold) Progress { return Progress{} }}
 					first := Decide(state)
-					state.Told = first.Tell
+					state.Reported = first.Tell
 					if first.Release {
 						delete(annotations, stamp.HookAnnotation)
 					}
@@ -202,13 +202,13 @@ func TestMemory(t *testing.T) {
 			{Settle, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: Settle, ByFleet: true, Changed: noon.Add(30 * time.Second)}), "unchanged"},
 		}},
 		"another input changes later": {of, []look{
-			{0, all(true, AddOn{Name: "a", ID: "1", Ready: true, Patience: time.Minute, Polled: true}), "waits"},
-			{30 * time.Second, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: time.Minute, Polled: true}), "waits"},
-			{30 * time.Second, all(true, AddOn{Name: "a", ID: "3", Ready: true, Patience: time.Minute, Polled: true}), "changed"},
+			{0, all(true, AddOn{Name: "a", ID: "1", Ready: true, Patience: time.Minute, ReadAtIntervals: true}), "waits"},
+			{30 * time.Second, all(true, AddOn{Name: "a", ID: "2", Ready: true, Patience: time.Minute, ReadAtIntervals: true}), "waits"},
+			{30 * time.Second, all(true, AddOn{Name: "a", ID: "3", Ready: true, Patience: time.Minute, ReadAtIntervals: true}), "changed"},
 		}},
 		"no other input changes": {of, []look{
-			{0, all(true, AddOn{Name: "a", ID: "1", Ready: true, Patience: time.Minute, Polled: true}), "waits"},
-			{time.Minute, all(true, AddOn{Name: "a", ID: "1", Ready: true, Patience: time.Minute, Polled: true}), "unchanged"},
+			{0, all(true, AddOn{Name: "a", ID: "1", Ready: true, Patience: time.Minute, ReadAtIntervals: true}), "waits"},
+			{time.Minute, all(true, AddOn{Name: "a", ID: "1", Ready: true, Patience: time.Minute, ReadAtIntervals: true}), "unchanged"},
 		}},
 		"moved, and Fleet has not deployed yet": {of, []look{
 			{0, anew, "waits"}, {Settle - 1, anew, "waits"}, {1, anew, "unchanged"},

@@ -158,7 +158,7 @@ func OnUpdate(before, after Cluster, bySyncer bool, now time.Time) string {
 		return ""
 	case bound == 0 && before.Version == after.Version:
 		if asked, _ := Bound(before.Annotations); asked == 0 && wanted == has {
-			return has // It was not opted in before either: the syncer, or a person, takes a leftover off.
+			return has // It was not opted in before either: the syncer, or a person, removes a hold that is abandoned.
 		}
 		return ""
 	case bound == 0:
@@ -220,9 +220,9 @@ func others(annotations map[string]string) map[string]string {
 // moments. After that, any syncer ends it.
 const overdue = 5 * time.Minute
 
-// Leftover says why nothing may end the hold of a Cluster with these annotations; empty if the syncer will,
+// Abandoned says why nothing may end the hold of a Cluster with these annotations; empty if the syncer will,
 // or if there is none. It freezes the topology.
-func Leftover(annotations map[string]string, now time.Time) string {
+func Abandoned(annotations map[string]string, now time.Time) string {
 	value, has := annotations[stamp.HookAnnotation]
 	held, valid := Parse(value)
 	bound, _ := Bound(annotations)
@@ -244,7 +244,7 @@ func Leftover(annotations map[string]string, now time.Time) string {
 // without one.
 func Why(annotations map[string]string, now time.Time) string {
 	held, valid := Parse(annotations[stamp.HookAnnotation])
-	why := Leftover(annotations, now)
+	why := Abandoned(annotations, now)
 	if why != "" || !valid {
 		return why
 	}

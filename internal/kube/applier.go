@@ -190,7 +190,7 @@ func (a *Applier) create(ctx context.Context, want client.Object) (client.Object
 	if err := a.send(ctx, want, answer); err != nil {
 		return nil, err
 	}
-	if answer.Generation > 1 || hasStrays(answer, want) {
+	if answer.Generation > 1 || hasUndesired(answer, want) {
 		// The object existed already, perhaps with additions by others that are in the way.
 		written, err := a.update(ctx, want)
 		if err != nil {

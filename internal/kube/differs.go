@@ -22,7 +22,7 @@ import (
 // missing or altered, a field applied earlier is no longer desired (by the hash of the last apply), or
 // there is an undesired key of Muster's own domain, whoever wrote it. Other additions do not count.
 func Differs(want, have client.Object) bool {
-	if hasStrays(have, want) {
+	if hasUndesired(have, want) {
 		return true
 	}
 	if !Contains(have.GetLabels(), want.GetLabels()) || !Contains(have.GetAnnotations(), want.GetAnnotations()) {
@@ -70,16 +70,16 @@ func hashOf(values *fleetv1.GenericMap) string {
 	return desired.HashOfValues(values.Data)
 }
 
-// hasStrays reports whether an object has undesired keys or owners that only Muster may set: keys of
+// hasUndesired reports whether an object has undesired keys or owners that only Muster may set: keys of
 // Muster's own domain, and owners of Cluster API's kinds.
-func hasStrays(have, want client.Object) bool {
-	return anyStray(have.GetLabels(), want.GetLabels()) || anyStray(have.GetAnnotations(), want.GetAnnotations()) ||
-		slices.ContainsFunc(have.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return isStrayOwner(owner, want) })
+func hasUndesired(have, want client.Object) bool {
+	return anyUndesired(have.GetLabels(), want.GetLabels()) || anyUndesired(have.GetAnnotations(), want.GetAnnotations()) ||
+		slices.ContainsFunc(have.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return isUndesiredOwner(owner, want) })
 }
 
-// isStrayOwner recognizes an undesired owner from Cluster API: it would keep the object alive, or get it
+// isUndesiredOwner recognizes an undesired owner from Cluster API: it would keep the object alive, or get it
 // deleted.
-func isStrayOwner(owner metav1.OwnerReference, want client.Object) bool {
+func isUndesiredOwner(owner metav1.OwnerReference, want client.Object) bool {
 	version, err := schema.ParseGroupVersion(owner.APIVersion)
 	return err == nil && version.Group == clusterv1.GroupVersion.Group && wantedOwner(owner, want) == nil
 }
@@ -93,14 +93,14 @@ func wantedOwner(owner metav1.OwnerReference, want client.Object) *metav1.OwnerR
 	return nil
 }
 
-// settledOwners returns the owners of an object without strays, and the desired ones in their desired form: one
+// settledOwners returns the owners of an object without undesired ones, and the desired ones in their desired form: one
 // may have been edited to block deletions.
 func settledOwners(have, want client.Object) []metav1.OwnerReference {
 	var owners []metav1.OwnerReference
 	for _, owner := range have.GetOwnerReferences() {
 		if wanted := wantedOwner(owner, want); wanted != nil {
 			owners = append(owners, *wanted)
-		} else if !isStrayOwner(owner, want) {
+		} else if !isUndesiredOwner(owner, want) {
 			owners = append(owners, owner)
 		}
 	}
@@ -112,16 +112,16 @@ func settledOwners(have, want client.Object) []metav1.OwnerReference {
 	return owners
 }
 
-func anyStray(have, want map[string]string) bool {
+func anyUndesired(have, want map[string]string) bool {
 	for key := range have {
-		if isStray(key, want) {
+		if isUndesired(key, want) {
 			return true
 		}
 	}
 	return false
 }
 
-func isStray(key string, want map[string]string) bool {
+func isUndesired(key string, want map[string]string) bool {
 	if !stamp.IsKey(key) {
 		return false
 	}
@@ -129,11 +129,11 @@ func isStray(key string, want map[string]string) bool {
 	return !wanted
 }
 
-// settled returns labels or annotations without strays, and with the desired ones.
+// settled returns labels or annotations without undesired ones, and with the desired ones.
 func settled(have, want map[string]string) map[string]string {
 	all := map[string]string{}
 	maps.Copy(all, have)
-	maps.DeleteFunc(all, func(key, _ string) bool { return isStray(key, want) })
+	maps.DeleteFunc(all, func(key, _ string) bool { return isUndesired(key, want) })
 	maps.Copy(all, want)
 	return all
 }

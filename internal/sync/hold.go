@@ -198,7 +198,7 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 			Paused: capiannotations.IsPaused(cluster, cluster), Place: placeOf(cluster),
 		},
 		Unwatched: isUnwatched,
-		Told:      told, Now: r.now(),
+		Reported:  told, Now: r.now(),
 		Progress: func(of hold.Hold) hold.Progress { return r.progress(ctx, cluster, of) },
 	}
 	if isHeld {

@@ -299,7 +299,7 @@ func (r *releaseRound) add(release *addonsv1.HelmReleaseProxy) {
 		return
 	}
 	if proxy.isPolled { // The ConfigMap may have changed together with the version.
-		addOn.Polled, addOn.Patience = true, plan.PollInterval+hold.Settle
+		addOn.ReadAtIntervals, addOn.Patience = true, plan.PollInterval+hold.Settle
 	}
 	// Without a BundleDeployment of its own, the release is that of another HelmChartProxy, if that has deployed it.
 	isTaken := plan.IsTaken(release)

@@ -245,7 +245,7 @@ func TestPolledValues(t *testing.T) {
 		there := fake.NewClientBuilder().WithScheme(scheme).WithObjects(is.proxy, is.release).Build()
 		reader := addOnReader{live: there, scopes: &scopeReader{Reader: there}, now: time.Now}
 		got, err := reader.releases(t.Context(), is.cluster, []fleetv1.BundleDeployment{is.deployment})
-		if err != nil || len(got) != 1 || !got[0].Ready || got[0].Polled != test.want || (got[0].Patience > plan.PollInterval) != test.want {
+		if err != nil || len(got) != 1 || !got[0].Ready || got[0].ReadAtIntervals != test.want || (got[0].Patience > plan.PollInterval) != test.want {
 			t.Errorf("%s: %+v (%v)", name, got, err)
 		}
 	}

@@ -277,15 +277,15 @@ func valuesFrom(record Record, name string) []fleetv1.ValuesFrom {
 func Shard(proxy *addonsv1.HelmChartProxy, cluster Key, counts map[Key]int) string {
 	for shard := 0; ; shard++ {
 		name := BundleName(proxy, cluster, shard)
-		if IsInstallOnce(proxy) || counts[Key{Namespace: cluster.Namespace, Name: name}] < room(proxy) {
+		if IsInstallOnce(proxy) || counts[Key{Namespace: cluster.Namespace, Name: name}] < mostTargets(proxy) {
 			return name
 		}
 	}
 }
 
-// room returns how many targets fit into a Bundle: each target names all layers of its values, and etcd limits
+// mostTargets returns how many targets fit into a Bundle: each target names all layers of its values, and etcd limits
 // the size of the Bundle with its chart.
-func room(proxy *addonsv1.HelmChartProxy) int {
+func mostTargets(proxy *addonsv1.HelmChartProxy) int {
 	const layers = 4
 	return MaxTargets / (1 + len(proxy.Spec.ValuesFrom)/layers)
 }

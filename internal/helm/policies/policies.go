@@ -49,10 +49,10 @@ type Reader struct {
 	mu sync.Mutex
 	// stop ends the watch; nil while there is none.
 	stop context.CancelFunc
-	// since is when the watch began. told is closed when there is something to say of its list.
-	since  time.Time
-	told   chan struct{}
-	listed kinds.Listed
+	// since is when the watch began. reported is closed when its list has ended or is denied.
+	since    time.Time
+	reported chan struct{}
+	listed   kinds.Listed
 	// enqueue adds the requests for a Policy to the queue of the controller; nil until that starts.
 	enqueue func(client.Object)
 }
@@ -134,9 +134,9 @@ func (r *Reader) watch(ctx context.Context) error {
 		r.stop, r.listed = nil, kinds.Listed{}
 	case !isGone && r.stop == nil:
 		ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
-		told := make(chan struct{})
-		r.since, r.told = r.Now(), told
-		end := sync.OnceFunc(func() { close(told) })
+		reported := make(chan struct{})
+		r.since, r.reported = r.Now(), reported
+		end := sync.OnceFunc(func() { close(reported) })
 		go kinds.Watch(ctx, r.NewCache, kinds.Of(&fleetv1.Policy{}, nil), func(listed kinds.Listed) {
 			r.note(ctx, listed)
 			end()
@@ -190,10 +190,10 @@ func (r *Reader) Source() source.Source {
 			return err
 		}
 		r.mu.Lock()
-		told := r.told
+		reported := r.reported
 		r.mu.Unlock()
 		select {
-		case <-told:
+		case <-reported:
 		case <-time.After(listPatience):
 		case <-ctx.Done():
 			return ctx.Err()

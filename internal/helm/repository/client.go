@@ -90,7 +90,7 @@ type Client struct {
 	Options
 	now     func() time.Time
 	flights singleflight.Group
-	room    *fair.Shares
+	budget  *fair.Shares
 	answers *answers
 }
 
@@ -99,7 +99,7 @@ func New(options Options) *Client {
 	options.MaxIndex, options.MaxArchive = cmp.Or(options.MaxIndex, defaultMax), cmp.Or(options.MaxArchive, defaultMax)
 	options.UserAgent = cmp.Or(options.UserAgent, "muster")
 	most := max(options.MaxIndex, options.MaxArchive)
-	return &Client{Options: options, now: time.Now, room: fair.New(most+others, most), answers: newAnswers(keptAnswers)}
+	return &Client{Options: options, now: time.Now, budget: fair.New(most+others, most), answers: newAnswers(keptAnswers)}
 }
 
 // IsNewer reports whether one exact version is newer than another.
@@ -204,7 +204,7 @@ func (c *Client) download(ctx context.Context, request Request, version string, 
 	if its.size > c.MaxArchive {
 		limit = c.MaxArchive
 	}
-	archive := &spool{room: c.room, namespace: request.Namespace}
+	archive := &spool{budget: c.budget, namespace: request.Namespace}
 	defer archive.end()
 	err = its.save(io.MultiWriter(archive, sum), limit)
 	switch got := hex.EncodeToString(sum.Sum(nil)); {

@@ -37,7 +37,7 @@ func (c *Client) mostCompressed() int64 { return c.MaxIndex / 3 }
 // read downloads the list, unless the Client remembers it from less than maxAge ago.
 func (l *list) read(ctx context.Context, maxAge time.Duration) (at time.Time, err error) {
 	known, err := once(ctx, l.Client, l.request.Namespace, l.key, maxAge, func(ctx context.Context) (*compressed, int, error) {
-		body := &spool{room: l.room, namespace: l.request.Namespace, most: l.mostCompressed()}
+		body := &spool{budget: l.budget, namespace: l.request.Namespace, most: l.mostCompressed()}
 		defer body.end()
 		buffer := bufio.NewWriterSize(body, 32<<10)
 		packed, err := gzip.NewWriterLevel(buffer, gzip.BestSpeed)

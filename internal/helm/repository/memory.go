@@ -101,7 +101,7 @@ const others = 16 << 20
 
 // spool is a download in memory. It consists of parts, because a buffer that grows is copied.
 type spool struct {
-	room      *fair.Shares
+	budget    *fair.Shares
 	namespace string
 	// most limits the size in bytes; 0 for no limit.
 	most  int64
@@ -114,7 +114,7 @@ func (s *spool) Write(data []byte) (int, error) {
 	if s.most > 0 && s.size+int64(len(data)) > s.most {
 		return 0, failf(TooLarge, "its list of versions is larger than %d MiB, compressed", s.most>>20)
 	}
-	if !s.room.Try(s.namespace, int64(len(data))) {
+	if !s.budget.Try(s.namespace, int64(len(data))) {
 		return 0, failf("", "too many other downloads are in progress")
 	}
 	s.size += int64(len(data))
@@ -122,4 +122,4 @@ func (s *spool) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-func (s *spool) end() { s.room.Release(s.namespace, s.size) }
+func (s *spool) end() { s.budget.Release(s.namespace, s.size) }

@@ -328,7 +328,7 @@ func TestSizes(t *testing.T) {
 			if least > 64 {
 				t.Errorf("it took %d MiB more", least)
 			}
-			if !client.room.Try("", defaultMax) {
+			if !client.budget.Try("", defaultMax) {
 				t.Error("some memory is still used")
 			}
 		})

@@ -270,7 +270,7 @@ func TestAnswersAreSharedFairly(t *testing.T) {
 // One namespace cannot take the memory of all.
 func TestRoom(t *testing.T) {
 	all := fair.New(100<<20+others, 100<<20)
-	one, other := &spool{room: all, namespace: "a"}, &spool{room: all, namespace: "b"}
+	one, other := &spool{budget: all, namespace: "a"}, &spool{budget: all, namespace: "b"}
 	part := make([]byte, 10<<20)
 	for range 10 {
 		if _, err := one.Write(part); err != nil {

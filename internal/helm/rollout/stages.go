@@ -28,15 +28,15 @@ func Assign(stages []Selection, all []types.NamespacedName) map[types.Namespaced
 		result[its] = len(stages)
 	}
 	for i, stage := range stages {
-		room := (len(all)*stage.Percent + 99) / 100
+		left := (len(all)*stage.Percent + 99) / 100
 		for _, its := range ranked {
 			isFree := result[its] == len(stages)
 			switch {
 			case isFree && stage.Matches != nil && stage.Matches(its):
 				result[its] = i
-			case isFree && stage.Matches == nil && room > 0:
+			case isFree && stage.Matches == nil && left > 0:
 				result[its] = i
-				room--
+				left--
 			}
 		}
 	}
