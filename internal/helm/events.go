@@ -187,25 +187,25 @@ func (e *enqueuer) ofDeployment(ctx context.Context, deployment client.Object) [
 	return e.each(ctx, &addonsv1.HelmReleaseProxyList{}, itself, client.MatchingFields{release.ByTarget: release.Target(bundle, labels[fleetv1.ClusterLabel])})
 }
 
-// rivalNews passes HelmReleaseProxies that appear, disappear, begin to go or ask for another release. At the start, each
+// claimNews passes HelmReleaseProxies that appear, disappear, begin to go or ask for another release. At the start, each
 // enqueues itself.
-var rivalNews = predicate.And(predicate.GenerationChangedPredicate{}, predicate.Funcs{
+var claimNews = predicate.And(predicate.GenerationChangedPredicate{}, predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
 })
 
-// rivals returns the HelmReleaseProxies of other HelmChartProxies for the same release on the same Cluster. Users
+// othersOfRelease returns the HelmReleaseProxies of other HelmChartProxies for the same release on the same Cluster. Users
 // could forge one and change it again and again, so it counts only if it has a HelmChartProxy that may reach the Cluster.
-func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile.Request {
+func (e *enqueuer) othersOfRelease(ctx context.Context, object client.Object) []reconcile.Request {
 	its := object.(*addonsv1.HelmReleaseProxy)
 	if e.ifOwned(ctx, its) == nil {
 		return nil
 	}
 	return few(e.each(ctx, &addonsv1.HelmReleaseProxyList{}, func(ctx context.Context, other client.Object) []reconcile.Request {
-		rival := other.(*addonsv1.HelmReleaseProxy)
-		if rival.UID == its.UID {
+		release := other.(*addonsv1.HelmReleaseProxy)
+		if release.UID == its.UID {
 			return nil
 		}
-		return e.ifOwned(ctx, rival)
+		return e.ifOwned(ctx, release)
 	}, proxy.Asking(its)))
 }
 

@@ -97,7 +97,7 @@ func TestRivalsEnqueueEachOther(t *testing.T) {
 		"for another release":         {release(b, "cni"), 0},
 		"for the same HelmChartProxy": {release(a, "ccm"), 0},
 	} {
-		if got := e.rivals(t.Context(), test.its); len(got) != test.want {
+		if got := e.othersOfRelease(t.Context(), test.its); len(got) != test.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -108,7 +108,7 @@ func TestRivalsEnqueueEachOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := e.rivals(t.Context(), release(b, "ccm")); len(got) != 1 {
+	if got := e.othersOfRelease(t.Context(), release(b, "ccm")); len(got) != 1 {
 		t.Errorf("beside forged ones, %v are woken", got)
 	}
 	for i := range proxy.MostAsking + 1 { // Otherwise each would read all, at each event.
@@ -118,7 +118,7 @@ func TestRivalsEnqueueEachOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := e.rivals(t.Context(), release(b, "ccm")); len(got) > 0 {
+	if got := e.othersOfRelease(t.Context(), release(b, "ccm")); len(got) > 0 {
 		t.Errorf("one of a crowd wakes %d", len(got))
 	}
 }

@@ -190,7 +190,7 @@ func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *ref
 		WatchesRawSource(source.Channel(wake, mapped(e.of(itself)))).
 		WatchesRawSource(source.Channel(turns, first)).
 		Watches(&clusterv1.Cluster{}, mapped(e.by(proxy.ByCluster, itself))).
-		Watches(&addonsv1.HelmReleaseProxy{}, mapped(e.rivals), builder.WithPredicates(rivalNews)).
+		Watches(&addonsv1.HelmReleaseProxy{}, mapped(e.othersOfRelease), builder.WithPredicates(claimNews)).
 		Watches(&fleetv1.BundleDeployment{}, mapped(e.ofDeployment)).
 		Watches(&fleetv1.BundleDeployment{}, mapped(e.waitingForDeployment), builder.WithPredicates(comesOrGoes)).
 		Watches(&fleetv1.Bundle{}, e.waitingForTargets()).

@@ -44,7 +44,7 @@ func (r *Reconciler) take(ctx context.Context, s *scope, release *addonsv1.HelmR
 	if its, found := r.taking.of[id]; found {
 		claims[its.proxy] = plan.Has
 	}
-	if _, found := plan.RivalOf(own, s.key.Namespace, claims); found && claims[own] != plan.Has {
+	if _, found := plan.OtherHolder(own, s.key.Namespace, claims); found && claims[own] != plan.Has {
 		return nil, nil
 	}
 	if r.taking.of == nil {

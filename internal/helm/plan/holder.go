@@ -23,19 +23,19 @@ const (
 	Has             // a target, or a BundleDeployment
 )
 
-// RivalOf returns the HelmChartProxy that keeps a release on a Cluster of a namespace from own, or that has it, too. Who has
+// OtherHolder returns the HelmChartProxy that keeps a release on a Cluster of a namespace from own, or that has it, too. Who has
 // it keeps it. If none does, it is for a HelmChartProxy of another namespace than the Cluster's, and then for the first by
 // name.
-func RivalOf(own Key, namespace string, claims map[Key]Claim) (rival Key, found bool) {
+func OtherHolder(own Key, namespace string, claims map[Key]Claim) (other Key, found bool) {
 	order := func(a, b Key) int {
 		return cmp.Or(-cmp.Compare(claims[a], claims[b]), compareBool(a.Namespace == namespace, b.Namespace == namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace))
 	}
 	for its := range claims {
-		if its != own && (!found || order(its, rival) < 0) {
-			rival, found = its, true
+		if its != own && (!found || order(its, other) < 0) {
+			other, found = its, true
 		}
 	}
-	return rival, found && (claims[rival] == Has || order(rival, own) < 0)
+	return other, found && (claims[other] == Has || order(other, own) < 0)
 }
 
 // compareBool compares as false < true.
@@ -49,11 +49,11 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// Taken says what a rival is to a HelmChartProxy, by the claims of both. Authors may see only what is in their namespace.
-func Taken(release *addonsv1.HelmReleaseProxy, own Claim, rival Key, its Claim) Trouble {
+// Taken says what another holder is to a HelmChartProxy, by the claims of both. Authors may see only what is in their namespace.
+func Taken(release *addonsv1.HelmReleaseProxy, own Claim, other Key, its Claim) Trouble {
 	name := "another HelmChartProxy"
-	if rival.Namespace == release.Namespace {
-		name = "HelmChartProxy " + rival.Name
+	if other.Namespace == release.Namespace {
+		name = "HelmChartProxy " + other.Name
 	}
 	text := name + " has release " + ReleaseOf(release) + " on this Cluster; it is installed for this one when that no longer has it"
 	switch {

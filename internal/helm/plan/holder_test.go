@@ -30,15 +30,15 @@ func TestRivalOf(t *testing.T) {
 		"both have it":                                  {map[Key]Claim{own: Has, platform: Has}, platform},
 		"three have it":                                 {map[Key]Claim{own: Has, platform: Has, other: Has}, platform},
 	} {
-		if got, found := RivalOf(own, "team", test.claims); (got != test.want || !found) && (found || test.want != Key{}) {
+		if got, found := OtherHolder(own, "team", test.claims); (got != test.want || !found) && (found || test.want != Key{}) {
 			t.Errorf("%s: it is %v (%t)", name, got, found)
 		}
 	}
 	tenant, far := Key{Namespace: "team", Name: "a"}, map[Key]Claim{{Namespace: "a", Name: "web"}: Asks, {Namespace: "b", Name: "web"}: Asks}
-	if got, found := RivalOf(Key{Namespace: "b", Name: "web"}, "team", far); !found || got.Namespace != "a" {
+	if got, found := OtherHolder(Key{Namespace: "b", Name: "web"}, "team", far); !found || got.Namespace != "a" {
 		t.Errorf("of one name, the first is %v (%t)", got, found)
 	}
-	if got, found := RivalOf(platform, "team", map[Key]Claim{platform: Asks, tenant: Asks}); found {
+	if got, found := OtherHolder(platform, "team", map[Key]Claim{platform: Asks, tenant: Asks}); found {
 		t.Errorf("a tenant's keeps it from the platform's: %v", got)
 	}
 }
@@ -49,8 +49,8 @@ func TestRivalsAgree(t *testing.T) {
 	for _, its := range []Claim{Asks, Installed, Has} {
 		for _, others := range []Claim{Asks, Installed, Has} {
 			claims := map[Key]Claim{a: its, b: others}
-			_, aWaits := RivalOf(a, "team", claims)
-			_, bWaits := RivalOf(b, "team", claims)
+			_, aWaits := OtherHolder(a, "team", claims)
+			_, bWaits := OtherHolder(b, "team", claims)
 			if isShared := its == Has && others == Has; aWaits && bWaits != isShared || !aWaits && !bWaits {
 				t.Errorf("with %d and %d, they wait: %t, %t", its, others, aWaits, bWaits)
 			}

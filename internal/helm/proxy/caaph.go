@@ -31,7 +31,7 @@ const (
 	CAAPHReleaseFinalizer = "helmreleaseproxy.addons.cluster.x-k8s.io"
 )
 
-var rival = plan.Trouble{
+var anotherController = plan.Trouble{
 	Reason:  addonsv1.AnotherControllerReason,
 	Message: "cluster-api-addon-provider-helm reconciles it, too; stop it, and remove its finalizer " + caaphFinalizer,
 }

@@ -97,7 +97,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 		return ctrl.Result{}, nil
 	}
 	if controllerutil.ContainsFinalizer(proxy, caaphFinalizer) && controllerutil.ContainsFinalizer(proxy, plan.Finalizer) { // CAAPH has restored its own.
-		return r.report(ctx, proxy, state{trouble: rival})
+		return r.report(ctx, proxy, state{trouble: anotherController})
 	}
 	if written, err := r.setFinalizers(ctx, proxy); written || err != nil {
 		return ctrl.Result{}, err // The write triggers the next reconcile.

@@ -186,7 +186,7 @@ func TestKnownAwayReleaseLosesItsPlace(t *testing.T) {
 			builder.WithObjects(release.DeepCopy(), bundle)
 		}
 		claims, _, err := Claims(t.Context(), builder.Build(), its, "one")
-		if _, waits := plan.RivalOf(client.ObjectKeyFromObject(of), "team", claims); waits != isAway || err != nil {
+		if _, waits := plan.OtherHolder(client.ObjectKeyFromObject(of), "team", claims); waits != isAway || err != nil {
 			t.Errorf("%s: it waits: %t (%v)", name, waits, err)
 		}
 	}

@@ -277,7 +277,7 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 		}
 	}
 	if isOwn && s.trouble == (plan.Trouble{}) {
-		err = r.findRival(ctx, s, pin.ClusterName)
+		err = r.findOtherHolder(ctx, s, pin.ClusterName)
 	}
 	s.refuse()
 	return false, err
@@ -292,16 +292,16 @@ func (s *scope) refuse() {
 	}
 }
 
-// findRival finds another HelmChartProxy that asks for the same release. While that has the release, or comes first, this one
+// findOtherHolder finds another HelmChartProxy that asks for the same release. While that has the release, or comes first, this one
 // waits.
-func (r *Reconciler) findRival(ctx context.Context, s *scope, fleetCluster string) error {
+func (r *Reconciler) findOtherHolder(ctx context.Context, s *scope, fleetCluster string) error {
 	own := client.ObjectKeyFromObject(s.proxy)
 	claims, asking, err := proxy.Claims(ctx, r, s.release, fleetCluster)
 	if err != nil {
 		return err
 	}
-	rival, found := plan.RivalOf(own, s.cluster.Namespace, claims)
-	switch taken := plan.Taken(s.release, claims[own], rival, claims[rival]); {
+	other, found := plan.OtherHolder(own, s.cluster.Namespace, claims)
+	switch taken := plan.Taken(s.release, claims[own], other, claims[other]); {
 	case !found:
 	case claims[own] == plan.Has:
 		s.shared = taken
