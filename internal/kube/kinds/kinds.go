@@ -22,7 +22,7 @@ import (
 const (
 	// ServedInterval is how often the API server is asked whether it serves a kind now: discovery has no event.
 	ServedInterval = 2 * time.Second
-	// accessInterval is how long an informer waits after a denied list, beside its own backoff: RBAC has no event.
+	// accessInterval is how long an informer waits after a denied first list, in addition to its own backoff: RBAC has no event.
 	accessInterval = 30 * time.Second
 )
 
@@ -123,19 +123,20 @@ func list(ctx context.Context, newCache NewCache, kind Kind, tell func(Listed)) 
 	if err != nil {
 		return Listed{Err: err}
 	}
-	denied := make(chan error, 1)
+	listing, end := context.WithCancel(ctx)
+	defer end()
+	denied := make(chan error)
 	objects, err := newCache(func(ctx context.Context, reflector *toolscache.Reflector, err error) {
-		if !apierrors.IsForbidden(err) {
+		if !apierrors.IsForbidden(err) || listing.Err() != nil {
 			toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
 			return
 		}
 		select {
 		case denied <- err:
-		default:
-			toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
+		case <-listing.Done():
 		}
 		select { // Only this kind waits.
-		case <-ctx.Done():
+		case <-listing.Done():
 		case <-time.After(accessInterval):
 		}
 	})

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -147,6 +148,9 @@ func (s *deniedLists) RoundTrip(request *http.Request) (*http.Response, error) {
 // A kind that may never be listed takes no more memory as time passes, whatever the options of the caches: a tenant may refer
 // to it.
 func TestDeniedListsLeaveNothingBehind(t *testing.T) {
+	handlers := utilruntime.ErrorHandlers // They pause by the time outside the bubble.
+	utilruntime.ErrorHandlers = nil
+	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })
 	for name, namespaces := range map[string]map[string]cache.Config{"all namespaces": nil, "one namespace": {"team": {}}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -157,7 +161,9 @@ func TestDeniedListsLeaveNothingBehind(t *testing.T) {
 				thing.SetGroupVersionKind(kind)
 				ctx, stop := context.WithCancel(t.Context())
 				listed := make(chan struct{})
+				var handler toolscache.WatchErrorHandlerWithContext
 				go Watch(ctx, func(failed toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
+					handler = failed
 					return cache.New(&rest.Config{}, cache.Options{
 						HTTPClient: &http.Client{Transport: server}, Scheme: runtime.NewScheme(), Mapper: mapper,
 						DefaultNamespaces: namespaces, DefaultWatchErrorHandler: failed,
@@ -183,6 +189,11 @@ func TestDeniedListsLeaveNothingBehind(t *testing.T) {
 				<-listed
 				if took := time.Since(begun); took > time.Minute {
 					t.Errorf("listed only after %v", took)
+				}
+				begun = time.Now() // An API server that has just started denies requests for a moment.
+				handler(ctx, &toolscache.Reflector{}, apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no")))
+				if took := time.Since(begun); took > 0 {
+					t.Errorf("after the first list, it pauses for %v", took)
 				}
 				stop()
 			})
