@@ -13,6 +13,8 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -451,4 +453,34 @@ func TestNamedEmergencyCommand(t *testing.T) {
 	for _, object := range failedClosed {
 		g.Eventually(func() error { return admin.Create(ctx, object) }).Should(Succeed())
 	}
+}
+
+// While the CRD of the FleetAddonConfig is of an earlier version, the syncer says so, with the rights that it has, and
+// changes no status.
+func TestOlderCRDIsNamed(t *testing.T) {
+	g := NewWithT(t)
+	configure(t, g, "{}")
+	apis := func(g Gomega) *metav1.Condition {
+		found := meta.FindStatusCondition(readConfig(g).Status.Conditions, addonsv1.APIsAvailableCondition)
+		g.Expect(found).NotTo(BeNil())
+		g.Expect(found.Status).To(Equal(metav1.ConditionTrue))
+		return found
+	}
+	g.Eventually(func(g Gomega) { g.Expect(apis(g).Message).To(BeEmpty()) }).Should(Succeed())
+	before := apis(g)
+
+	crd := target("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "fleetaddonconfigs.addons.cluster.x-k8s.io")
+	get(g, crd, "", crd.GetName())
+	revise := func(revision string) {
+		patch(g, crd, entry("annotations", addonsv1.SchemaRevisionAnnotation, revision))
+	}
+	current := fmt.Sprintf("%q", crd.GetAnnotations()[addonsv1.SchemaRevisionAnnotation])
+	t.Cleanup(func() { revise(current) })
+	revise("null")
+	g.Eventually(func(g Gomega) {
+		g.Expect(apis(g).Message).To(HavePrefix("older than the syncer: CRD " + crd.GetName()))
+	}).Should(Succeed())
+	g.Expect(apis(g).LastTransitionTime).To(Equal(before.LastTransitionTime))
+	revise(current)
+	g.Eventually(func(g Gomega) { g.Expect(apis(g)).To(Equal(before)) }).Should(Succeed())
 }
