@@ -19,38 +19,26 @@ import (
 // byWorkspaceGroup indexes Fleet Clusters by the ClusterGroup, in Rancher's workspace, that selects them.
 const byWorkspaceGroup = "muster.workspaceGroup"
 
-// membership specifies the Clusters that a group in a workspace selects: the Clusters of a namespace
-// that use a class.
-type membership struct {
-	class  types.NamespacedName
-	origin string
-}
-
-// membershipOf returns the membership in the labels of a Fleet Cluster or a group; zero for none.
-func membershipOf(object client.Object) membership {
+// memberOf returns the use by which a group in a workspace selects an attached Fleet Cluster, or which a group there is for:
+// the Clusters of a namespace that use a class, of whatever namespace; zero for none.
+func memberOf(object client.Object) use {
 	labels := object.GetLabels()
-	of := membership{types.NamespacedName{Namespace: labels[stamp.ClassNamespaceLabel], Name: labels[stamp.ClassNameLabel]}, labels[stamp.OriginNamespaceLabel]}
+	of := use{labels[stamp.OriginNamespaceLabel], types.NamespacedName{Namespace: labels[stamp.ClassNamespaceLabel], Name: labels[stamp.ClassNameLabel]}}
 	if full := object.GetAnnotations()[stamp.ClassFullNameAnnotation]; full != "" {
 		of.class.Name = full
 	}
-	if of.class.Name == "" || of.class.Namespace == "" || of.origin == "" {
-		return membership{}
+	if of.class.Name == "" || of.class.Namespace == "" || of.namespace == "" {
+		return use{}
 	}
 	return of
 }
 
-func (m membership) group() string {
-	if m == (membership{}) {
-		return ""
-	}
-	return stamp.WorkspaceGroupName(m.class, m.origin)
-}
-
 func workspaceGroupOf(object client.Object) []string {
-	if !rancher.IsAttached(object) {
+	of := memberOf(object)
+	if of.isZero() || !rancher.IsAttached(object) {
 		return nil
 	}
-	return nonEmpty(membershipOf(object).group())
+	return []string{stamp.WorkspaceGroupName(of.class, of.namespace)}
 }
 
 // ensureInWorkspace makes the group that selects the attached Clusters of a namespace and a class, and
@@ -59,15 +47,13 @@ func (t *targets) ensureInWorkspace(ctx context.Context, in settings.Settings, w
 	if class.Name == "" || !in.Cluster.ApplyClassGroup {
 		return "", nil
 	}
-	of := membership{class, origin}
-	key := types.NamespacedName{Namespace: workspace, Name: of.group()}
+	key := types.NamespacedName{Namespace: workspace, Name: stamp.WorkspaceGroupName(class, origin)}
 	defer t.lock(key)()
-	return t.keepInWorkspace(ctx, in, workspace, of)
+	return t.keepInWorkspace(ctx, in, key, use{origin, class})
 }
 
-func (t *targets) keepInWorkspace(ctx context.Context, in settings.Settings, workspace string, of membership) (types.UID, error) {
+func (t *targets) keepInWorkspace(ctx context.Context, in settings.Settings, key types.NamespacedName, of use) (types.UID, error) {
 	var group fleetv1.ClusterGroup
-	key := types.NamespacedName{Namespace: workspace, Name: of.group()}
 	found, err := t.Store.Get(ctx, key, &group)
 	if err != nil {
 		return "", err
@@ -82,7 +68,7 @@ func (t *targets) keepInWorkspace(ctx context.Context, in settings.Settings, wor
 	if err != nil {
 		return "", err
 	}
-	return t.Keep(ctx, desired.WorkspaceGroup(in, workspace, of.origin, of.class, class), in.Cluster.PatchResource)
+	return t.Keep(ctx, desired.WorkspaceGroup(in, key.Namespace, of.namespace, of.class, class), in.Cluster.PatchResource)
 }
 
 // isOfWorkspaceItself reports whether a group of ours is that of a class in the workspace, or of
@@ -112,7 +98,7 @@ func (t *targets) keepOfWorkspace(ctx context.Context, in settings.Settings, key
 		return err
 	}
 	if len(members.Items) > 0 {
-		_, err := t.keepInWorkspace(ctx, in, key.Namespace, membershipOf(&members.Items[0]))
+		_, err := t.keepInWorkspace(ctx, in, key, memberOf(&members.Items[0]))
 		return err
 	}
 	if isAwaited, err := t.isAwaited(ctx, in, &group); err != nil || isAwaited {
@@ -129,13 +115,13 @@ func isOfWorkspace(group *fleetv1.ClusterGroup) bool {
 // isAwaited reports whether a Cluster is about to be attached to a Fleet Cluster that the group will
 // select: the syncer makes the group first.
 func (t *targets) isAwaited(ctx context.Context, in settings.Settings, group *fleetv1.ClusterGroup) (bool, error) {
-	of := membershipOf(group)
+	of := memberOf(group)
 	namespace := namespaceMetadata()
-	if err := t.Get(ctx, client.ObjectKey{Name: of.origin}, namespace, client.UnsafeDisableDeepCopy); err != nil {
+	if err := t.Get(ctx, client.ObjectKey{Name: of.namespace}, namespace, client.UnsafeDisableDeepCopy); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
 	var clusters clusterv1.ClusterList
-	if err := t.List(ctx, &clusters, client.InNamespace(of.origin), client.MatchingFields{byClass: of.class.String()}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := t.List(ctx, &clusters, client.InNamespace(of.namespace), client.MatchingFields{byClass: of.class.String()}, client.UnsafeDisableDeepCopy); err != nil {
 		return false, err
 	}
 	for i := range clusters.Items {
