@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	gosync "sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -48,6 +49,7 @@ import (
 type server struct {
 	client.WithWatch
 	direct client.WithWatch // It records nothing.
+	noted  gosync.Mutex
 	reads  map[string]client.Object
 	writes []string
 	// withoutFleet means that nobody plays Fleet, which gives each Fleet Cluster a namespace at once.
@@ -56,6 +58,21 @@ type server struct {
 	unlisted atomic.Bool
 	// refuse returns why a write is refused; it may be nil.
 	refuse func(client.Object) error
+}
+
+// noteRead records a read. The end of a list of Rancher's objects reads, too.
+func (s *server) noteRead(key string, read client.Object) {
+	s.noted.Lock()
+	defer s.noted.Unlock()
+	s.reads[key] = read
+}
+
+func (s *server) takeReads() map[string]client.Object {
+	s.noted.Lock()
+	defer s.noted.Unlock()
+	taken := s.reads
+	s.reads = map[string]client.Object{}
+	return taken
 }
 
 // indexes are the indexes of a server.
@@ -101,11 +118,11 @@ func newServer(t testing.TB, objects ...client.Object) *server {
 			read.GetObjectKind().SetGroupVersionKind(kind)
 			read.SetNamespace(key.Namespace)
 			read.SetName(key.Name)
-			s.reads[kind.GroupKind().String()+" "+key.String()] = read
+			s.noteRead(kind.GroupKind().String()+" "+key.String(), read)
 			return err
 		},
 		List: func(ctx context.Context, direct client.WithWatch, into client.ObjectList, options ...client.ListOption) error {
-			s.reads[fmt.Sprintf("%T %v", into, options)] = nil
+			s.noteRead(fmt.Sprintf("%T %v", into, options), nil)
 			return direct.List(ctx, into, options...)
 		},
 		Patch: func(ctx context.Context, direct client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
@@ -247,12 +264,12 @@ func (s *scene) list(t testing.TB) {
 // reconcile runs one reconcile, and returns its reads and writes.
 func (s *scene) reconcile(t testing.TB) (reads map[string]client.Object, writes []string) {
 	t.Helper()
-	s.reads, s.writes = map[string]client.Object{}, nil
+	s.takeReads()
+	s.writes = nil
 	if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key}); err != nil {
 		t.Fatal(err)
 	}
-	reads, s.reads = s.reads, map[string]client.Object{}
-	return reads, s.writes
+	return s.takeReads(), s.writes
 }
 
 // change changes an object that has the Cluster's name, including its status.
