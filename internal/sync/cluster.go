@@ -203,8 +203,12 @@ func (r *clusterReconciler) run(ctx context.Context, s *scope) (outcome, error) 
 			_ = r.busy.UnlockKey(s.claimed) // It never fails.
 		}
 	}()
-	result, err := s.run(ctx, actions{
-		r.restamp, r.claim, r.target, r.resolve, r.takeOver, r.put, r.retarget, r.look, r.release, r.reclaim, r.attach, r.detach, r.withdraw,
+	do := func(take func(context.Context, *scope) error) action {
+		return func(s *scope) error { return take(ctx, s) }
+	}
+	result, err := s.run(actions{
+		do(r.restamp), do(r.claim), do(r.target), do(r.resolve), do(r.takeOver), do(r.put), do(r.retarget), do(r.look),
+		do(r.release), do(r.reclaim), do(r.attach), do(r.detach), do(r.withdraw),
 	})
 	return result, cmp.Or(err, s.beside.Unknown) // What is said may be about Rancher.
 }

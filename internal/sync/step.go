@@ -1,7 +1,6 @@
 package sync
 
 import (
-	"context"
 	"fmt"
 
 	"k8s.io/utils/ptr"
@@ -13,7 +12,7 @@ import (
 )
 
 // action does one thing for a Cluster, and changes the scope as it changes the objects.
-type action = func(context.Context, *scope) error
+type action = func(*scope) error
 
 // actions are all that a reconcile may do for a Cluster: the methods of clusterReconciler of these names.
 type actions struct {
@@ -21,19 +20,19 @@ type actions struct {
 }
 
 // takeIf takes an action if it is needed.
-func (s *scope) takeIf(ctx context.Context, isNeeded bool, take action) error {
+func (s *scope) takeIf(isNeeded bool, take action) error {
 	if !isNeeded {
 		return nil
 	}
-	return take(ctx, s)
+	return take(s)
 }
 
 // run does what the Cluster needs, each action at most once, and returns what to report. Besides the actions, it reads
 // nothing but the scope.
-func (s *scope) run(ctx context.Context, do actions) (outcome, error) {
-	result, err := s.runAll(ctx, do)
+func (s *scope) run(do actions) (outcome, error) {
+	result, err := s.runAll(do)
 	if err == nil {
-		err = s.takeIf(ctx, s.isToLook(), do.look)
+		err = s.takeIf(s.isToLook(), do.look)
 	}
 	if err != nil {
 		return outcome{}, err
@@ -42,7 +41,7 @@ func (s *scope) run(ctx context.Context, do actions) (outcome, error) {
 }
 
 // runAll is run, whatever the state of the Fleet Cluster's namespace.
-func (s *scope) runAll(ctx context.Context, do actions) (outcome, error) {
+func (s *scope) runAll(do actions) (outcome, error) {
 	isDeleted := !s.cluster.DeletionTimestamp.IsZero()
 	switch {
 	case s.retained && !s.isClaimed():
@@ -50,63 +49,63 @@ func (s *scope) runAll(ctx context.Context, do actions) (outcome, error) {
 	case s.retained && s.paused:
 		// One action does not wait: clusterctl may move Clusters while the import is turned off, and
 		// Fleet would uninstall their applications.
-		err := s.takeIf(ctx, s.isToBeReleased(), do.release)
+		err := s.takeIf(s.isToBeReleased(), do.release)
 		return s.unchanged(), err
 	case s.unknown, isDeleted && s.paused: // Unknown is also whether the Fleet Cluster is to have an owner.
 		return s.unchanged(), nil
 	case s.retained, isDeleted:
 		// One that was paused, deleted, then unpaused: its Fleet Cluster must be deleted with it.
-		err := s.takeIf(ctx, s.isToBeReclaimed(), do.reclaim)
+		err := s.takeIf(s.isToBeReclaimed(), do.reclaim)
 		return s.unchanged(), err
 	case s.paused && !s.selected && !s.isClaimed():
 		return unselected(false, false, s.why), nil
 	case s.paused:
 		// Everything stays as it is, except the owner reference.
-		err := s.takeIf(ctx, s.isToBeReleased(), do.release)
+		err := s.takeIf(s.isToBeReleased(), do.release)
 		return paused(s.isIn()), err
 	case !s.selected && s.isClaimed() && s.in.Cluster.OnDeselect == addonsv1.DeselectDelete:
-		return unselected(false, false, ""), do.withdraw(ctx, s)
+		return unselected(false, false, ""), do.withdraw(s)
 	}
-	if err := do.restamp(ctx, s); err != nil {
+	if err := do.restamp(s); err != nil {
 		return outcome{}, err
 	}
 	if s.selected {
-		return s.runImport(ctx, do)
+		return s.runImport(do)
 	}
-	if err := s.takeIf(ctx, s.isClaimed() && s.has() && s.fleet.DeletionTimestamp.IsZero(), do.retarget); err != nil {
+	if err := s.takeIf(s.isClaimed() && s.has() && s.fleet.DeletionTimestamp.IsZero(), do.retarget); err != nil {
 		return outcome{}, err
 	}
-	err := s.takeIf(ctx, s.isToBeReclaimed(), do.reclaim)
+	err := s.takeIf(s.isToBeReclaimed(), do.reclaim)
 	return unselected(s.isClaimed(), s.isIn(), s.why), err
 }
 
 // runImport is run for a Cluster that is selected, stamped, and neither paused nor being deleted.
-func (s *scope) runImport(ctx context.Context, do actions) (outcome, error) {
+func (s *scope) runImport(do actions) (outcome, error) {
 	if s.beside.Way != rancher.Import && !s.has() {
-		return s.runBesideRancher(ctx, do)
+		return s.runBesideRancher(do)
 	}
-	if err := s.takeIf(ctx, s.stray, do.detach); err != nil {
+	if err := s.takeIf(s.stray, do.detach); err != nil {
 		return outcome{}, err
 	}
-	if err := s.takeIf(ctx, s.rival.Name == "", do.claim); err != nil {
+	if err := s.takeIf(s.rival.Name == "", do.claim); err != nil {
 		return outcome{}, err
 	}
 	switch {
 	case s.rival.Name != "":
-		err := s.takeIf(ctx, s.isToBeReclaimed(), do.reclaim)
+		err := s.takeIf(s.isToBeReclaimed(), do.reclaim)
 		name := stamp.OnSync(s.in, s.subject, s.pin()).Pin.ClusterName // The Cluster may not be pinned to it.
 		return retained(s.isIn(), addonsv1.NameConflictReason,
 			stamp.SharedFleetNamespace(s.cluster.Namespace, name, s.cluster.Name)).again(rivalInterval), err
 	case s.displacing != "":
 		return displaced(s.isIn(), useOf(s.cluster), s.displacing), nil
 	}
-	if err := do.target(ctx, s); err != nil {
+	if err := do.target(s); err != nil {
 		return outcome{}, err
 	}
 	if result := s.obstacle(); !result.isNothing() {
 		return result, nil
 	}
-	if err := do.resolve(ctx, s); err != nil {
+	if err := do.resolve(s); err != nil {
 		return outcome{}, err
 	}
 	switch {
@@ -117,15 +116,15 @@ func (s *scope) runImport(ctx context.Context, do actions) (outcome, error) {
 		// clusters (Fleet targets with missingkey=error).
 		return notImported(addonsv1.TemplateValuesUnresolvedReason, s.unresolved).again(s.again), nil
 	case s.fleet != nil && (s.relation == stamp.HandedOver || s.relation == stamp.Orphan):
-		if err := do.takeOver(ctx, s); err != nil {
+		if err := do.takeOver(s); err != nil {
 			return outcome{}, err
 		}
 	}
 	// The patch that gives the owner back is to be the one that has no tool spare it any more.
-	if err := s.takeIf(ctx, s.isToBeReclaimed(), do.reclaim); err != nil {
+	if err := s.takeIf(s.isToBeReclaimed(), do.reclaim); err != nil {
 		return outcome{}, err
 	}
-	if err := do.put(ctx, s); err != nil {
+	if err := do.put(s); err != nil {
 		return outcome{}, err
 	}
 	return s.placed(), nil
@@ -174,11 +173,11 @@ func (s *scope) placed() outcome {
 }
 
 // runBesideRancher is run for a Cluster whose Fleet Cluster is, or will be, Rancher's.
-func (s *scope) runBesideRancher(ctx context.Context, do actions) (outcome, error) {
+func (s *scope) runBesideRancher(do actions) (outcome, error) {
 	if s.beside.Way == rancher.Wait {
 		return waitingForRancher(s.beside.For).again(s.again), nil
 	}
-	if err := do.resolve(ctx, s); err != nil {
+	if err := do.resolve(s); err != nil {
 		return outcome{}, err
 	}
 	switch {
@@ -187,13 +186,13 @@ func (s *scope) runBesideRancher(ctx context.Context, do actions) (outcome, erro
 	case s.unresolved != "" && s.rancher == nil:
 		return notImported(addonsv1.TemplateValuesUnresolvedReason, s.unresolved).again(s.again), nil
 	}
-	if err := do.attach(ctx, s); err != nil {
+	if err := do.attach(s); err != nil {
 		return outcome{}, err
 	}
 	if s.rancher == nil { // It is deleted; when it appears again, the event brings the Cluster back.
 		return waitingForRancher(fmt.Sprintf("Fleet Cluster %q of Rancher", s.beside.Fleet)), nil
 	}
-	if err := s.takeIf(ctx, s.stray, do.detach); err != nil {
+	if err := s.takeIf(s.stray, do.detach); err != nil {
 		return outcome{}, err
 	}
 	switch {

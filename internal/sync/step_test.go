@@ -1,7 +1,6 @@
 package sync
 
 import (
-	"context"
 	"slices"
 	"testing"
 	"time"
@@ -152,7 +151,7 @@ type played struct {
 }
 
 func (p *played) take(next step) action {
-	return func(_ context.Context, s *scope) error {
+	return func(s *scope) error {
 		if slices.Contains(p.steps, next) {
 			p.Fatalf("the step %q comes twice: %v", next, p.steps)
 		}
@@ -164,7 +163,7 @@ func (p *played) take(next step) action {
 
 func (p *played) run(s *scope) outcome {
 	p.Helper()
-	result, err := s.run(p.Context(), actions{
+	result, err := s.run(actions{
 		p.take(restamp), p.take(claim), p.take(target), p.take(resolve), p.take(takeOver), p.take(put), p.take(retarget), p.take(look),
 		p.take(release), p.take(reclaim), p.take(attach), p.take(detach), p.take(withdraw),
 	})

@@ -185,7 +185,7 @@ var errUndeclared = errors.New("the kind is not served for Cluster API")
 // watch of the kind as the CRD says. All of this happens under one lock, so no read uses an older CRD than the one before.
 func (r *Reader) resolve(ctx context.Context, cluster *clusterv1.Cluster, field string, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
 	if !ref.IsDefined() {
-		return nil, nil //nolint:nilnil // There is none.
+		return nil, nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
