@@ -125,7 +125,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Now: time.Now, Charts: repository.New(options.Repositories),
 	}
 	failures := &sync.Map{}
-	managed := &proxy.Managed{Reader: mgr.GetClient(), WatchFilter: options.WatchFilter}
+	managed := &proxy.Managed{Reader: mgr.GetClient(), Namespace: namespace, WatchFilter: options.WatchFilter}
 	if err := registerCounts(mgr.Elected(), mgr.GetClient(), reader); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}

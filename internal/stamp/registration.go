@@ -4,6 +4,7 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/muster-fleet/muster/internal/settings"
@@ -40,13 +41,25 @@ const (
 	InstallerLease = "muster-installer"
 	// HelmLease is the Lease of the program that reconciles HelmChartProxies.
 	HelmLease = "muster-helm"
-	// HelmCRD is the name of the CRD of HelmChartProxies. It is ours if it has our label.
+	// HelmCRD is the name of the CRD of HelmChartProxies: see IsHelmCRDOurs.
 	HelmCRD = "helmchartproxies.addons.cluster.x-k8s.io"
 	// HelmChartProxyLabel is on each object that Muster creates in Fleet for a HelmChartProxy.
 	HelmChartProxyLabel = "helmchartproxy-name." + Domain
 
 	manifestSuffix = "-fleet-agent"
 )
+
+// IsHelmCRDOurs reports whether the CRD of HelmChartProxies has our label, or belongs to a Helm release in our namespace: Helm
+// writes its own value of this label over the chart's.
+func IsHelmCRDOurs(crd metav1.Object, namespace string) bool {
+	switch crd.GetLabels()[ManagedByLabel] {
+	case ManagedBy:
+		return true
+	case "Helm":
+		return namespace != "" && crd.GetAnnotations()["meta.helm.sh/release-namespace"] == namespace
+	}
+	return false
+}
 
 // ManifestSecret returns the name of the Secret with a Cluster's manifest. A ClusterClass
 // can compute it.

@@ -70,3 +70,29 @@ func TestRegistrationOf(t *testing.T) {
 		})
 	}
 }
+
+// Helm writes its label over ours. Without a label, CAAPH has the CRD back.
+func TestIsHelmCRDOurs(t *testing.T) {
+	for name, test := range map[string]struct {
+		label, release string
+		want           bool
+	}{
+		"by kubectl":                {ManagedBy, "", true},
+		"by our release":            {"Helm", "muster-system", true},
+		"by a release elsewhere":    {"Helm", "caaph-system", false},
+		"by no release":             {"Helm", "", false},
+		"taken back from a release": {"", "muster-system", false},
+		"CAAPH's":                   {"", "", false},
+	} {
+		crd := &metav1.PartialObjectMetadata{}
+		crd.Labels = map[string]string{ManagedByLabel: test.label}
+		if test.release != "" {
+			crd.Annotations = map[string]string{"meta.helm.sh/release-namespace": test.release}
+		}
+		for namespace, want := range map[string]bool{"muster-system": test.want, "": test.label == ManagedBy} {
+			if got := IsHelmCRDOurs(crd, namespace); got != want {
+				t.Errorf("%s, with Muster in %q: %t", name, namespace, got)
+			}
+		}
+	}
+}

@@ -83,7 +83,7 @@ func (r *configReconciler) helmAvailable(ctx context.Context) (*metav1.Condition
 		}
 		return nil, fmt.Errorf("reading CustomResourceDefinition %q: %w", stamp.HelmCRD, err)
 	}
-	if crd.Labels[stamp.ManagedByLabel] != stamp.ManagedBy {
+	if !stamp.IsHelmCRDOurs(crd, r.helm.lease.Namespace) {
 		return nil, nil
 	}
 	if r.helm.isMissing(ctx) {

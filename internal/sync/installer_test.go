@@ -54,6 +54,7 @@ func TestHelmAvailable(t *testing.T) {
 	crd := func(by string) client.Object {
 		its := references.CRD()
 		its.Name, its.Labels = stamp.HelmCRD, map[string]string{stamp.ManagedByLabel: by}
+		its.Annotations = map[string]string{"meta.helm.sh/release-namespace": "muster-system"}
 		return its
 	}
 	lease := &coordinationv1.Lease{
@@ -66,6 +67,7 @@ func TestHelmAvailable(t *testing.T) {
 	}{
 		"no CRD":              {objects: []client.Object{lease}},
 		"somebody else's":     {objects: []client.Object{crd("somebody"), lease}},
+		"of our release":      {objects: []client.Object{crd("Helm"), lease}, want: "Available"},
 		"ours, and it runs":   {objects: []client.Object{crd(stamp.ManagedBy), lease}, want: "Available"},
 		"ours, and it is out": {objects: []client.Object{crd(stamp.ManagedBy)}, want: "HelmMissing"},
 	} {

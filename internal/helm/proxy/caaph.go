@@ -50,6 +50,8 @@ func (r *Reconciler) setFinalizers(ctx context.Context, proxy *addonsv1.HelmChar
 // Managed decides which HelmChartProxies Muster reconciles.
 type Managed struct {
 	client.Reader
+	// Namespace is the namespace of Muster.
+	Namespace string
 	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter; empty for all.
 	WatchFilter string
 }
@@ -60,7 +62,7 @@ func (m *Managed) Is(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool,
 	if err := m.Get(ctx, client.ObjectKey{Name: CRDName}, crd, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("reading CustomResourceDefinition %q: %w", CRDName, err)
 	}
-	return crd.Labels[stamp.ManagedByLabel] == stamp.ManagedBy && m.isWatched(proxy), nil
+	return stamp.IsHelmCRDOurs(crd, m.Namespace) && m.isWatched(proxy), nil
 }
 
 // Writes reports whether Muster currently writes anything for a HelmChartProxy. A paused one can still be deleted.
