@@ -146,7 +146,7 @@ TEST_ALL_TARGETS := parts test-unit test-race test-differential test-monitoring 
 # What runs on each set of parts (see test/stack/parts), and that on the sets that no other target runs.
 SET_TARGETS := test-integration test-story test-helm-once
 # Values of HelmChartProxies need Fleet 0.16.
-MATRIX_TARGETS := $(filter-out older-test-helm-once,$(SET_TARGETS:%=older-%)) $(SET_TARGETS:%=newer-%)
+MATRIX_TARGETS := $(filter-out older-test-helm-once,$(SET_TARGETS:%=older-%)) $(SET_TARGETS:%=previous-%)
 # What takes long and breaks seldom.
 TEST_NIGHTLY_TARGETS := test-random-rancher test-upgrade test-move test-migration test-channels test-fleet-installer test-helm test-hold test-story-faults test-release test-images $(MATRIX_TARGETS) faults
 
@@ -285,8 +285,8 @@ test-matrix: ## Run integration, the main story and three charts on each set of 
 # Any target on another set of parts.
 older-%:
 	MUSTER_PARTS=older $(MAKE) $*
-newer-%:
-	MUSTER_PARTS=newer $(MAKE) $*
+previous-%:
+	MUSTER_PARTS=previous $(MAKE) $*
 
 .PHONY: test-story-faults
 test-story-faults: ## Tell three stories of test-e2e while programs and API servers fail, each once

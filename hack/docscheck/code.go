@@ -85,7 +85,7 @@ var tested = []struct{ file, module string }{
 	{"test/parts/older/kube/go.mod", "k8s.io/kubernetes"},
 	{"test/parts/older/controllers/go.mod", "sigs.k8s.io/cluster-api"},
 	{"test/parts/older/controllers/go.mod", "github.com/rancher/fleet"},
-	{"test/parts/newer/kube/go.mod", "k8s.io/kubernetes"},
+	{"test/parts/previous/kube/go.mod", "k8s.io/kubernetes"},
 }
 
 // testedVersions returns the versions of the parts that tests run, without the leading v.

@@ -66,7 +66,7 @@ var (
 	// CAAPH is cluster-api-addon-provider-helm, named after its Deployment. Only the test of the migration from
 	// CAAPH builds it.
 	CAAPH = Module{name: "caaph", dir: "caaph", programs: []program{{"caaph-controller-manager", CAAPHModule}}}
-	CAPI  = Module{name: "capi", dir: Chosen.Controllers, patch: &inMemoryListens, programs: []program{
+	CAPI  = Module{name: "capi", dir: Chosen.Controllers, patch: &inMemory, programs: []program{
 		{"capi-core", path.Join(capiModule, Chosen.core)},
 		{"capi-bootstrap", "sigs.k8s.io/cluster-api/bootstrap/kubeadm"},
 		{"capd", "sigs.k8s.io/cluster-api/test/infrastructure/docker"},
@@ -83,23 +83,29 @@ var Nodes = []Module{Scheduler, FleetAgent}
 
 var all = slices.Concat([]Module{Kube, CertManager, Fleet, Registry, CAAPH, CAPI, CAPIControlPlane}, Nodes)
 
-// patch replaces text in one file of a pinned module while Go compiles it. It is for behavior that cannot be
-// configured and would prevent two stacks on one machine.
+// patch replaces text in a pinned module while Go compiles it. It is for behavior that cannot be configured and would
+// prevent two stacks on one machine, and for code that does not compile with the libraries of the other parts.
 type patch struct {
 	module string
-	file   string
-	// replace maps text that must occur in the file to its replacement.
-	replace map[string]string
+	// replace maps files to text that must occur in them, and this text to its replacement.
+	replace map[string]map[string]string
 }
 
-// inMemoryListens binds the in-memory provider's servers to the provider's own address (POD_IP) instead of to all
-// addresses, because their ports are fixed. The original only writes that address into kubeconfigs.
-var inMemoryListens = patch{
+// inMemory binds the in-memory provider's servers to the provider's own address (POD_IP) instead of to all addresses,
+// because their ports are fixed. The original only writes that address into kubeconfigs. It also embeds in the servers
+// that play etcd what gRPC's generator requires of each server since etcd 3.7, which Kubernetes 1.37 needs: the methods
+// that a server lacks, and which answer so.
+var inMemory = patch{
 	module: "sigs.k8s.io/cluster-api/test",
-	file:   "infrastructure/inmemory/pkg/server/mux.go",
-	replace: map[string]string{
-		`net.Listen("tcp", fmt.Sprintf(":%d", wcl.Port()))`:        `net.Listen("tcp", net.JoinHostPort(m.host, fmt.Sprint(wcl.Port())))`,
-		`net.Listen("tcp", fmt.Sprintf(":%d", options.DebugPort))`: `net.Listen("tcp", net.JoinHostPort(m.host, fmt.Sprint(options.DebugPort)))`,
+	replace: map[string]map[string]string{
+		"infrastructure/inmemory/pkg/server/mux.go": {
+			`net.Listen("tcp", fmt.Sprintf(":%d", wcl.Port()))`:        `net.Listen("tcp", net.JoinHostPort(m.host, fmt.Sprint(wcl.Port())))`,
+			`net.Listen("tcp", fmt.Sprintf(":%d", options.DebugPort))`: `net.Listen("tcp", net.JoinHostPort(m.host, fmt.Sprint(options.DebugPort)))`,
+		},
+		"infrastructure/inmemory/pkg/server/etcd/handler.go": {
+			"type clusterServerServer struct {": "type clusterServerServer struct {\n\tpb.UnimplementedClusterServer",
+			"type maintenanceServer struct {":   "type maintenanceServer struct {\n\tpb.UnimplementedMaintenanceServer",
+		},
 	},
 }
 
@@ -120,20 +126,22 @@ func (p *patch) apply(ctx context.Context, dir, out string) (modfile string, err
 	if err := os.CopyFS(copied, os.DirFS(source)); err != nil {
 		return "", err
 	}
-	file := filepath.Join(copied, p.file)
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
-	text := string(content)
-	for before, after := range p.replace {
-		if !strings.Contains(text, before) {
-			return "", fmt.Errorf("%s of %s does not contain %q any more", p.file, p.module, before)
+	for name, replace := range p.replace {
+		file := filepath.Join(copied, name)
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
 		}
-		text = strings.ReplaceAll(text, before, after)
-	}
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return "", err
+		text := string(content)
+		for before, after := range replace {
+			if !strings.Contains(text, before) {
+				return "", fmt.Errorf("%s of %s does not contain %q any more", name, p.module, before)
+			}
+			text = strings.ReplaceAll(text, before, after)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			return "", err
+		}
 	}
 	_, err = runGo(ctx, out, "mod", "edit", "-replace="+p.module+"="+copied)
 	return filepath.Join(out, "go.mod"), err

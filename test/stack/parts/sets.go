@@ -32,9 +32,9 @@ const choice = "MUSTER_PARTS"
 
 // sets are the sets by name. The one without a name is what Muster is built for.
 var sets = map[string]Set{
-	"":      {kube: "kube", Controllers: "controllers", Kubernetes: "v1.36.3", Fleet: "v0.16.0", core: "core"},
-	"older": {kube: "older/kube", Controllers: "older/controllers", Kubernetes: "v1.35.4", Fleet: "v0.15.0"},
-	"newer": {kube: "newer/kube", Controllers: "controllers", Kubernetes: "v1.37.2", Fleet: "v0.16.0", core: "core"},
+	"":         {kube: "kube", Controllers: "controllers", Kubernetes: "v1.37.2", Fleet: "v0.16.0", core: "core"},
+	"previous": {kube: "previous/kube", Controllers: "controllers", Kubernetes: "v1.36.3", Fleet: "v0.16.0", core: "core"},
+	"older":    {kube: "older/kube", Controllers: "older/controllers", Kubernetes: "v1.35.4", Fleet: "v0.15.0"},
 }
 
 // Chosen is the set that the environment chooses. Build refuses an unknown one.
