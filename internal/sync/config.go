@@ -359,3 +359,194 @@ func summary(conditions []metav1.Condition) metav1.Condition {
 	}
 	return metav1.Condition{Type: addonsv1.ReadyCondition, Status: metav1.ConditionTrue, Reason: addonsv1.ReadyReason}
 }
+
+// state is the state that a Cluster is counted in.
+type state string
+
+const (
+	stateImported   state = "imported"
+	statePending    state = "pending"
+	stateConflicted state = "conflicted"
+	stateFailed     state = "failed"
+	stateUnselected state = "unselected"
+)
+
+// stateOf returns the state of a Cluster, by its condition FleetImported, or, before it has that, by its pin.
+func stateOf(cluster *clusterv1.Cluster) state {
+	imported := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetImportedCondition)
+	switch {
+	case imported == nil && stamp.PinOf(cluster.Annotations).IsComplete(): // The webhook has claimed it just now.
+		return statePending
+	case imported == nil, imported.Reason == addonsv1.DeselectedReason:
+		return stateUnselected
+	case imported.Reason == addonsv1.NameConflictReason:
+		return stateConflicted
+	case imported.Reason == addonsv1.FailedReason:
+		return stateFailed
+	case isImported(imported):
+		return stateImported
+	default:
+		return statePending
+	}
+}
+
+// isImported reports whether a condition FleetImported says that the Cluster is in Fleet, and that Muster keeps it up to date.
+func isImported(its *metav1.Condition) bool {
+	switch its.Reason {
+	case addonsv1.PausedReason, addonsv1.DeselectedReason, addonsv1.NameConflictReason, addonsv1.FailedReason:
+		return false
+	}
+	return its.Status == metav1.ConditionTrue
+}
+
+var (
+	clustersByState = metrics.NewGauge("muster_clusters",
+		"CAPI Clusters by state: imported, pending, conflicted, failed, unselected.", "state",
+		string(stateImported), string(statePending), string(stateConflicted), string(stateFailed), string(stateUnselected))
+	clustersByReason = metrics.NewGauge("muster_clusters_by_reason",
+		"CAPI Clusters by the reason of their condition FleetImported. Clusters without the condition are left out.", "reason", addonsv1.FleetImportedReasons...)
+	crossNamespaceClass = metrics.NewGauge("muster_cross_namespace_class_clusters",
+		"CAPI Clusters whose class is in another namespace, and which therefore receive the bundles of that namespace.", "")
+	upgradesHeld = metrics.NewGauge("muster_upgrades_held", "CAPI Clusters whose upgrade waits for its add-ons.", "")
+	released     = metrics.NewGauge("muster_released_fleet_clusters",
+		"Fleet Clusters that were released for a move and whose CAPI Cluster is gone: it was moved, or deleted.", "")
+)
+
+// registerCounts registers the metrics that count Clusters and Fleet Clusters.
+func registerCounts(c *common) error {
+	count := func(ctx context.Context, counts metrics.Counts) error {
+		return countAll(ctx, c.GetClient(), c.WatchFilter, counts)
+	}
+	return metrics.Count(c.Elected(), count, clustersByState, clustersByReason, crossNamespaceClass, upgradesHeld, released)
+}
+
+// countAll counts the Clusters of a cache that have the watch label, and released Fleet Clusters.
+func countAll(ctx context.Context, cache client.Reader, watchFilter string, counts metrics.Counts) error {
+	if err := countClusters(ctx, cache, watchFilter, func(cluster *clusterv1.Cluster, its state) {
+		counts.Add(clustersByState, string(its), 1)
+		if imported := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetImportedCondition); imported != nil {
+			counts.Add(clustersByReason, imported.Reason, 1)
+		}
+		if !useOf(cluster).isZero() {
+			counts.Add(crossNamespaceClass, "", 1)
+		}
+		if meta.IsStatusConditionTrue(cluster.Status.Conditions, addonsv1.FleetUpgradeHeldCondition) {
+			counts.Add(upgradesHeld, "", 1)
+		}
+	}); err != nil {
+		return err
+	}
+	return countReleased(ctx, cache, counts)
+}
+
+// countClusters calls a function for each Cluster of a cache that has the watch label, with its state. It must not change the
+// Cluster, which is not copied.
+func countClusters(ctx context.Context, cache client.Reader, watchFilter string, count func(*clusterv1.Cluster, state)) error {
+	var clusters clusterv1.ClusterList
+	if err := cache.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing Clusters: %w", err)
+	}
+	for i := range clusters.Items {
+		if cluster := &clusters.Items[i]; isWatched(cluster, watchFilter) {
+			count(cluster, stateOf(cluster))
+		}
+	}
+	return nil
+}
+
+// countReleased counts the Fleet Clusters that were released and whose Cluster is gone.
+// They were moved, or left over: a syncer that was down while a Cluster was unpaused and
+// deleted cannot distinguish the two, and deletes neither.
+func countReleased(ctx context.Context, cache client.Reader, counts metrics.Counts) error {
+	var list fleetv1.ClusterList
+	if err := cache.List(ctx, &list, client.MatchingFields{byReleased: "true"}, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing Fleet Clusters: %w", err)
+	}
+	for i := range list.Items {
+		var cluster clusterv1.Cluster
+		key := client.ObjectKey{Namespace: list.Items[i].Namespace, Name: stamp.OriginOf(&list.Items[i]).Name}
+		if err := cache.Get(ctx, key, &cluster, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("reading a Cluster from the cache: %w", err)
+		} else if err != nil {
+			counts.Add(released, "", 1)
+		}
+	}
+	return nil
+}
+
+// installerConditions are written by the installer; the syncer only reads them.
+var installerConditions = []string{addonsv1.FleetInstalledCondition, addonsv1.FleetConfiguredCondition}
+
+// installerInterval is how often the syncer checks whether the installer runs.
+const installerInterval = 30 * time.Second
+
+// installerAvailable reports whether the installer acts on spec.install and spec.config.
+func installerAvailable(missing bool) metav1.Condition {
+	if missing {
+		return metav1.Condition{Type: addonsv1.InstallerAvailableCondition, Status: metav1.ConditionFalse, Reason: addonsv1.InstallerMissingReason,
+			Message: "spec.install and spec.config are not acted on, as the component installer does not run: kubectl apply -k manifests/installer, or installer.yaml of the release; or remove both sections"}
+	}
+	return metav1.Condition{Type: addonsv1.InstallerAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AvailableReason}
+}
+
+// ofInstaller returns the conditions that the installer has reported for this generation of the
+// FleetAddonConfig. A condition that it has not reported yet is False.
+func ofInstaller(config *addonsv1.FleetAddonConfig, available metav1.Condition) []metav1.Condition {
+	if available.Status == metav1.ConditionFalse {
+		return []metav1.Condition{available} // Its last report may be old.
+	}
+	var result []metav1.Condition
+	for _, entry := range []struct {
+		kind, section string
+		asks          bool
+	}{
+		{addonsv1.FleetConfiguredCondition, "spec.config", settings.AsksForFleetSettings(config)},
+		{addonsv1.FleetInstalledCondition, "spec.install", settings.AsksForInstall(config)},
+	} {
+		if !entry.asks {
+			continue
+		}
+		reported := meta.FindStatusCondition(config.Status.Conditions, entry.kind)
+		switch {
+		case reported == nil || reported.ObservedGeneration != config.Generation:
+			result = append(result, metav1.Condition{Type: entry.kind, Status: metav1.ConditionFalse, Reason: addonsv1.WaitingForInstallerReason,
+				Message: fmt.Sprintf("the installer has not acted on %s of this generation yet", entry.section)})
+		case reported.Status == metav1.ConditionTrue && reported.Reason == addonsv1.UpgradingReason:
+			under := *reported
+			under.Status = metav1.ConditionFalse // Fleet runs, but not as spec.install asks.
+			result = append(result, under)
+		default:
+			result = append(result, *reported)
+		}
+	}
+	// A failure tells more than a wait.
+	slices.SortStableFunc(result, func(a, b metav1.Condition) int { return rank(a) - rank(b) })
+	return result
+}
+
+func rank(condition metav1.Condition) int {
+	if condition.Reason == addonsv1.WaitingForInstallerReason {
+		return 1
+	}
+	return 0
+}
+
+// helmAvailable reports whether the component helm carries out HelmChartProxies; nil if their CRD does
+// not exist or is not Muster's.
+func (r *configReconciler) helmAvailable(ctx context.Context) (*metav1.Condition, error) {
+	crd := references.CRD()
+	if err := r.Get(ctx, client.ObjectKey{Name: stamp.HelmCRD}, crd); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("reading CustomResourceDefinition %q: %w", stamp.HelmCRD, err)
+	}
+	if !stamp.IsHelmCRDOurs(crd, r.helm.lease.Namespace) {
+		return nil, nil
+	}
+	if r.helm.isMissing(ctx) {
+		return &metav1.Condition{Type: addonsv1.HelmAvailableCondition, Status: metav1.ConditionFalse, Reason: addonsv1.HelmMissingReason,
+			Message: "HelmChartProxies are not carried out, as the component helm does not run: kubectl apply -k manifests/helm, or helm.yaml of the release; or delete their CustomResourceDefinition"}, nil
+	}
+	return &metav1.Condition{Type: addonsv1.HelmAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AvailableReason}, nil
+}

@@ -5,13 +5,16 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +22,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
@@ -179,4 +183,219 @@ func observeLatency(cluster *clusterv1.Cluster) {
 	if initialized := conditions.Get(cluster, clusterv1.ClusterControlPlaneInitializedCondition); initialized != nil {
 		metrics.Imported(time.Since(initialized.LastTransitionTime.Time))
 	}
+}
+
+// isToBeReleased reports whether the Cluster's spec.paused is true and its Fleet Cluster is
+// not released yet: the Cluster is still its owner, or the mark is missing.
+//
+// clusterctl move pauses Clusters, copies them to another management cluster, and deletes the
+// originals before any controller can react. An owned Fleet Cluster would be deleted with the
+// original, and Fleet would uninstall the applications of a cluster that lives on. Nothing
+// else deletes a paused Cluster: Cluster API does not finish its deletion.
+func (s *scope) isToBeReleased() bool {
+	return ptr.Deref(s.cluster.Spec.Paused, false) && s.cluster.DeletionTimestamp.IsZero() &&
+		s.has() && s.fleet.DeletionTimestamp.IsZero() &&
+		(isOwner(s.fleet, s.cluster) || s.fleet.Annotations[stamp.ReleasedAnnotation] != "true")
+}
+
+// isToBeReclaimed reports whether the syncer must undo a release.
+func (s *scope) isToBeReclaimed() bool {
+	return s.has() && s.fleet.DeletionTimestamp.IsZero() && s.fleet.Annotations[stamp.ReleasedAnnotation] != ""
+}
+
+// release removes the Cluster from the owners of its Fleet Cluster, and has tools spare it that delete what has no owner.
+func (r *clusterReconciler) release(ctx context.Context, s *scope) error {
+	annotations := map[string]any{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: s.cluster.UID}
+	metadata := map[string]any{"ownerReferences": withoutOwner(s.fleet, s.cluster), "annotations": annotations}
+	for key, value := range desired.Spared() {
+		annotations[key] = value
+	}
+	err := r.patchFleetCluster(ctx, s, map[string]any{"metadata": metadata})
+	if !kube.IsRefused(err) && !kube.IsTooLarge(err) {
+		return err
+	}
+	// The API server may refuse these annotations, because of another policy or their size. Without this patch, clusterctl
+	// move would have Fleet uninstall everything.
+	for key := range desired.Spared() {
+		delete(annotations, key)
+	}
+	return r.patchFleetCluster(ctx, s, map[string]any{"metadata": metadata})
+}
+
+// reclaim undoes a release when the Cluster is unpaused. If owner references are on, the Fleet Cluster
+// gets its owner back, even if patchResource is off.
+func (r *clusterReconciler) reclaim(ctx context.Context, s *scope) error {
+	annotations := map[string]any{stamp.ReleasedAnnotation: nil}
+	metadata := map[string]any{"annotations": annotations}
+	if s.in.Cluster.SetOwnerReferences {
+		annotations[stamp.ImportedUIDAnnotation] = nil
+		s.unspare(annotations)
+		if !isOwner(s.fleet, s.cluster) {
+			metadata["ownerReferences"] = append(slices.Clone(s.fleet.OwnerReferences), desired.Owner(s.cluster))
+		}
+	}
+	return r.patchFleetCluster(ctx, s, map[string]any{"metadata": metadata})
+}
+
+// unspare completes a change of annotations that gives a Fleet Cluster its owner back. What is there now stays if it is not
+// what Muster writes on an object without an owner.
+func (s *scope) unspare(annotations map[string]any) {
+	spared := desired.Spared()
+	for key, value := range desired.UnsparedBy(s.in, s.cluster) {
+		if s.fleet.Annotations[key] == spared[key] {
+			annotations[key] = value
+		}
+	}
+}
+
+// takeOver gives the Cluster a Fleet Cluster that was handed over, or that an earlier Cluster of the
+// same name left behind. It uses one write that fails if the object has changed meanwhile, so only one
+// of two Clusters gets it. Fleet takes the agent of a Fleet Cluster that was left behind for deployed,
+// so takeOver makes Fleet deploy it again.
+func (r *clusterReconciler) takeOver(ctx context.Context, s *scope) error {
+	annotations := map[string]any{
+		stamp.AdoptAnnotation: nil, stamp.ReleasedAnnotation: nil,
+		stamp.ImportedFromAnnotation: s.cluster.Name, stamp.ImportedUIDAnnotation: nil,
+	}
+	if s.relation == stamp.HandedOver {
+		annotations[rancher.ApplierAnnotation] = nil // A Rancher that still applies it sets this again.
+	}
+	metadata := map[string]any{"annotations": annotations}
+	// All other owners of this kind are Clusters that no longer exist.
+	owners := slices.DeleteFunc(slices.Clone(s.fleet.OwnerReferences), stamp.IsCluster)
+	if s.in.Cluster.SetOwnerReferences {
+		metadata["ownerReferences"] = append(owners, desired.Owner(s.cluster))
+		s.unspare(annotations)
+	} else {
+		metadata["ownerReferences"] = owners
+		annotations[stamp.ImportedUIDAnnotation] = s.cluster.UID
+		for key, value := range desired.Spared() {
+			annotations[key] = value
+		}
+	}
+	change := map[string]any{"metadata": metadata}
+	switch {
+	case s.byAgent && (s.relation == stamp.Orphan || len(s.fleet.Spec.ClientID) < stamp.MinClientID):
+		// The agent of an earlier Cluster is not this Cluster's. The registrar revokes the access that
+		// Fleet granted under another clientID.
+		spec := map[string]any{"clientID": newClientID()}
+		if s.relation == stamp.Orphan {
+			spec["agentNamespace"] = s.in.Cluster.AgentNamespace
+		}
+		change["spec"] = spec
+	case s.byAgent: // A Fleet Cluster that is handed over keeps its agent.
+	case s.relation == stamp.Orphan:
+		change["spec"] = map[string]any{"redeployAgentGeneration": s.fleet.Spec.RedeployAgentGeneration + 1}
+	}
+	if err := r.patchFleetCluster(ctx, s, change); err != nil {
+		return err
+	}
+	s.relation = stamp.Own
+	return nil
+}
+
+func isOwner(live *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
+	return len(withoutOwner(live, cluster)) < len(live.OwnerReferences)
+}
+
+func withoutOwner(live *fleetv1.Cluster, cluster *clusterv1.Cluster) []metav1.OwnerReference {
+	return slices.DeleteFunc(slices.Clone(live.OwnerReferences), func(owner metav1.OwnerReference) bool { return owner.UID == cluster.UID })
+}
+
+// patchFleetCluster changes the Fleet Cluster of a reconcile.
+func (r *clusterReconciler) patchFleetCluster(ctx context.Context, s *scope, change map[string]any) error {
+	written, err := r.applier.Patch(ctx, s.fleet, change)
+	if err != nil {
+		return fmt.Errorf("patching Fleet Cluster: %w", err)
+	}
+	s.fleet = written.(*fleetv1.Cluster)
+	return nil
+}
+
+// rivalOf returns the Cluster or Fleet Cluster that holds the namespace in Fleet that a Fleet Cluster
+// of this name would get; zero if the Cluster may have that namespace.
+//
+// The webhook checks names as Clusters are created. The syncer checks a Cluster that is selected
+// later, or that was created while the webhook was down: before it pins the Cluster, and before it
+// makes the Fleet Cluster. A Cluster in Fleet yields to Fleet Clusters only.
+func (l *scopeReader) rivalOf(ctx context.Context, s *scope, name string) (types.NamespacedName, error) {
+	key := types.NamespacedName{Namespace: s.cluster.Namespace, Name: name}
+	if !stamp.CanShareFleetNamespace(key.Namespace, key.Name) {
+		return types.NamespacedName{}, nil
+	}
+	var planned []stamp.FleetClaim
+	if !s.has() {
+		// The cache may lag behind the Fleet Clusters that this process makes for other Clusters.
+		if err := l.waitForRivals(ctx, key); err != nil {
+			return types.NamespacedName{}, err
+		}
+		pinned, err := kube.PinnedTo(ctx, l, key)
+		if err != nil {
+			return types.NamespacedName{}, err
+		}
+		for i := range pinned {
+			selected, err := l.isSelected(ctx, s, &pinned[i])
+			if err != nil {
+				return types.NamespacedName{}, err
+			}
+			if yieldsTo(s.cluster, &pinned[i], selected) {
+				planned = append(planned, stamp.FleetClaim{NamespacedName: types.NamespacedName{
+					Namespace: pinned[i].Namespace, Name: stamp.PinOf(pinned[i].Annotations).ClusterName,
+				}})
+			}
+		}
+	}
+	return kube.RivalOf(ctx, l, key, planned...)
+}
+
+// waitForRivals returns kube.ErrBehind while the cache does not show a Fleet Cluster that this process has made for another
+// Cluster, in the same namespace in Fleet.
+func (l *scopeReader) waitForRivals(ctx context.Context, key types.NamespacedName) error {
+	creating, err := l.store.Creating(&fleetv1.Cluster{})
+	for _, other := range creating {
+		if err == nil && stamp.FleetNamespace(other.Namespace, other.Name) == stamp.FleetNamespace(key.Namespace, key.Name) {
+			_, err = l.store.Get(ctx, other, &fleetv1.Cluster{})
+		}
+	}
+	return err
+}
+
+// isSelected reports whether another Cluster is selected.
+func (l *scopeReader) isSelected(ctx context.Context, s *scope, other *clusterv1.Cluster) (bool, error) {
+	namespace := namespaceMetadata()
+	if err := l.Get(ctx, client.ObjectKey{Name: other.Namespace}, namespace, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("reading Namespace: %w", err)
+	}
+	selected, _ := stamp.SubjectOf(other, namespace.Labels).IsSelected(s.in.Cluster)
+	return selected, nil
+}
+
+// yieldsTo reports whether a Cluster that is not in Fleet leaves a namespace in Fleet to another
+// Cluster whose pin leads there.
+//
+// The webhook lets no tenant write a pin, but while it is down, tenants can. So a Cluster that is
+// pinned, but not accepted yet, yields to accepted ones; otherwise a forged pin would pass for a
+// checked one. A Cluster that is not pinned yet yields to every pin of a selected Cluster: the webhook
+// has checked that pin, or the syncer accepts it within moments. Creation times decide nothing, since
+// a Cluster can be created long before it is selected.
+func yieldsTo(cluster, other *clusterv1.Cluster, otherIsSelected bool) bool {
+	switch {
+	case client.ObjectKeyFromObject(other) == client.ObjectKeyFromObject(cluster), !otherIsSelected, !other.DeletionTimestamp.IsZero():
+		return false
+	case !stamp.PinOf(cluster.Annotations).IsComplete():
+		return true
+	default:
+		return isAccepted(other) && !isAccepted(cluster)
+	}
+}
+
+// acceptedReasons are the reasons of FleetImported that the syncer writes only after its check of
+// the namespace in Fleet.
+var acceptedReasons = []string{addonsv1.ImportedReason, addonsv1.WaitingForControlPlaneReason, addonsv1.TemplateValuesUnresolvedReason, addonsv1.TooMuchMetadataReason, addonsv1.FleetClusterDeletingReason, addonsv1.WaitingForAgentReason, addonsv1.RegistrarMissingReason, addonsv1.WaitingForFleetReason}
+
+// isAccepted reports whether the syncer has found that a pinned Cluster may have its namespace in
+// Fleet. Tenants can write annotations, but not the status.
+func isAccepted(cluster *clusterv1.Cluster) bool {
+	condition := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetImportedCondition)
+	return condition != nil && slices.Contains(acceptedReasons, condition.Reason)
 }
