@@ -10,11 +10,12 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// helmAlongside tries what the chart refuses: a second release, and unknown values.
+// helmAlongside tries what the chart refuses, a second release and unknown values, and its component for HelmChartProxies.
 func helmAlongside(s *scene) {
 	g := NewWithT(s.T)
 	_, err := s.try("helm install second charts/muster --namespace second --create-namespace")
@@ -22,6 +23,13 @@ func helmAlongside(s *scene) {
 		"Muster is installed in this cluster already, by the release muster in the namespace muster-system. A cluster has one Muster")))
 	_, err = s.try("helm upgrade muster charts/muster --namespace muster-system --set webhook.replica=3")
 	g.Expect(err).To(MatchError(ContainSubstring("'/webhook': additional properties 'replica' not allowed")))
+
+	// Helm writes its own label over that by which Muster knows its CRD.
+	s.sh("helm upgrade muster charts/muster --namespace muster-system --reuse-values --set helm.enabled=true")
+	its := references.CRD()
+	g.Expect(s.admin.Get(ctx, client.ObjectKey{Name: stamp.HelmCRD}, its)).To(Succeed())
+	g.Expect(stamp.IsHelmCRDOurs(its, standard)).To(BeTrue(), "%v %v", its.Labels, its.Annotations)
+	s.sh("helm upgrade muster charts/muster --namespace muster-system --reuse-values --set helm.enabled=false")
 }
 
 // helmFreezes keeps the hold of an upgrade from being ended. Helm uninstalls in spite of it.
