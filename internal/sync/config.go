@@ -128,12 +128,12 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		metrics.Condition(addonsv1.InstallerAvailableCondition, true)
 		return later, nil
 	}
-	if r.missing, err = r.gate.missing(ctx); err != nil {
+	r.missing, err = r.gate.missing(ctx)
+	older, olderErr := olderCRDs(ctx, r)
+	if err := errors.Join(err, olderErr); err != nil {
 		return ctrl.Result{}, err
 	}
-	if r.older, err = olderCRDs(ctx, r); err != nil {
-		return ctrl.Result{}, err
-	}
+	r.older = older
 	if r.missing == "" && !r.gate.opened.Load() {
 		return ctrl.Result{RequeueAfter: kinds.ServedInterval}, nil
 	}

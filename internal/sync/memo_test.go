@@ -185,11 +185,11 @@ func BenchmarkUnchanged(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	its, real := fixture.ControlPlane(fixture.Cluster("team", "prod", "", "")), &unstructured.Unstructured{}
-	if err := errors.Join(yaml.Unmarshal(document, &real.Object), s.direct.Get(b.Context(), client.ObjectKeyFromObject(its), its)); err != nil {
+	its, full := fixture.ControlPlane(fixture.Cluster("team", "prod", "", "")), &unstructured.Unstructured{}
+	if err := errors.Join(yaml.Unmarshal(document, &full.Object), s.direct.Get(b.Context(), client.ObjectKeyFromObject(its), its)); err != nil {
 		b.Fatal(err)
 	}
-	its.Object["spec"] = real.Object["spec"]
+	its.Object["spec"] = full.Object["spec"]
 	if err := s.direct.Update(b.Context(), its); err != nil {
 		b.Fatal(err)
 	}
