@@ -133,11 +133,11 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	return result, cmp.Or(err, failed)
 }
 
-// unseen returns how many releases still report about earlier inputs. After a restart, a HelmChartProxy stays up to date
+// unseen returns how many releases still report about earlier inputs. After a restart, a HelmChartProxy stays Ready
 // unless its inputs have changed.
 func (r *Reconciler) unseen(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now state) (count int) {
-	isUpToDate := meta.IsStatusConditionTrue(proxy.Status.Conditions, addonsv1.HelmReleaseProxySpecsUpToDateCondition) && proxy.Status.ObservedGeneration == proxy.Generation
-	if isUpToDate && !r.Inputs.HasChanged(client.ObjectKeyFromObject(proxy)) {
+	isReady := meta.IsStatusConditionTrue(proxy.Status.Conditions, addonsv1.ReadyCondition) && proxy.Status.ObservedGeneration == proxy.Generation
+	if isReady && !r.Inputs.HasChanged(client.ObjectKeyFromObject(proxy)) {
 		return 0
 	}
 	for _, release := range now.releases {

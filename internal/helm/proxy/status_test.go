@@ -223,23 +223,6 @@ func TestReadyAfterARestart(t *testing.T) {
 	}
 }
 
-// So does one stay up to date whose releases wait for Fleet's agents: an upgrade of Muster changes no condition of it.
-func TestUpToDateAfterARestart(t *testing.T) {
-	of, objects := edited()
-	SetConditions(&of.Status.Conditions, 2, plan.ProxyConditions(plan.Trouble{}, "", nil), time.Now())
-	meta.SetStatusCondition(&of.Status.Conditions, metav1.Condition{Type: addonsv1.ReadyCondition, Status: metav1.ConditionFalse, Reason: addonsv1.HelmReleasePendingReason})
-	of.Status.ObservedGeneration = 2
-	r := reconcilerOf(t, of, objects...)
-	ready(t, r, of)
-	now := &addonsv1.HelmChartProxy{}
-	if err := r.Get(t.Context(), client.ObjectKeyFromObject(of), now); err != nil {
-		t.Fatal(err)
-	}
-	if got := meta.FindStatusCondition(now.Status.Conditions, addonsv1.HelmReleaseProxySpecsUpToDateCondition); got.Status != metav1.ConditionTrue {
-		t.Errorf("%v", got)
-	}
-}
-
 // A HelmReleaseProxy that lost its owner, or belongs to others, must not be mistaken for a lagging cache: the
 // status reports it.
 func TestTakenReleases(t *testing.T) {
