@@ -16,6 +16,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
 	"github.com/muster-fleet/muster/test/stack"
 	"github.com/muster-fleet/muster/test/stack/parts"
 	"github.com/muster-fleet/muster/test/stack/poll"
@@ -34,6 +37,7 @@ flags of up:
 `
 
 func main() {
+	log.SetLogger(logr.Discard()) // Otherwise controller-runtime prints where it first wanted to log.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil {
