@@ -73,7 +73,8 @@ type Client struct {
 	started chan struct{}
 
 	mu sync.Mutex
-	// crd is the UID of the CRD when the watches began; empty while nothing is watched. watching is their context.
+	// crd is the UID of the CRD when the watches began; empty while nothing is watched. since is when the last of them began,
+	// and watching is their context.
 	crd      types.UID
 	since    time.Time
 	watching context.Context //nolint:containedctx // of the watches
@@ -159,7 +160,7 @@ func (c *Client) read(ctx context.Context) (*reading, error) {
 	if c.crd != crd {
 		ctrl.LoggerFrom(ctx).Info("Rancher's CRD has come or gone", "exists", crd != "")
 		c.stop()
-		c.crd, c.since, c.listed = crd, time.Now(), map[schema.GroupVersionKind]client.Reader{}
+		c.crd, c.listed = crd, map[schema.GroupVersionKind]client.Reader{}
 		c.watching, c.stop = context.WithCancel(c.ctx)
 	}
 	if crd == "" {
@@ -199,7 +200,7 @@ func (c *Client) begin(kind schema.GroupVersionKind) {
 		return
 	}
 	ctx := c.watching
-	c.listed[kind] = nil
+	c.since, c.listed[kind] = time.Now(), nil
 	go kinds.Watch(ctx, c.newCache, kinds.Of(Object(kind), Indexes), func(listed kinds.Listed) {
 		if listed.Err != nil {
 			ctrl.LoggerFrom(ctx).Info("Rancher's objects cannot be listed yet", "kind", kind.String(), "reason", listed.Err.Error())

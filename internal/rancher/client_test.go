@@ -2,21 +2,28 @@ package rancher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -68,5 +75,39 @@ func TestConcerned(t *testing.T) {
 		if slices.Sort(got); !slices.Equal(got, test.want) {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
+	}
+}
+
+// Rancher's second CRD may come long after the first. Its list has as much time as the first one: until then, no Cluster is to
+// be told that a ClusterRole is missing.
+func TestLaterCRDIsListedInPeace(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd := func(name string) client.Object {
+		object := references.CRD()
+		object.SetName(name)
+		object.SetUID(types.UID(name))
+		return object
+	}
+	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(crd(ManagementCRD)).Build()
+	c := NewClient(t.Context(), &kube.Applier{Client: reader}, nil, func(toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
+		return nil, errors.New("no answer yet")
+	})
+	if _, err := c.read(t.Context()); !errors.Is(err, ErrUnlisted) {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	c.since, c.listed = time.Now().Add(-time.Hour), map[schema.GroupVersionKind]client.Reader{ManagementKind: reader}
+	c.mu.Unlock()
+	if _, err := c.read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := reader.Create(t.Context(), crd(ProvisioningCRD)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.read(t.Context()); !errors.Is(err, ErrUnlisted) {
+		t.Error(err)
 	}
 }
