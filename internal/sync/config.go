@@ -129,7 +129,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		return later, nil
 	}
 	r.missing, err = r.gate.missing(ctx)
-	older, olderErr := olderCRDs(ctx, r)
+	older, olderErr := olderCRDs(ctx, r, r.helm.lease.Namespace)
 	if err := errors.Join(err, olderErr); err != nil {
 		return ctrl.Result{}, err
 	}

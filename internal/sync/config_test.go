@@ -164,6 +164,11 @@ func TestOlderCRDsAreNamed(t *testing.T) {
 		}
 		return crd
 	}
+	ofHelm := func(namespace string) client.Object {
+		its := crd(stamp.HelmCRD, "", "Helm")
+		its.SetAnnotations(map[string]string{"meta.helm.sh/release-namespace": namespace})
+		return its
+	}
 	const ours, older = "muster", "older than the syncer: CRD "
 	for name, test := range map[string]struct {
 		crds   []client.Object
@@ -178,6 +183,8 @@ func TestOlderCRDsAreNamed(t *testing.T) {
 		"not a number":           {crds: []client.Object{crd(configCRD, "new", "")}, want: older + configCRD + ";"},
 		"older, Clusters stuck":  {crds: []client.Object{crd(configCRD, "", "")}, counts: map[state]int{stateFailed: 1}, want: older + configCRD + ";"},
 		"of HelmChartProxies":    {crds: []client.Object{crd(stamp.HelmCRD, "", ours)}, want: older + stamp.HelmCRD + ";"},
+		"installed by the chart": {crds: []client.Object{ofHelm("muster-system")}, want: older + stamp.HelmCRD + ";"},
+		"of CAAPH's own chart":   {crds: []client.Object{ofHelm("caaph-system")}},
 		"of CAAPH":               {crds: []client.Object{crd(stamp.HelmCRD, "", "")}},
 		"two":                    {crds: []client.Object{crd(configCRD, "", ""), crd(stamp.HelmCRD, "", ours)}, want: older + configCRD + ", CRD " + stamp.HelmCRD + ";"},
 		"another program's kind": {crds: []client.Object{crd("clusters.cluster.x-k8s.io", "", "")}},
@@ -189,7 +196,7 @@ func TestOlderCRDsAreNamed(t *testing.T) {
 			}
 			r := &configReconciler{now: time.Now}
 			var err error
-			if r.older, err = olderCRDs(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(test.crds...).Build()); err != nil {
+			if r.older, err = olderCRDs(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(test.crds...).Build(), "muster-system"); err != nil {
 				t.Fatal(err)
 			}
 			if test.counts == nil {

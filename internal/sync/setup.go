@@ -250,8 +250,9 @@ var reportedCRDs = predicate.NewPredicateFuncs(func(crd client.Object) bool {
 	return isRequired || slices.Contains(ownCRDs, crd.GetName())
 })
 
-// olderCRDs says which of Muster's CRDs are older than the program; empty if none is.
-func olderCRDs(ctx context.Context, crds client.Reader) (string, error) {
+// olderCRDs says which of Muster's CRDs are older than the program, whose namespace tells the chart's from another program's;
+// empty if none is.
+func olderCRDs(ctx context.Context, crds client.Reader, namespace string) (string, error) {
 	var older []string
 	for _, name := range ownCRDs {
 		crd := references.CRD()
@@ -260,7 +261,7 @@ func olderCRDs(ctx context.Context, crds client.Reader) (string, error) {
 		} else if err != nil {
 			return "", fmt.Errorf("reading CRD %s: %w", name, err)
 		}
-		isOurs := name == configCRD || crd.Labels[stamp.ManagedByLabel] == stamp.ManagedBy
+		isOurs := name == configCRD || stamp.IsHelmCRDOurs(crd, namespace)
 		if revision, _ := strconv.Atoi(crd.Annotations[addonsv1.SchemaRevisionAnnotation]); isOurs && revision < addonsv1.SchemaRevision {
 			older = append(older, name)
 		}
