@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// size is the number of objects in a page.
+	// size is the number of objects in a page, unless an option is another client.Limit.
 	size = 500
 	// timeout is the maximum time for all pages together.
 	timeout = 5 * time.Minute

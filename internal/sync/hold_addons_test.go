@@ -76,7 +76,7 @@ func TestManyHelmChartProxies(t *testing.T) {
 		"more than a Cluster may have": {pages: 400, addon: "yes", trouble: "select it"},
 	} {
 		reader := listing(t, test.pages, func(number int) (page []addonsv1.HelmChartProxy) {
-			for i := range addOnPage {
+			for i := range livePage {
 				page = append(page, *proxyOf("team", fmt.Sprintf("p%d-%d", number, i), test.addon))
 			}
 			if number == test.pages-1 {

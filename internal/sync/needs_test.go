@@ -197,6 +197,29 @@ func TestLiveListEndsEarly(t *testing.T) {
 	}
 }
 
+// Tenants write Fleet Clusters, Bundles and, in their own namespaces, BundleDeployments, each with as much metadata as etcd accepts.
+// A page of them must fit into the memory of the syncer: with 500 it would end, and at every start again.
+func TestLivePagesAreSmall(t *testing.T) {
+	const mostOfOne, most = 3 << 19, 64 << 20 // What etcd accepts, and an eighth of the limit of the syncer.
+	pages := 0
+	targets, _ := newTargetsOf(t, nil, interceptor.Funcs{
+		List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			its := (&client.ListOptions{}).ApplyOptions(options)
+			if pages++; its.Limit == 0 || its.Limit*mostOfOne > most {
+				t.Errorf("a page of %s has %d objects", list.GetObjectKind().GroupVersionKind().Kind, its.Limit)
+			}
+			return nil
+		},
+	})
+	mapping := desired.Mapping("classes", "team")
+	_, moved := targets.isMoved(t.Context(), "team", client.ObjectKeyFromObject(mapping))
+	_, deployed := targets.deployedThrough(t.Context(), client.ObjectKeyFromObject(mapping))
+	_, bundles := targets.retargetBundles(t.Context(), mapping)
+	if err := errors.Join(moved, deployed, bundles); err != nil || pages != 3 {
+		t.Errorf("%d pages, %v", pages, err)
+	}
+}
+
 // A Cluster may make its group and mapping after a pass has found no need for them, and before the pass removes them.
 func TestNeedBetweenListAndRemoval(t *testing.T) {
 	in := settings.Default()
