@@ -148,7 +148,7 @@ func heldClusters(ctx context.Context, reader client.Reader) (held []*metav1.Par
 				held = append(held, &page.Items[i])
 			}
 		}
-	})
+	}, pager.Small)
 	if kube.IsUnserved(err) { // Cluster API is gone already.
 		return nil, nil
 	}

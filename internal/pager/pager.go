@@ -8,6 +8,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
+// Small is an option for the programs that run in the management cluster. A page of this size fits into their memory, even
+// if each of its objects has the size that etcd accepts.
+const Small = client.Limit(20)
+
 const (
 	// size is the number of objects in a page, unless an option is another client.Limit.
 	size = 500

@@ -34,6 +34,7 @@ import (
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/pager"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -512,9 +513,6 @@ func specTime(object metav1.Object) time.Time {
 }
 
 const (
-	// A page that is read past the cache fits into the memory of the syncer, even if each of its objects has the size that etcd
-	// accepts.
-	livePage = 20
 	// mostReleasePages bounds the HelmReleaseProxies of one Cluster in one namespace, and mostProxyPages all
 	// HelmChartProxies that one look reads: some tools make one for each Cluster and add-on.
 	mostReleasePages, mostProxyPages = 25, 500
@@ -581,7 +579,7 @@ func (r addOnReader) pages(ctx context.Context, list client.ObjectList, left *in
 	for ; *left > 0; *left-- {
 		next := list.GetContinue()
 		list.SetContinue("") // The last page leaves it as it is.
-		if err := r.live.List(ctx, list, append(options, client.Limit(livePage), client.Continue(next))...); err != nil {
+		if err := r.live.List(ctx, list, append(options, pager.Small, client.Continue(next))...); err != nil {
 			return err
 		}
 		each()

@@ -16,6 +16,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/pager"
 	"github.com/muster-fleet/muster/internal/program"
 )
 
@@ -76,7 +77,7 @@ func TestManyHelmChartProxies(t *testing.T) {
 		"more than a Cluster may have": {pages: 400, addon: "yes", trouble: "select it"},
 	} {
 		reader := listing(t, test.pages, func(number int) (page []addonsv1.HelmChartProxy) {
-			for i := range livePage {
+			for i := range int(pager.Small) {
 				page = append(page, *proxyOf("team", fmt.Sprintf("p%d-%d", number, i), test.addon))
 			}
 			if number == test.pages-1 {

@@ -369,7 +369,7 @@ func (t *targets) isMoved(ctx context.Context, namespace string, key types.Names
 		if isMoved {
 			stop()
 		}
-	}, client.InNamespace(namespace), client.HasLabels{stamp.ClassNamespaceLabel}, client.Limit(livePage)); err != nil && !isMoved {
+	}, client.InNamespace(namespace), client.HasLabels{stamp.ClassNamespaceLabel}, pager.Small); err != nil && !isMoved {
 		return false, fmt.Errorf("listing Fleet Clusters: %w", err)
 	}
 	return isMoved, nil

@@ -344,7 +344,7 @@ func (t *targets) deployedThrough(ctx context.Context, key types.NamespacedName)
 				names = append(names, name)
 			}
 		}
-	}, client.MatchingLabels{fleetv1.BundleNamespaceLabel: key.Namespace, fleetv1.ClusterNamespaceLabel: key.Name}, client.Limit(livePage)); err != nil {
+	}, client.MatchingLabels{fleetv1.BundleNamespaceLabel: key.Namespace, fleetv1.ClusterNamespaceLabel: key.Name}, pager.Small); err != nil {
 		return nil, fmt.Errorf("listing BundleDeployments: %w", err)
 	}
 	slices.Sort(names)
@@ -435,7 +435,7 @@ func (t *targets) retargetBundles(ctx context.Context, mapping *fleetv1.BundleNa
 				names = append(names, bundle.Name)
 			}
 		}
-	}, client.InNamespace(mapping.Namespace), client.MatchingLabelsSelector{Selector: selector}, client.Limit(livePage)); err != nil {
+	}, client.InNamespace(mapping.Namespace), client.MatchingLabelsSelector{Selector: selector}, pager.Small); err != nil {
 		return false, fmt.Errorf("listing Bundles: %w", err)
 	}
 	// In another order each time: otherwise, ten that are always refused would keep the others waiting.
