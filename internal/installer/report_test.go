@@ -90,7 +90,7 @@ func TestConditionStaysDuringAStep(t *testing.T) {
 	}
 }
 
-// A condition goes when the FleetAddonConfig no longer asks for what it is about.
+// A condition goes when the FleetAddonConfig no longer has the setting that the condition reports on.
 func TestConditionGoes(t *testing.T) {
 	spec := custom()
 	spec.Install = version("0.17.0").Install

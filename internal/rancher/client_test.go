@@ -78,8 +78,8 @@ func TestConcerned(t *testing.T) {
 	}
 }
 
-// Rancher's second CRD may come long after the first. Its list has as much time as the first one: until then, no Cluster is to
-// be told that a ClusterRole is missing.
+// Rancher's second CRD may come long after the first. Its list has as much time as the first one, and
+// during that time no Cluster reports a missing ClusterRole.
 func TestLaterCRDIsListedInPeace(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {

@@ -268,8 +268,8 @@ func TestUnlistedWithoutProvisioning(t *testing.T) {
 	}
 }
 
-// While Rancher's objects are not listed, a Cluster with a Fleet Cluster of Muster's goes on, and what is said of it stays:
-// whether Rancher has a Fleet Cluster, too, is unknown.
+// While Rancher's objects are not listed, Muster updates its own Fleet Cluster, and the conditions of the Cluster stay: Rancher
+// may have a Fleet Cluster, too.
 func TestUnlistedInFleet(t *testing.T) {
 	for name, isRanchers := range map[string]bool{"its own": false, "perhaps Rancher's": true} {
 		t.Run(name, func(t *testing.T) {
@@ -304,9 +304,8 @@ func TestUnlistedInFleet(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			around, err := s.scopes.around(t.Context(), in.Cluster, after)
-			if err != nil || !errors.Is(around.beside.Unknown, rancher.ErrUnlisted) {
-				t.Fatalf("%v, %v", err, around.beside.Unknown)
+			if its := s.scopes.rancher.Relation(t.Context(), in.Cluster, after, nil); !errors.Is(its.Unknown, rancher.ErrUnlisted) {
+				t.Fatal(its.Unknown)
 			}
 			// If that lasts, a scope would say that Fleet has no namespace for it.
 			if its, err := s.scopes.newScope(t.Context(), in, after); (its == nil) != isRanchers || (err != nil) != isRanchers {

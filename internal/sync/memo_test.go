@@ -133,7 +133,7 @@ func TestMemo(t *testing.T) {
 	}
 }
 
-// Of a Cluster that is gone, nothing is remembered.
+// The memo forgets a Cluster that is gone.
 func TestMemoForgets(t *testing.T) {
 	s := newScene(t, "standard", "", nil)
 	s.reconcile(t)

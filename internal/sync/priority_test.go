@@ -91,8 +91,8 @@ func TestPriorities(t *testing.T) {
 	}
 }
 
-// Of two Clusters with the same priority, the one that was enqueued later comes later: one that fails again and again does
-// not delay those found at a start.
+// Clusters with the same priority come in the order in which they were enqueued: a Cluster that fails again and again does
+// not delay the Clusters found at a start.
 func TestFailedComesLast(t *testing.T) {
 	queue := priorityqueue.New("test", func(o *priorityqueue.Opts[reconcile.Request]) {
 		o.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Nanosecond, time.Nanosecond)

@@ -172,7 +172,7 @@ func TestRefusedBundlesStopNoOthers(t *testing.T) {
 	}
 }
 
-// A mapping that somebody deletes while it is being retired is not made again.
+// A mapping that is deleted while it is being retired is not made again.
 func TestRetiringMakesNoMapping(t *testing.T) {
 	f := newFollowing(t, 1)
 	deployed := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-one", Name: "b000", Labels: map[string]string{

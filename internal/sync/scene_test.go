@@ -52,7 +52,7 @@ type server struct {
 	noted  gosync.Mutex
 	reads  map[string]client.Object
 	writes []string
-	// withoutFleet means that nobody plays Fleet, which gives each Fleet Cluster a namespace at once.
+	// withoutFleet turns off the simulated Fleet, which gives each Fleet Cluster a namespace at once.
 	withoutFleet bool
 	// unlisted means that the objects that Clusters refer to cannot be listed by a new reconciler.
 	unlisted atomic.Bool

@@ -59,12 +59,11 @@ type scope struct {
 	// home is the state of the namespace that Fleet keeps for fleet, if that is the Cluster's own.
 	home home
 
-	// beside says how the Cluster comes into Fleet, given Rancher's objects; around holds what that
-	// was decided from. Stray reports that a Fleet Cluster of Rancher still has Muster's fields
-	// although the Cluster is not attached to it; undetached says why they could not be taken off.
+	// beside says how the Cluster comes into Fleet, given Rancher's objects. Stray reports that a Fleet
+	// Cluster of Rancher still has Muster's fields although the Cluster is not attached to it;
+	// undetached says why they could not be taken off.
 	// Rancher is the Fleet Cluster that the Cluster is attached to, as cached or written. Others are
 	// the fields of it that another writer has set.
-	around     surroundings
 	beside     rancher.Relation
 	stray      bool
 	undetached string
@@ -183,13 +182,16 @@ type scopeReader struct {
 }
 
 func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (*scope, error) {
-	around, err := l.around(ctx, in.Cluster, cluster)
-	if err != nil {
-		return nil, err
+	namespace := namespaceMetadata()
+	switch err := l.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); {
+	case apierrors.IsNotFound(err):
+		return nil, errUncachedNamespace
+	case err != nil:
+		return nil, fmt.Errorf("reading Namespace: %w", err)
 	}
 	s := &scope{
-		in: in.Settings, retained: !in.Cluster.Enabled, unknown: in.IsUnknown(), cluster: cluster, subject: stamp.SubjectOf(cluster, around.namespaceLabels),
-		paused: capiannotations.IsPaused(cluster, cluster), around: around, beside: around.beside,
+		in: in.Settings, retained: !in.Cluster.Enabled, unknown: in.IsUnknown(), cluster: cluster, subject: stamp.SubjectOf(cluster, namespace.Labels),
+		paused: capiannotations.IsPaused(cluster, cluster), beside: l.rancher.Relation(ctx, in.Cluster, cluster, namespace.Labels),
 	}
 	s.selected, s.why = s.subject.IsSelected(in.Cluster)
 	if err := l.findFleetCluster(ctx, s); err != nil {
@@ -209,26 +211,8 @@ func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluste
 	return nil, s.beside.Unknown
 }
 
-// surroundings are what a reconcile reads around a Cluster before all else, once.
-type surroundings struct {
-	namespaceLabels map[string]string
-	beside          rancher.Relation
-}
-
-// around reads the surroundings of a Cluster.
-func (l *scopeReader) around(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster) (surroundings, error) {
-	namespace := namespaceMetadata()
-	switch err := l.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); {
-	case apierrors.IsNotFound(err):
-		return surroundings{}, errUncachedNamespace
-	case err != nil:
-		return surroundings{}, fmt.Errorf("reading Namespace: %w", err)
-	}
-	return surroundings{namespace.Labels, l.rancher.Relation(ctx, in, cluster, namespace.Labels)}, nil
-}
-
-// findAttached finds, among the Fleet Clusters that have Muster's fields, the one that the Cluster is
-// to be attached to. The others are strays.
+// findAttached finds, among the Fleet Clusters that have Muster's fields, the Fleet Cluster to which the
+// Cluster should be attached. The others are strays.
 func (s *scope) findAttached() {
 	for i := range s.beside.Attached {
 		fleet := &s.beside.Attached[i]

@@ -120,7 +120,7 @@ func (s *scope) runImport(do actions) (outcome, error) {
 			return outcome{}, err
 		}
 	}
-	// The patch that gives the owner back is to be the one that has no tool spare it any more.
+	// The patch that gives the owner back must also remove what makes other tools spare the object.
 	if err := s.takeIf(s.isToBeReclaimed(), do.reclaim); err != nil {
 		return outcome{}, err
 	}

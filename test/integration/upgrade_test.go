@@ -75,7 +75,7 @@ func TestUpgradeWritesNothing(t *testing.T) {
 	}
 }
 
-// isNoReview selects requests other than those that ask who somebody is, and what he may do.
+// isNoReview leaves out token reviews and access reviews.
 func isNoReview(e stack.AuditEvent) bool {
 	return !strings.HasSuffix(e.Resource, "reviews")
 }

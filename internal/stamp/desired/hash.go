@@ -168,8 +168,8 @@ func Begun(mapping *fleetv1.BundleNamespaceMapping) string {
 }
 
 // Retargeted returns the RetargetAnnotation of a Fleet Cluster whose namespace has these begun
-// mappings. It keeps a value that names all of them, so that no mapping that goes changes the value,
-// unless somebody else wrote it.
+// mappings. It keeps a value that names all of them, unless another writer wrote it: a mapping that
+// goes does not change the value.
 func Retargeted(have string, begun []string) string {
 	known := strings.Fields(have)
 	isForeign := func(word string) bool { return !noted.MatchString(word) && !looked.MatchString(word) }
