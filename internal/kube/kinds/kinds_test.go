@@ -178,7 +178,8 @@ func TestDeniedListsLeaveNothingBehind(t *testing.T) {
 					synctest.Wait()
 					return goruntime.NumGoroutine()
 				}
-				if early, late := goroutines(5*time.Minute), goroutines(5*time.Hour); late > early {
+				// One for each try were hundreds. A few are the runtime's and the test runner's, which are counted too.
+				if early, late := goroutines(5*time.Minute), goroutines(5*time.Hour); late > early+20 {
 					t.Errorf("%d goroutines after minutes, %d after hours", early, late)
 				}
 				if asked := server.asked.Load(); asked > 2*2*60*5 { // A watch and a list, twice a minute.
