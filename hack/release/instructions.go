@@ -26,7 +26,7 @@ func instructions(registry string, pushed []images.Image) string {
 	return fmt.Sprintf(`
 To install these images (docs/install.md), run or write:
 
-kubectl:
+kubectl; other components likewise, from manifests/helm, manifests/registrar or manifests/installer:
   kubectl kustomize manifests/default | sed 's,%[7]s/\(.*\):.*,%[5]s/\1:%[3]s,' | kubectl apply --server-side -f -
 Helm:
   helm install muster charts/muster --namespace muster-system --create-namespace --set image.registry=%[1]s --set image.repository=%[2]s --set image.tag=%[3]s
