@@ -2,11 +2,7 @@ package faults
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -128,19 +124,7 @@ func (l *lab) prepare(ctx context.Context) error {
 
 // front puts a proxy between a process and the API server.
 func (l *lab) front(ctx context.Context, process string, server stack.APIServer) (string, error) {
-	ca, err := os.ReadFile(server.CAFile)
-	if err != nil {
-		return "", err
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(ca) {
-		return "", fmt.Errorf("%s holds no certificate", server.CAFile)
-	}
-	certificate, err := tls.LoadX509KeyPair(server.CertFile, server.KeyFile)
-	if err != nil {
-		return "", err
-	}
-	p, address, err := proxy.Serve(ctx, server.URL, roots, certificate)
+	p, address, err := proxy.Front(ctx, server)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.proxies[process] = p

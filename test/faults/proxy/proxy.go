@@ -12,6 +12,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"maps"
@@ -20,13 +21,17 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/muster-fleet/muster/test/stack"
 )
 
 // Plan says which requests fail.
@@ -36,6 +41,9 @@ type Plan struct {
 	// Watches is the share of watches that get the answer that their version is too old, after which a client must
 	// list again.
 	Watches float64
+	// Limit, if set, is how many writes of Fleet's objects pass from now on. After them, all writes but those of
+	// leases are cut before they arrive.
+	Limit *int
 }
 
 // Kind is a kind of failure.
@@ -127,6 +135,15 @@ func (p *Proxy) draw(r *http.Request) Kind {
 	kind := Kind("")
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		if p.plan.Limit != nil {
+			switch {
+			case strings.Contains(r.URL.Path, "/leases/"):
+			case *p.plan.Limit == 0:
+				kind = CutBefore
+			case strings.HasPrefix(r.URL.Path, "/apis/fleet.cattle.io/"):
+				*p.plan.Limit--
+			}
+		}
 		if p.plan.Writes > 0 && p.random.Float64() < p.plan.Writes {
 			kind = kinds[p.random.IntN(len(kinds))]
 		}
@@ -200,6 +217,23 @@ func reset(connection net.Conn) {
 		_ = tcp.SetLinger(0)
 	}
 	_ = connection.Close()
+}
+
+// Front puts a proxy in front of a stack's API server until ctx ends, and returns the address of the proxy.
+func Front(ctx context.Context, server stack.APIServer) (*Proxy, string, error) {
+	ca, err := os.ReadFile(server.CAFile)
+	if err != nil {
+		return nil, "", err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		return nil, "", fmt.Errorf("%s holds no certificate", server.CAFile)
+	}
+	certificate, err := tls.LoadX509KeyPair(server.CertFile, server.KeyFile)
+	if err != nil {
+		return nil, "", err
+	}
+	return Serve(ctx, server.URL, roots, certificate)
 }
 
 // Serve puts a proxy in front of the API server at an address until ctx ends, and
