@@ -4,67 +4,112 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/Masterminds/semver/v3"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	applyrbacv1 "k8s.io/client-go/applyconfigurations/rbac/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/authority"
+	"github.com/muster-fleet/muster/internal/helm/repository"
 	"github.com/muster-fleet/muster/internal/metrics"
 )
 
-const (
-	// firstRetry and lastRetry are the shortest and the longest pause after a failed attempt.
-	firstRetry = 30 * time.Second
-	lastRetry  = 30 * time.Minute
-)
-
-// attempt is the last attempt at a step that failed, or at a text that another program may revert.
-type attempt struct {
-	at time.Time
-	// count is how often it failed, or was reverted.
-	count int
-	// reason says why a chart could not be fetched; it is empty if Helm failed. message is the error, or the text.
-	reason, message string
-}
-
-// due is when the next attempt is due: at growing intervals, but at once after the first revert, which may be an
-// upgrade of the release.
-func (a *attempt) due() time.Time {
-	if a.count == 0 {
-		return a.at
-	}
-	return a.at.Add(min(lastRetry, firstRetry<<min(a.count-1, 10)))
-}
-
 func (r *reconciler) take(ctx context.Context, s *state, p *plan) error {
-	ctrl.LoggerFrom(ctx).Info("Taking a step", "step", p.step, "version", text(p.version))
-	const left = "left half done, and no Helm client works on it any more"
+	ctrl.LoggerFrom(ctx).Info("Taking a step", "step", p.step, "version", p.version)
 	switch p.step {
 	case ask:
 		return r.lookUp(ctx, s)
 	case freeCRDs, freeFleet:
-		return r.releases.Abandon(ctx, p.chart(), left)
+		return r.releases.Abandon(ctx, p.chart(), "left half done, and no Helm client works on it any more")
 	case putCRDs, putFleet:
 		return r.put(ctx, s, p)
-	case writeSettings:
-		return r.write(ctx, p, s.settings, settingsKey)
-	case writeGates:
-		return r.write(ctx, p, s.gatesMap, gatesKey)
 	default:
-		return fmt.Errorf("unknown step %q", p.step)
+		return r.write(ctx, p)
 	}
 }
 
-func text(version *semver.Version) string {
-	if version == nil {
-		return ""
+// remember records an attempt, and lets each repetition of it wait longer than the last.
+func (r *reconciler) remember(what string, a attempt) {
+	if last := r.attempts[what]; last != nil && last.text == a.text {
+		a.wait = min(max(2*last.wait, pollInterval), lastRetry)
 	}
-	return version.String()
+	a.due = r.now().Add(a.wait)
+	r.attempts[what] = &a
+}
+
+// fail records that an attempt failed, unless the program is stopping.
+func (r *reconciler) fail(ctx context.Context, what string, why *Problem) error {
+	if ctx.Err() == nil {
+		r.remember(what, attempt{wait: pollInterval, failure: why})
+	}
+	return ctx.Err()
+}
+
+// lookUp asks the repository which versions of both charts it has.
+func (r *reconciler) lookUp(ctx context.Context, s *state) error {
+	what := s.install.lookup()
+	offers, err := r.offers(ctx, s.install)
+	if err != nil {
+		return r.fail(ctx, what, s.install.problem(err))
+	}
+	r.attempts[what] = &attempt{due: r.now().Add(r.LookupInterval), offers: offers}
+	return nil
+}
+
+func (r *reconciler) offers(ctx context.Context, in *install) ([]*semver.Version, error) {
+	repository, err := r.open(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	fleet, err := repository.Offers(ctx, FleetChart, in.exact)
+	if err != nil {
+		return nil, err
+	}
+	crds, err := repository.Offers(ctx, CRDChart, in.exact)
+	return both(fleet, crds), err
+}
+
+// archive downloads the chart of a step.
+func (r *reconciler) archive(ctx context.Context, s *state, p *plan) ([]byte, error) {
+	repository, err := r.open(ctx, s.install)
+	if err != nil {
+		return nil, err
+	}
+	return repository.Fetch(ctx, p.chart(), p.version)
+}
+
+// open opens the repository with the credentials in its Secret.
+func (r *reconciler) open(ctx context.Context, in *install) (Repository, error) {
+	var access repository.Access
+	if in.secret.Name != "" {
+		secret := &corev1.Secret{}
+		problem, err := r.named(ctx, in.secret, secret)
+		if err != nil {
+			return nil, err
+		}
+		if problem != nil {
+			return nil, &Problem{addonsv1.SecretUnusableReason, "spec.install.repositorySecretRef: " + problem.Message}
+		}
+		data := secret.Data
+		access.Username, access.Password, access.AccessToken, access.Authorities = string(data["username"]), string(data["password"]), string(data["token"]), data[authority.Key]
+	}
+	return r.repository(in.repository, access)
+}
+
+// problem returns the *Problem in an error, or one that names the repository.
+func (i *install) problem(err error) *Problem {
+	problem := &Problem{addonsv1.RepositoryUnreachableReason, fmt.Sprintf("%s cannot be reached: %v", i.source(), err)}
+	errors.As(err, &problem)
+	return problem
 }
 
 // NewRun returns a random mark for one change of a release (Release.MadeBy).
@@ -80,77 +125,85 @@ func (r *reconciler) order(s *state, p *plan) Order {
 // put installs or upgrades a release. If Helm fails, put records that and returns no error; the
 // installer retries later, less and less often.
 func (r *reconciler) put(ctx context.Context, s *state, p *plan) error {
-	if err := r.room.make(ctx); err != nil {
+	if err := r.makeNamespace(ctx); err != nil {
 		return err
 	}
 	order := r.order(s, p)
-	_, err := r.releases.Put(ctx, order)
+	_, _, err := r.releases.Put(ctx, order)
 	metrics.HelmOperation(order.Name, err == nil)
 	if err == nil {
 		delete(r.attempts, p.what())
 		return nil
 	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	ctrl.LoggerFrom(ctx).Error(err, "Helm failed", "release", order.Name, "version", text(p.version))
-	r.fail(p, "", err)
-	return nil
-}
-
-// fetch downloads the chart of a step that needs one, before anything is reported about the step.
-// It reports whether the step can be taken. If not, the installer retries later, less and less
-// often.
-func (r *reconciler) fetch(ctx context.Context, s *state, p *plan) (_ bool, err error) {
-	if p.version == nil { // Only steps that need a chart name a version.
-		return true, nil
-	}
-	if p.archive, err = r.archive(ctx, s, p); err == nil || ctx.Err() != nil {
-		return err == nil, ctx.Err()
-	}
-	problem := &Problem{Reason: addonsv1.RepositoryUnreachableReason}
-	errors.As(err, &problem)
-	r.fail(p, problem.Reason, unreachable(s.install, err))
-	return false, nil
-}
-
-func (r *reconciler) archive(ctx context.Context, s *state, p *plan) ([]byte, error) {
-	repository, err := r.open(ctx, s.install)
-	if err != nil {
-		return nil, err
-	}
-	return repository.Fetch(ctx, p.chart(), p.version)
-}
-
-// fail records a failed attempt. The reason is empty if Helm failed.
-func (r *reconciler) fail(p *plan, reason string, err error) {
-	failed := &attempt{at: r.now(), count: 1, reason: reason, message: err.Error()}
-	if last := r.attempts[p.what()]; last != nil && last.reason == reason {
-		failed.count += last.count
-	}
-	r.attempts[p.what()] = failed
+	ctrl.LoggerFrom(ctx).Error(err, "Helm failed", "release", order.Name, "version", p.version)
+	return r.fail(ctx, p.what(), &Problem{Message: err.Error()})
 }
 
 // write sets one key of a ConfigMap that the installer does not own, unless the ConfigMap has
 // changed since the installer read it. All its other bytes stay.
-func (r *reconciler) write(ctx context.Context, p *plan, object *corev1.ConfigMap, key string) error {
-	changed := object.DeepCopy()
-	changed.Data[key] = p.text
-	patch := client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{})
+func (r *reconciler) write(ctx context.Context, p *plan) error {
+	changed := p.object.DeepCopy()
+	changed.Data[p.key] = p.text
+	patch := client.MergeFromWithOptions(p.object, client.MergeFromWithOptimisticLock{})
 	if err := r.Patch(ctx, changed, patch, client.FieldOwner(FieldManager)); err != nil {
-		return fmt.Errorf("writing ConfigMap %s/%s: %w", object.Namespace, object.Name, err)
+		return fmt.Errorf("writing ConfigMap %s: %w", client.ObjectKeyFromObject(changed), err)
 	}
-	// Writing the same text again means that another program has reverted it.
-	written := &attempt{at: r.now(), message: p.text}
-	if last := r.attempts[string(p.step)]; last != nil && last.message == p.text {
-		written.count = last.count + 1
-	}
-	r.attempts[string(p.step)] = written
+	r.remember(string(p.step), attempt{text: p.text}) // Writing it again means that another program has reverted it.
 	return nil
 }
 
-// applyAs applies an object that the installer owns.
-func applyAs(ctx context.Context, c client.Client, object map[string]any) error {
-	configuration := client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: object})
-	return c.Apply(ctx, configuration, client.FieldOwner(FieldManager), client.ForceOwnership)
+const (
+	// account names the installer's ServiceAccount, and the RoleBinding in Fleet's namespace.
+	account = "muster-installer"
+	// namespaceRole names the installer's rights in Fleet's namespace. They are shipped as a ClusterRole,
+	// because the namespace may not exist yet, and must not be uninstalled with the installer.
+	namespaceRole = "muster-installer-fleet-namespace"
+)
+
+// enter reports whether Fleet's namespace exists, and if so makes sure that the installer has its
+// rights there.
+func (r *reconciler) enter(ctx context.Context) (bool, error) {
+	namespace := &corev1.Namespace{}
+	there, err := read(ctx, r.live, types.NamespacedName{Name: FleetNamespace}, namespace)
+	switch {
+	case err != nil || !there:
+		return false, err
+	case !namespace.DeletionTimestamp.IsZero():
+		return false, fmt.Errorf("namespace %s is being deleted", FleetNamespace)
+	case r.namespace == "":
+		return true, nil
+	}
+	if has, err := r.may(ctx, "list", "secrets", types.NamespacedName{Namespace: FleetNamespace}); err != nil || has {
+		return true, err
+	}
+	binding := applyrbacv1.RoleBinding(account, FleetNamespace).
+		WithRoleRef(applyrbacv1.RoleRef().WithAPIGroup(rbacv1.GroupName).WithKind("ClusterRole").WithName(namespaceRole)).
+		WithSubjects(applyrbacv1.Subject().WithKind(rbacv1.ServiceAccountKind).WithNamespace(r.namespace).WithName(account))
+	if err := r.Apply(ctx, binding, client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
+		return false, fmt.Errorf("binding ClusterRole %s in Namespace %s: %w", namespaceRole, FleetNamespace, err)
+	}
+	return false, fmt.Errorf("the API server does not apply RoleBinding %s/%s yet; it will in a moment", FleetNamespace, account)
+}
+
+// makeNamespace creates Fleet's namespace if it does not exist.
+func (r *reconciler) makeNamespace(ctx context.Context) error {
+	if there, err := r.enter(ctx); err != nil || there {
+		return err
+	}
+	// This is an apply, not a create, so that the API server checks RBAC with this name.
+	if err := r.Apply(ctx, applycorev1.Namespace(FleetNamespace), client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
+		return fmt.Errorf("making Namespace %s: %w", FleetNamespace, err)
+	}
+	_, err := r.enter(ctx)
+	return err
+}
+
+// may reports whether the installer may use a verb on a named object.
+func (r *reconciler) may(ctx context.Context, verb, resource string, key types.NamespacedName) (bool, error) {
+	review := &authorizationv1.SelfSubjectAccessReview{}
+	review.Spec.ResourceAttributes = &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: resource, Namespace: key.Namespace, Name: key.Name}
+	if err := r.Create(ctx, review, &client.CreateOptions{Raw: &metav1.CreateOptions{}}); err != nil {
+		return false, fmt.Errorf("asking for rights: %w", err)
+	}
+	return review.Status.Allowed, nil
 }

@@ -3,9 +3,9 @@ package installer
 import (
 	"cmp"
 	"fmt"
-	"time"
 
 	"github.com/Masterminds/semver/v3"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -34,11 +34,11 @@ type plan struct {
 	// archive is the chart in that version, once it has been fetched.
 	archive []byte
 	values  map[string]any
-	text    string
+	// text is to be written into a key of an object.
+	text, key string
+	object    *corev1.ConfigMap
 	// installed and configured are reported when no step is left, and before a step that takes long.
 	installed, configured *metav1.Condition
-	// later is the longest time until the next observation; zero means the usual interval.
-	later time.Duration
 }
 
 // chart names the chart whose release the step changes.
@@ -72,8 +72,7 @@ func (p *Problem) configured() *metav1.Condition {
 // steps are the installer's steps for each owner of Fleet, in their order. The first that is not done is next; the last
 // reports what there is. A step returns nil if it is done.
 var steps = map[owner][]func(*state) *plan{
-	nobody:    {(*state).missing, (*state).free, (*state).deploy, (*state).deployed},
-	ours:      {(*state).missing, (*state).free, (*state).deploy, (*state).deployed},
+	ours:      {(*state).missing, (*state).free, (*state).deploy},
 	theirs:    {(*state).gatesElsewhere, (*state).serverElsewhere, (*state).foreign},
 	unmanaged: {(*state).gatesElsewhere, (*state).serverElsewhere, (*state).foreign},
 	ranchers:  {(*state).gatesElsewhere, (*state).byHand},
@@ -81,15 +80,13 @@ var steps = map[owner][]func(*state) *plan{
 
 // next returns the next step.
 func (s *state) next() plan {
-	p := &plan{}
 	if s.isNothing() {
-		return *p
+		return plan{}
 	}
+	var p *plan
 	its := s.owner()
-	for _, step := range steps[its] {
-		if p = step(s); p != nil {
-			break
-		}
+	for i := 0; p == nil; i++ {
+		p = steps[its][i](s)
 	}
 	p.installed = cmp.Or(p.installed, unchanged(its))
 	// With spec.install.mode: Plan, a condition announces the step.
@@ -135,7 +132,7 @@ func (s *state) gatesElsewhere() *plan {
 	if err != nil {
 		return &plan{configured: configuredIs(false, addonsv1.FeatureGatesUnwritableReason, "the feature gates are not written into ConfigMap %s: %v", at, err)}
 	}
-	return s.overwrite(writeGates, at, s.gatesMap.Data[gatesKey], text)
+	return s.overwrite(writeGates, s.gatesMap, gatesKey, text)
 }
 
 // serverElsewhere writes the server into the settings of a Fleet that the installer does not own.
@@ -153,7 +150,7 @@ func (s *state) serverElsewhere() *plan {
 	if err != nil {
 		return &plan{configured: configuredIs(false, addonsv1.SettingsBrokenReason, "the installer left ConfigMap %s as it is: %v; repair it, because Fleet cannot read it either", at, err)}
 	}
-	return s.overwrite(writeSettings, at, s.settings.Data[settingsKey], text)
+	return s.overwrite(writeSettings, s.settings, settingsKey, text)
 }
 
 // foreign reports what is configured in a Fleet that the installer does not own.
@@ -183,32 +180,17 @@ func (s *state) byHand() *plan {
 	}
 }
 
-// watched is how long a text that was reverted before must stand before the installer reports that it is in
-// effect.
-const watched = 2 * time.Minute
-
 // overwrite writes a text into a ConfigMap that the installer does not own. If another program keeps reverting the
-// text, the installer slows down and reports it.
-func (s *state) overwrite(kind step, where types.NamespacedName, has, text string) *plan {
-	last := s.attempts[string(kind)]
-	isAgain := last != nil && last.message == text
-	var until time.Time
-	switch {
-	case has == text && isAgain && last.count > 0:
-		until = last.at.Add(watched)
-	case has == text:
-		return nil
-	case isAgain:
-		until = last.due()
-	}
-	switch {
-	case s.now.Before(until):
-		return &plan{later: until.Sub(s.now), configured: configuredIs(false, addonsv1.SettingsRevertedReason,
-			"another program keeps reverting the installer's settings in ConfigMap %s; put them into the release or repository that the ConfigMap comes from, or remove the key there; the installer retries at growing intervals of up to %s", where, lastRetry)}
-	case has == text:
+// text, the installer slows down, and reports that until the text has stood for as long as the installer would wait.
+func (s *state) overwrite(kind step, object *corev1.ConfigMap, key, text string) *plan {
+	switch last := s.attempts[string(kind)]; {
+	case last != nil && last.text == text && !last.isDue(s.now):
+		return &plan{configured: configuredIs(false, addonsv1.SettingsRevertedReason,
+			"another program keeps reverting the installer's settings in ConfigMap %s; put them into the release or repository that the ConfigMap comes from, or remove the key there; the installer retries at growing intervals of up to %s", types.NamespacedName{Namespace: object.Namespace, Name: object.Name}, lastRetry)}
+	case object.Data[key] == text:
 		return nil
 	default:
-		return &plan{step: kind, text: text}
+		return &plan{step: kind, object: object, key: key, text: text}
 	}
 }
 

@@ -2,7 +2,6 @@ package installer
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -18,9 +17,6 @@ import (
 // abandoned is how long another Helm client may work on a release before the installer considers that client
 // dead. It is long, because hooks may take long.
 const abandoned = time.Hour
-
-// busyInterval is how often the installer checks whether another Helm client has finished.
-const busyInterval = 5 * time.Second
 
 // missing reports that there is no Fleet, and that the installer is not to install one.
 func (s *state) missing() *plan {
@@ -44,7 +40,7 @@ func (s *state) free() *plan {
 			return &plan{step: entry.free}
 		default:
 			text := fmt.Sprintf("Helm release %s is %s, set by another Helm client: the installer waits until that client finishes, or for %s; if none is running, roll the release back with Helm", entry.name, r.Status, abandoned)
-			return &plan{installed: installedIs(false, addonsv1.HelmBusyReason, "%s", text), configured: configuredIs(false, addonsv1.HelmBusyReason, "%s", text), later: busyInterval}
+			return &plan{installed: installedIs(false, addonsv1.HelmBusyReason, "%s", text), configured: configuredIs(false, addonsv1.HelmBusyReason, "%s", text)}
 		}
 	}
 	return nil
@@ -52,17 +48,18 @@ func (s *state) free() *plan {
 
 // deploy deploys the version, first its CRDs, and the settings.
 func (s *state) deploy() *plan {
-	goal, _, p := s.goal()
+	goal, p := s.goal()
 	if p != nil {
 		return p
 	}
-	if p = s.putCRDs(goal); p == nil {
-		p = s.putFleet(goal)
+	switch p = cmp.Or(s.putCRDs(goal.version), s.putFleet(goal.version)); {
+	case p == nil:
+		return s.deployed(goal)
+	case s.planOnly():
+		return s.planned(goal.version)
+	default:
+		return p
 	}
-	if p != nil && s.planOnly() {
-		return s.planned(goal)
-	}
-	return p
 }
 
 // current returns the version of Fleet that is deployed, or nil if none is.
@@ -73,54 +70,57 @@ func (s *state) current() *semver.Version {
 	return s.fleet.Deployed
 }
 
-// goal returns the version to deploy, and in stale why newer versions cannot be looked up. If no version can be
-// deployed now, it returns a plan instead.
-func (s *state) goal() (version *semver.Version, stale *Problem, wait *plan) {
-	current := s.current()
-	switch {
-	case s.install == nil && current == nil:
-		return s.fleet.Version, nil, nil
-	case s.install != nil && s.install.invalid != nil:
-		return s.stay(current, s.install.invalid)
-	case s.install == nil, !s.install.follows() && s.install.isMetBy(current) && s.crdsServe(current):
-		return current, nil, nil
-	case s.offered == nil:
-		return nil, nil, &plan{step: ask}
-	case s.offered.err != nil:
-		problem := &Problem{addonsv1.RepositoryUnreachableReason, s.offered.err.Error()}
-		errors.As(s.offered.err, &problem)
-		return s.stay(current, problem)
-	}
-	chosen, _, problem := s.install.choose(s.offered.offers)
-	switch {
-	case problem != nil:
-		return s.stay(current, problem)
-	case current == nil || !chosen.LessThan(current):
-		return chosen, nil, nil
-	case s.install.isMetBy(current):
-		return current, nil, nil // The repository no longer offers a version as new as the installed one.
-	}
-	return nil, nil, s.withheld(installedIs(false, addonsv1.DowngradeRefusedReason,
-		"Fleet %s is installed and stays: its CRDs and objects cannot be downgraded to %s; specify %[1]s or newer, or uninstall Fleet first", current, chosen))
+// goal is the version to deploy.
+type goal struct {
+	version *semver.Version
+	// avoided is a newer version that is not deployed, because it has a known defect; nil if there is none.
+	avoided *semver.Version
+	// stale says why newer versions cannot be looked up; nil if they can.
+	stale *Problem
 }
 
-// stay keeps the current version if it satisfies the FleetAddonConfig. Otherwise it reports the problem
-// and changes no version.
-func (s *state) stay(current *semver.Version, problem *Problem) (*semver.Version, *Problem, *plan) {
-	if s.install.isMetBy(current) && s.crdsServe(current) {
-		return current, problem, nil
+// goal returns the version to deploy. If none can be deployed now, it returns a plan instead: the next step, or no
+// change of the version.
+func (s *state) goal() (goal, *plan) {
+	current := s.current()
+	if s.install == nil {
+		return goal{version: cmp.Or(current, s.fleet.Version)}, nil
 	}
-	text := problem.Message
-	if current != nil {
-		text += fmt.Sprintf("; Fleet %s stays as it is", current)
+	isMet, answer := s.install.isMetBy(current), s.attempts[s.install.lookup()]
+	var found goal
+	problem := s.install.invalid
+	switch {
+	case problem != nil:
+	case s.install.exact != nil && isMet && s.crdsServe(current):
+		return goal{version: current}, nil
+	case answer.isDue(s.now):
+		return goal{}, &plan{step: ask}
+	case answer.failure != nil:
+		problem = answer.failure
+	default:
+		found.version, found.avoided, problem = s.install.choose(answer.offers)
 	}
-	return nil, nil, s.withheld(installedIs(false, problem.Reason, "%s", text))
+	switch {
+	case problem == nil && (current == nil || !found.version.LessThan(current)):
+		return found, nil
+	case problem == nil && isMet: // The repository no longer offers a version as new as the installed one.
+		return goal{version: current, avoided: found.avoided}, nil
+	case problem == nil:
+		return goal{}, s.withheld(addonsv1.DowngradeRefusedReason, fmt.Sprintf(
+			"Fleet %s is installed and stays: its CRDs and objects cannot be downgraded to %s; specify %[1]s or newer, or uninstall Fleet first", current, found.version))
+	case isMet && s.crdsServe(current):
+		return goal{version: current, stale: problem}, nil
+	case current != nil:
+		return goal{}, s.withheld(problem.Reason, fmt.Sprintf("%s; Fleet %s stays as it is", problem.Message, current))
+	default:
+		return goal{}, s.withheld(problem.Reason, problem.Message)
+	}
 }
 
 // withheld plans no change of version. If Fleet is deployed, it still reports the settings, or
 // applies them.
-func (s *state) withheld(why *metav1.Condition) *plan {
-	p := &plan{installed: why}
+func (s *state) withheld(reason, text string) *plan {
+	p := &plan{installed: installedIs(false, reason, "%s", text)}
 	switch {
 	case s.fleet == nil:
 		p.configured = configuredIs(false, addonsv1.FleetMissingReason, "Fleet is not installed: see the condition %s", addonsv1.FleetInstalledCondition)
@@ -141,7 +141,7 @@ func (s *state) settingsOnly(p *plan) *plan {
 	case next == nil:
 		p.configured = s.configured()
 	case next.step == rest:
-		p.configured, p.later = next.configured, cmp.Or(p.later, next.later)
+		p.configured = next.configured
 	default:
 		next.installed = p.installed
 		return next
@@ -189,13 +189,12 @@ func (s *state) underWay(goal *semver.Version) *metav1.Condition {
 // backedOff delays a step that failed shortly before.
 func (s *state) backedOff(p *plan) *plan {
 	last := s.attempts[p.what()]
-	if last == nil || !s.now.Before(last.due()) {
+	if last.isDue(s.now) {
 		return p
 	}
 	result := &plan{
-		later:      last.due().Sub(s.now),
-		installed:  s.failed(last),
-		configured: configuredIs(false, addonsv1.ReleaseFailedReason, "the settings are not in effect: %s", last.message),
+		installed:  s.failed(last.failure),
+		configured: configuredIs(false, addonsv1.ReleaseFailedReason, "the settings are not in effect: %s", last.failure.Message),
 	}
 	if p.version == nil {
 		return result
@@ -205,13 +204,13 @@ func (s *state) backedOff(p *plan) *plan {
 
 // failed reports a failed attempt. Installed stays True if only fetching a newer version failed,
 // and the deployed one satisfies the FleetAddonConfig too.
-func (s *state) failed(last *attempt) *metav1.Condition {
+func (s *state) failed(why *Problem) *metav1.Condition {
 	current := s.current()
 	if current == nil {
-		return installedIs(false, cmp.Or(last.reason, addonsv1.InstallFailedReason), "%s", last.message)
+		return installedIs(false, cmp.Or(why.Reason, addonsv1.InstallFailedReason), "%s", why.Message)
 	}
-	isMet := last.reason != "" && s.install != nil && s.install.isMetBy(current) && s.crdsServe(current)
-	return installedIs(isMet, cmp.Or(last.reason, addonsv1.UpgradeFailedReason), "Fleet %s keeps running; %s", current, last.message)
+	isMet := why.Reason != "" && s.install != nil && s.install.isMetBy(current) && s.crdsServe(current)
+	return installedIs(isMet, cmp.Or(why.Reason, addonsv1.UpgradeFailedReason), "Fleet %s keeps running; %s", current, why.Message)
 }
 
 // what returns the same text for attempts that would fail in the same way. An attempt at a version fails with any
@@ -243,7 +242,7 @@ func (s *state) planned(goal *semver.Version) *plan {
 }
 
 // deployed reports the deployed version, and writes feature gates into the ConfigMap that the user names for them.
-func (s *state) deployed() *plan {
+func (s *state) deployed(goal goal) *plan {
 	p := s.gatesElsewhere()
 	if p == nil {
 		p = &plan{configured: s.configured()}
@@ -261,27 +260,15 @@ func (s *state) deployed() *plan {
 		reason = addonsv1.KnownDefectReason
 		text += "; " + defect
 	}
-	if avoided := s.avoided(); avoided != nil {
-		text += "; not upgraded: " + defects.Message(avoided)
+	if goal.avoided != nil && goal.avoided.GreaterThan(s.fleet.Version) {
+		text += "; not upgraded: " + defects.Message(goal.avoided)
 	}
-	if _, stale, _ := s.goal(); stale != nil {
-		reason = stale.Reason
-		text += "; newer versions cannot be looked up: " + stale.Message
+	if goal.stale != nil {
+		reason = goal.stale.Reason
+		text += "; newer versions cannot be looked up: " + goal.stale.Message
 	}
 	p.installed = installedIs(true, reason, "%s", text)
 	return p
-}
-
-// avoided returns a newer version on offer that is not installed, because it has a known defect; nil if there is none.
-func (s *state) avoided() *semver.Version {
-	if s.install == nil || s.install.invalid != nil || s.offered == nil {
-		return nil
-	}
-	_, avoided, _ := s.install.choose(s.offered.offers)
-	if avoided == nil || !avoided.GreaterThan(s.fleet.Version) {
-		return nil
-	}
-	return avoided
 }
 
 // configured reports settings that are in the values of the installer's own release.

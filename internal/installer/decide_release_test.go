@@ -24,9 +24,8 @@ func planned(spec addonsv1.FleetAddonConfigSpec) addonsv1.FleetAddonConfigSpec {
 
 // decided is the expected plan.
 type decided struct {
-	step  step
-	puts  string
-	later time.Duration
+	step step
+	puts string
 	// installed and configured are status, reason and a part of the message, like "False Planned:
 	// would be"; empty if the plan reports no such condition.
 	installed, configured string
@@ -40,9 +39,6 @@ func (d decided) check(t *testing.T, s *state) {
 	p := s.next()
 	if p.step != d.step || text(p.version) != d.puts {
 		t.Errorf("step %q %s, want %q %s", p.step, text(p.version), d.step, d.puts)
-	}
-	if d.later != p.later {
-		t.Errorf("reconciled again in %s, want %s", p.later, d.later)
 	}
 	for _, side := range []struct{ want, got string }{{d.installed, summary(p.installed)}, {d.configured, summary(p.configured)}} {
 		if strings.Contains(side.got, "nil") || strings.Contains(side.got, "%!") {
@@ -75,10 +71,10 @@ func deployed(crds, fleet string, values map[string]any) state {
 func (s state) with(change func(*state)) state { change(&s); return s }
 
 func offering(versions ...string) func(*state) {
-	return func(s *state) { s.offered = offers(versions...) }
+	return func(s *state) { s.attempts = offers(versions...) }
 }
 
-func outOfReach(s *state) { s.offered = &offered{err: errTest} }
+func outOfReach(s *state) { s.attempts = unanswered(errTest) }
 
 func isPending(r *Release, since time.Duration) {
 	r.Status, r.MadeBy, r.Before, r.Changed = "pending-upgrade", "a", "a", now.Add(-since)
@@ -92,8 +88,8 @@ func TestPlanShows(t *testing.T) {
 		want  decided
 	}{
 		"asks all the same":      {version("0.16.0"), state{}, decided{step: ask}},
-		"nothing there":          {version("0.16.0"), state{offered: offers("0.16.0")}, decided{installed: "False Planned: Fleet 0.16.0 would be installed", configured: "False Planned: would be installed"}},
-		"CRDs there":             {version("0.16.0"), state{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, decided{installed: "False Planned: Fleet 0.16.0 would be installed", configured: "False Planned: would be installed"}},
+		"nothing there":          {version("0.16.0"), state{attempts: offers("0.16.0")}, decided{installed: "False Planned: Fleet 0.16.0 would be installed", configured: "False Planned: would be installed"}},
+		"CRDs there":             {version("0.16.0"), state{attempts: offers("0.16.0"), crds: released("0.16.0", nil)}, decided{installed: "False Planned: Fleet 0.16.0 would be installed", configured: "False Planned: would be installed"}},
 		"an older one":           {version("0.17.0"), deployed("0.16.0", "0.16.0", custom).with(offering("0.17.0")), decided{installed: "False Planned: upgraded from 0.16.0 to 0.17.0", configured: "False Planned: upgraded"}},
 		"other values":           {version("0.16.0"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { s.server = here016 }), decided{installed: "False Planned: the values of Fleet 0.16.0 would be changed", configured: "False Planned: would be changed"}},
 		"everything is deployed": {version("0.16.0"), deployed("0.16.0", "0.16.0", found016).with(func(s *state) { s.server = here016 }), decided{installed: "True KnownDefect", configured: "True Configured"}},
@@ -120,9 +116,9 @@ func TestThroughReleases(t *testing.T) {
 		"no spec.install, half done": {addonsv1.FleetAddonConfigSpec{}, deployed("0.16.0", "0.16.0", nil).with(func(s *state) { isPending(s.fleet, abandoned) }), decided{}},
 		"no spec.install, failed":    {addonsv1.FleetAddonConfigSpec{}, state{fleet: failed(released("0.16.0", nil), "")}, decided{}},
 		"CRDs, changed with Helm": {inferring(version("0.16.0")), state{crds: released("0.16.0", nil)}.with(func(s *state) { isPending(s.crds, time.Minute) }),
-			decided{later: busyInterval, installed: "False HelmBusy: Helm release fleet-crd is pending-upgrade", configured: "False HelmBusy: fleet-crd"}},
+			decided{installed: "False HelmBusy: Helm release fleet-crd is pending-upgrade", configured: "False HelmBusy: fleet-crd"}},
 		"Fleet, changed with Helm": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", nil).with(func(s *state) { isPending(s.fleet, time.Minute) }),
-			decided{later: busyInterval, installed: "False HelmBusy: Helm release fleet is pending-upgrade", configured: "False HelmBusy: 1h0m0s"}},
+			decided{installed: "False HelmBusy: Helm release fleet is pending-upgrade", configured: "False HelmBusy: 1h0m0s"}},
 		"both, CRDs first": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", nil).with(func(s *state) { isPending(s.fleet, abandoned); isPending(s.crds, abandoned) }),
 			decided{step: freeCRDs}},
 		"failed, not asked for, settings": {inferring(addonsv1.FleetAddonConfigSpec{}), state{server: here016, fleet: failed(released("0.16.0", nil), "")},
@@ -132,7 +128,7 @@ func TestThroughReleases(t *testing.T) {
 			decided{step: putCRDs, puts: "0.16.0"}},
 		"exact, CRDs failed": {version("0.16.0"), deployed("0.16.0", "0.16.0", plain).with(func(s *state) { s.crds.Status = "failed"; offering("0.16.0")(s) }),
 			decided{step: putCRDs, puts: "0.16.0"}},
-		"exact, CRDs are gone": {version("0.16.0"), state{fleet: released("0.16.0", plain), offered: offers("0.16.0")}, decided{step: putCRDs, puts: "0.16.0"}},
+		"exact, CRDs are gone": {version("0.16.0"), state{fleet: released("0.16.0", plain), attempts: offers("0.16.0")}, decided{step: putCRDs, puts: "0.16.0"}},
 		"range, met, asks":     {version("0.16.x"), deployed("0.16.0", "0.16.0", plain), decided{step: ask}},
 		"range, newer":         {version("0.16.x"), deployed("0.16.0", "0.16.0", plain).with(offering("0.16.0", "0.16.1")), decided{step: putCRDs, puts: "0.16.1", installed: "True Upgrading: from 0.16.0 to 0.16.1"}},
 		"range, newest is there": {version("0.16.x"), deployed("0.16.1", "0.16.1", plain).with(offering("0.16.0", "0.16.1", "0.17.0")),
@@ -141,25 +137,25 @@ func TestThroughReleases(t *testing.T) {
 		"range, out of reach":                 {version("0.16.x"), deployed("0.16.1", "0.16.1", plain).with(outOfReach), decided{installed: "True RepositoryUnreachable: Fleet 0.16.1; no agent can find the management cluster: set spec.config.server; Fleet 0.16.1 has a known defect: an agent that has lost its connection can uninstall everything that it manages; fixed in 0.16.2 (https://github.com/rancher/fleet/issues/5406); newer versions cannot be looked up: out of reach"}},
 		"range, out of reach, CRDs are older": {version("0.16.x"), deployed("0.16.0", "0.16.1", plain).with(outOfReach), decided{installed: "False RepositoryUnreachable: Fleet 0.16.1 stays as it is"}},
 		"another range, out of reach":         {version("0.17.x"), deployed("0.17.0", "0.16.1", plain).with(outOfReach), decided{installed: "False RepositoryUnreachable: Fleet 0.16.1 stays as it is"}},
-		"out of reach, nothing there, settings": {inferring(version("0.16.0")), state{offered: &offered{err: errTest}},
+		"out of reach, nothing there, settings": {inferring(version("0.16.0")), state{attempts: unanswered(errTest)},
 			decided{installed: "False RepositoryUnreachable", configured: "False FleetMissing: see the condition FleetInstalled"}},
-		"out of reach, nothing runs": {inferring(version("0.16.0")), state{server: here016, offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: failed(released("0.16.0", nil), "")},
+		"out of reach, nothing runs": {inferring(version("0.16.0")), state{server: here016, attempts: unanswered(errTest), crds: released("0.16.0", nil), fleet: failed(released("0.16.0", nil), "")},
 			decided{installed: "False RepositoryUnreachable"}},
 		"downgrade, settings are there": {inferring(version("0.15.0")), deployed("0.16.0", "0.16.0", found016).with(func(s *state) { s.server = here016; offering("0.15.0")(s) }),
 			decided{installed: "False DowngradeRefused: specify 0.16.0 or newer", configured: "True Configured: set as values of Helm release fleet; agents find the management cluster at https://here:6443"}},
 		"downgrade, new settings": {inferring(version("0.15.0")), deployed("0.16.0", "0.16.0", plain).with(func(s *state) { s.server = here016; offering("0.15.0")(s) }),
 			decided{step: putFleet, installed: "False DowngradeRefused", configured: ""}},
 		"newer CRDs, settings only": {inferring(addonsv1.FleetAddonConfigSpec{}), state{server: here016, fleet: released("0.16.0", found016)}, decided{configured: "True Configured"}},
-		"first of all": {inferring(version("0.16.0")), state{crds: released("0.16.0", nil), offered: offers("0.16.0")},
+		"first of all": {inferring(version("0.16.0")), state{crds: released("0.16.0", nil), attempts: offers("0.16.0")},
 			decided{step: putFleet, puts: "0.16.0", installed: "False Installing: installing Fleet 0.16.0", configured: "False Configuring: being installed"}},
 		"ours, failed with the same values": {version("0.16.0"), deployed("0.16.0", "0.16.0", plain).with(func(s *state) { s.fleet.Status = "failed" }),
 			decided{step: putFleet}},
 		"handed over, all the same": {version("0.16.0"), state{crds: released("0.16.0", nil), fleet: foreign(released("0.16.0", plain))}.with(func(s *state) { s.adopt = true }),
 			decided{step: putFleet}},
-		"handed over, CRDs too": {version("0.16.0"), state{crds: foreign(released("0.16.0", nil)), fleet: foreign(released("0.16.0", plain)), offered: offers("0.16.0")}.with(func(s *state) { s.adopt = true }),
+		"handed over, CRDs too": {version("0.16.0"), state{crds: foreign(released("0.16.0", nil)), fleet: foreign(released("0.16.0", plain)), attempts: offers("0.16.0")}.with(func(s *state) { s.adopt = true }),
 			decided{step: putCRDs, puts: "0.16.0"}},
 		"handed over while it is at work": {version("0.16.0"), state{crds: foreign(released("0.16.0", nil)), fleet: released("0.16.0", plain)}.with(func(s *state) { s.adopt = true; isPending(s.fleet, time.Minute); foreign(s.fleet) }),
-			decided{later: busyInterval, installed: "False HelmBusy", configured: ""}},
+			decided{installed: "False HelmBusy", configured: ""}},
 		"not made for it": {version("0.16.0"), deployed("0.16.0", "0.16.0", found016).with(func(s *state) { s.fleet.KubeVersion, s.kubernetes = ">=1.40", semver.MustParse("1.36.0") }),
 			decided{installed: "True KnownDefect: agents find the management cluster at https://here:6443; its chart requires Kubernetes >=1.40"}},
 		"a CA alone": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", map[string]any{"apiServerCA": "CA"}).with(func(s *state) { s.server = &server{ca: "CA", from: "Secret a/b"} }),
@@ -188,11 +184,11 @@ func TestKnownDefects(t *testing.T) {
 		state state
 		want  decided
 	}{
-		"exact":        {version("0.16.1"), state{offered: offers("0.16.1", "0.16.2")}, decided{step: putCRDs, puts: "0.16.1", installed: "False Installing: installing Fleet 0.16.1"}},
+		"exact":        {version("0.16.1"), state{attempts: offers("0.16.1", "0.16.2")}, decided{step: putCRDs, puts: "0.16.1", installed: "False Installing: installing Fleet 0.16.1"}},
 		"exact, there": {version("0.16.1"), deployed("0.16.1", "0.16.1", plain).with(offering("0.16.1", "0.16.2")), decided{installed: "True KnownDefect: " + first + " everything that it manages; " + second}},
 		"exact, fixed": {version("0.16.2"), deployed("0.16.2", "0.16.2", plain), decided{installed: "True Installed: Fleet 0.16.2"}},
-		"exact, shown": {planned(version("0.16.1")), state{offered: offers("0.16.1", "0.16.2")}, decided{installed: "False Planned: Fleet 0.16.1 would be installed; " + first}},
-		"range":        {version(">=0.15.0"), state{offered: offers("0.15.9", "0.16.1", "0.16.2")}, decided{step: putCRDs, puts: "0.16.2", installed: "False Installing"}},
+		"exact, shown": {planned(version("0.16.1")), state{attempts: offers("0.16.1", "0.16.2")}, decided{installed: "False Planned: Fleet 0.16.1 would be installed; " + first}},
+		"range":        {version(">=0.15.0"), state{attempts: offers("0.15.9", "0.16.1", "0.16.2")}, decided{step: putCRDs, puts: "0.16.2", installed: "False Installing"}},
 		"range, all have it": {version("0.16.x"), deployed("0.16.0", "0.16.0", plain).with(offering("0.16.0", "0.16.1", "0.17.0")),
 			decided{step: putCRDs, puts: "0.16.1", installed: "True Upgrading"}},
 		"older branch": {version("0.15.x"), deployed("0.15.8", "0.15.8", plain).with(offering("0.15.8")), decided{installed: "True KnownDefect: Fleet 0.15.8 may have a known defect: "}},
@@ -217,7 +213,7 @@ func TestLeftOut(t *testing.T) {
 		"only that is in range":   {"0.17.x", "0.16.3 0.17.0", "0.17.0", ""},
 		"exact":                   {"0.17.1", "0.16.3 0.17.1", "0.17.1", ""},
 	} {
-		chosen, avoided, _ := installFrom(version(test.spec).Install).choose(offers(strings.Fields(test.offered)...).offers)
+		chosen, avoided, _ := installFrom(version(test.spec).Install).choose(parsed(strings.Fields(test.offered)...))
 		if text(chosen) != test.chosen || text(avoided) != test.avoided {
 			t.Errorf("%s: %q, and %q is avoided", name, text(chosen), text(avoided))
 		}
@@ -244,12 +240,12 @@ func TestBackedOff(t *testing.T) {
 	settings := func(reason string) func(*state) {
 		return func(s *state) {
 			values := s.chartValues(s.version())
-			s.attempts[(&plan{step: putFleet, values: values}).what()] = &attempt{at: now, count: 3, reason: reason, message: "no room"}
+			s.attempts[(&plan{step: putFleet, values: values}).what()] = &attempt{due: now.Add(2 * time.Minute), failure: &Problem{reason, "no room"}}
 		}
 	}
 	tried := func(what, reason string) func(*state) {
 		return func(s *state) {
-			s.attempts[what] = &attempt{at: now, count: 2, reason: reason, message: "helm says no"}
+			s.attempts[what] = &attempt{due: now.Add(time.Minute), failure: &Problem{reason, "helm says no"}}
 		}
 	}
 	for name, test := range map[string]struct {
@@ -258,44 +254,46 @@ func TestBackedOff(t *testing.T) {
 		changes []func(*state)
 		want    decided
 	}{
-		"CRDs": {inferring(version("0.16.0")), state{offered: offers("0.16.0")}, []func(*state){tried("deploy the CRDs 0.16.0", "")},
-			decided{later: time.Minute, installed: "False InstallFailed: helm says no", configured: "False ReleaseFailed: not in effect: helm says no"}},
-		"CRDs, due": {inferring(version("0.16.0")), state{offered: offers("0.16.0"), now: now.Add(time.Minute)}, []func(*state){tried("deploy the CRDs 0.16.0", "")},
+		"CRDs": {inferring(version("0.16.0")), state{attempts: offers("0.16.0")}, []func(*state){tried("deploy the CRDs 0.16.0", "")},
+			decided{installed: "False InstallFailed: helm says no", configured: "False ReleaseFailed: not in effect: helm says no"}},
+		"CRDs, due": {inferring(version("0.16.0")), state{attempts: offers("0.16.0"), now: now.Add(time.Minute)}, []func(*state){tried("deploy the CRDs 0.16.0", "")},
 			decided{step: putCRDs, puts: "0.16.0", installed: "False Installing"}},
-		"Fleet": {inferring(version("0.16.0")), state{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, []func(*state){tried("deploy Fleet 0.16.0", "")},
-			decided{later: time.Minute, installed: "False InstallFailed: helm says no", configured: "False ReleaseFailed: helm says no"}},
-		"another version": {inferring(version("0.16.1")), state{offered: offers("0.16.1"), crds: released("0.16.1", nil)}, []func(*state){tried("deploy Fleet 0.16.0", "")},
+		"Fleet": {inferring(version("0.16.0")), state{attempts: offers("0.16.0"), crds: released("0.16.0", nil)}, []func(*state){tried("deploy Fleet 0.16.0", "")},
+			decided{installed: "False InstallFailed: helm says no", configured: "False ReleaseFailed: helm says no"}},
+		"another version": {inferring(version("0.16.1")), state{attempts: offers("0.16.1"), crds: released("0.16.1", nil)}, []func(*state){tried("deploy Fleet 0.16.0", "")},
 			decided{step: putFleet, puts: "0.16.1", installed: "False Installing", configured: "False Configuring"}},
-		"cannot be fetched": {version("0.16.0"), state{offered: offers("0.16.0")}, []func(*state){tried("deploy the CRDs 0.16.0", addonsv1.RepositoryInvalidReason)},
-			decided{later: time.Minute, installed: "False RepositoryInvalid: helm says no"}},
+		"cannot be fetched": {version("0.16.0"), state{attempts: offers("0.16.0")}, []func(*state){tried("deploy the CRDs 0.16.0", addonsv1.RepositoryInvalidReason)},
+			decided{installed: "False RepositoryInvalid: helm says no"}},
 		"cannot be fetched, Fleet of the range is deployed": {version("0.16.x"), deployed("0.16.0", "0.16.0", plain).with(offering("0.16.1")), []func(*state){tried("deploy the CRDs 0.16.1", addonsv1.RepositoryUnreachableReason)},
-			decided{later: time.Minute, installed: "True RepositoryUnreachable: Fleet 0.16.0 keeps running; helm says no"}},
+			decided{installed: "True RepositoryUnreachable: Fleet 0.16.0 keeps running; helm says no"}},
 		"cannot be fetched, another version is deployed": {version("0.17.0"), deployed("0.16.0", "0.16.0", plain).with(offering("0.17.0")), []func(*state){tried("deploy the CRDs 0.17.0", addonsv1.RepositoryUnreachableReason)},
-			decided{later: time.Minute, installed: "False RepositoryUnreachable: Fleet 0.16.0 keeps running"}},
+			decided{installed: "False RepositoryUnreachable: Fleet 0.16.0 keeps running"}},
 		"CRDs cannot be fetched for the deployed Fleet": {version("0.16.x"), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")), []func(*state){tried("deploy the CRDs 0.16.0", addonsv1.RepositoryUnreachableReason)},
-			decided{later: time.Minute, installed: "False RepositoryUnreachable: Fleet 0.16.0 keeps running"}},
+			decided{installed: "False RepositoryUnreachable: Fleet 0.16.0 keeps running"}},
 		"upgrade, settings are there": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", found016).with(offering("0.17.0")), []func(*state){withServer, tried("deploy Fleet 0.17.0", "")},
-			decided{later: time.Minute, installed: "False UpgradeFailed: Fleet 0.16.0 keeps running; helm says no", configured: "True Configured: https://here:6443"}},
+			decided{installed: "False UpgradeFailed: Fleet 0.16.0 keeps running; helm says no", configured: "True Configured: https://here:6443"}},
 		"upgrade, new settings": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", plain).with(offering("0.17.0")), []func(*state){withServer, tried("deploy Fleet 0.17.0", "")},
 			decided{step: putFleet, installed: "False UpgradeFailed: Fleet 0.16.0 keeps running"}},
 		"upgrade, and new settings": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", plain).with(offering("0.17.0")), []func(*state){withServer, tried("deploy Fleet 0.17.0", ""), settings("")},
-			decided{later: time.Minute, installed: "False UpgradeFailed: helm says no", configured: "False ReleaseFailed: no room"}},
+			decided{installed: "False UpgradeFailed: helm says no", configured: "False ReleaseFailed: no room"}},
 		"CRDs of an upgrade, settings are there": {inferring(version("0.17.0")), deployed("0.16.0", "0.16.0", found016).with(offering("0.17.0")), []func(*state){withServer, tried("deploy the CRDs 0.17.0", "")},
-			decided{later: time.Minute, installed: "False UpgradeFailed", configured: "True Configured"}},
+			decided{installed: "False UpgradeFailed", configured: "True Configured"}},
 		"CRDs of the running Fleet, settings unchanged": {inferring(version("0.16.0")), deployed("0.15.0", "0.16.0", found016).with(offering("0.16.0")), []func(*state){withServer, tried("deploy the CRDs 0.16.0", "")},
-			decided{later: time.Minute, installed: "False UpgradeFailed: Fleet 0.16.0 keeps running", configured: "True Configured"}},
+			decided{installed: "False UpgradeFailed: Fleet 0.16.0 keeps running", configured: "True Configured"}},
 		"CRDs of the running Fleet, new settings": {inferring(version("0.16.0")), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")), []func(*state){withServer, tried("deploy the CRDs 0.16.0", "")},
 			decided{step: putFleet, installed: "False UpgradeFailed: Fleet 0.16.0 keeps running"}},
 		"new settings": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", plain), []func(*state){withServer, settings("")},
-			decided{later: 2 * time.Minute, installed: "False UpgradeFailed: no room", configured: "False ReleaseFailed: no room"}},
+			decided{installed: "False UpgradeFailed: no room", configured: "False ReleaseFailed: no room"}},
 		"new settings, not asked for": {inferring(addonsv1.FleetAddonConfigSpec{}), deployed("0.16.0", "0.16.0", plain), []func(*state){withServer, settings("")},
-			decided{later: 2 * time.Minute, configured: "False ReleaseFailed: no room"}},
+			decided{configured: "False ReleaseFailed: no room"}},
 		"other settings": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", plain), []func(*state){withServer, settings(""), func(s *state) { s.server = &server{url: "https://there", ca: "CA"} }},
 			decided{step: putFleet}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := test.state.asking(t, test.spec)
-			s.attempts = map[string]*attempt{}
+			if s.attempts == nil {
+				s.attempts = map[string]*attempt{}
+			}
 			for _, change := range test.changes {
 				change(s)
 			}

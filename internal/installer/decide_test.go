@@ -2,6 +2,7 @@ package installer
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -32,12 +33,30 @@ func failed(r *Release, serving string) *Release {
 	return r
 }
 
-func offers(versions ...string) *offered {
-	result := &offered{}
+func parsed(versions ...string) (result []*semver.Version) {
 	for _, version := range versions {
-		result.offers = append(result.offers, semver.MustParse(version))
+		result = append(result, semver.MustParse(version))
 	}
 	return result
+}
+
+// offers returns the answer to a look-up, whose key asking sets.
+func offers(versions ...string) map[string]*attempt {
+	return map[string]*attempt{"": {due: now.Add(2 * time.Hour), offers: parsed(versions...)}}
+}
+
+// unanswered returns the failure of a look-up.
+func unanswered(err error) map[string]*attempt {
+	problem := &Problem{addonsv1.RepositoryUnreachableReason, err.Error()}
+	errors.As(err, &problem)
+	return map[string]*attempt{"": {due: now.Add(2 * time.Hour), failure: problem}}
+}
+
+func text(version *semver.Version) string {
+	if version == nil {
+		return ""
+	}
+	return version.String()
 }
 
 // asking returns the state with another spec, and keeps the adopt annotation.
@@ -49,6 +68,10 @@ func (s state) asking(t *testing.T, spec addonsv1.FleetAddonConfigSpec) *state {
 		t.Errorf("the syncer disagrees whether the installer is needed: %+v", spec)
 	}
 	s.install, s.FleetConfig = asked.install, asked.FleetConfig
+	if answer := s.attempts[""]; answer != nil && s.install != nil {
+		s.attempts = maps.Clone(s.attempts)
+		s.attempts[s.install.lookup()] = answer
+	}
 	return &s
 }
 
@@ -85,28 +108,28 @@ func TestNext(t *testing.T) {
 	}{
 		"nothing asked":        {state: state{fleet: released("0.16.0", nil)}},
 		"asks first":           {spec: version("0.16.0"), step: ask},
-		"CRDs first":           {spec: version("0.16.0"), state: state{offered: offers("0.16.0")}, step: putCRDs, puts: "0.16.0", reason: addonsv1.InstallingReason},
-		"then Fleet":           {spec: version("0.16.0"), state: state{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, step: putFleet, puts: "0.16.0", reason: addonsv1.InstallingReason},
+		"CRDs first":           {spec: version("0.16.0"), state: state{attempts: offers("0.16.0")}, step: putCRDs, puts: "0.16.0", reason: addonsv1.InstallingReason},
+		"then Fleet":           {spec: version("0.16.0"), state: state{attempts: offers("0.16.0"), crds: released("0.16.0", nil)}, step: putFleet, puts: "0.16.0", reason: addonsv1.InstallingReason},
 		"deployed, no request": {spec: version("v0.16.0"), state: state{crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: addonsv1.KnownDefectReason},
-		"newest of a range":    {spec: version("0.16.x"), state: state{offered: offers("0.15.9", "0.16.0", "0.16.2", "0.17.0")}, step: putCRDs, puts: "0.16.2", reason: addonsv1.InstallingReason},
-		"newest, a release":    {spec: latest(), state: state{offered: offers("0.16.0", "0.17.0-rc.1")}, step: putCRDs, puts: "0.16.0", reason: addonsv1.InstallingReason},
-		"upgrade":              {spec: latest(), state: state{offered: offers("0.16.0", "0.17.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, step: putCRDs, puts: "0.17.0", reason: addonsv1.UpgradingReason},
-		"upgrade, then Fleet":  {spec: latest(), state: state{offered: offers("0.16.0", "0.17.0"), crds: released("0.17.0", nil), fleet: released("0.16.0", plain)}, step: putFleet, puts: "0.17.0", reason: addonsv1.UpgradingReason},
-		"newer than offered":   {spec: latest(), state: state{offered: offers("0.15.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: addonsv1.KnownDefectReason},
+		"newest of a range":    {spec: version("0.16.x"), state: state{attempts: offers("0.15.9", "0.16.0", "0.16.2", "0.17.0")}, step: putCRDs, puts: "0.16.2", reason: addonsv1.InstallingReason},
+		"newest, a release":    {spec: latest(), state: state{attempts: offers("0.16.0", "0.17.0-rc.1")}, step: putCRDs, puts: "0.16.0", reason: addonsv1.InstallingReason},
+		"upgrade":              {spec: latest(), state: state{attempts: offers("0.16.0", "0.17.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, step: putCRDs, puts: "0.17.0", reason: addonsv1.UpgradingReason},
+		"upgrade, then Fleet":  {spec: latest(), state: state{attempts: offers("0.16.0", "0.17.0"), crds: released("0.17.0", nil), fleet: released("0.16.0", plain)}, step: putFleet, puts: "0.17.0", reason: addonsv1.UpgradingReason},
+		"newer than offered":   {spec: latest(), state: state{attempts: offers("0.15.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: addonsv1.KnownDefectReason},
 		"CRDs that are newer":  {spec: version("0.16.0"), state: state{crds: released("0.17.0", nil), fleet: released("0.16.0", plain)}, reason: addonsv1.KnownDefectReason},
-		"downgrade":            {spec: version("0.15.0"), state: state{offered: offers("0.15.0", "0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: addonsv1.DowngradeRefusedReason, message: "cannot be downgraded to 0.15.0"},
-		"downgrade by a range": {spec: version("0.15.x"), state: state{offered: offers("0.15.0", "0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: addonsv1.DowngradeRefusedReason},
-		"unknown version":      {spec: version("0.18.0"), state: state{offered: offers("0.15.0", "0.16.0")}, reason: addonsv1.VersionUnknownReason, message: "it has 0.16.0, 0.15.0"},
-		"unknown, another version deployed": {spec: version("0.18.0"), state: state{offered: offers("0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
+		"downgrade":            {spec: version("0.15.0"), state: state{attempts: offers("0.15.0", "0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: addonsv1.DowngradeRefusedReason, message: "cannot be downgraded to 0.15.0"},
+		"downgrade by a range": {spec: version("0.15.x"), state: state{attempts: offers("0.15.0", "0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: addonsv1.DowngradeRefusedReason},
+		"unknown version":      {spec: version("0.18.0"), state: state{attempts: offers("0.15.0", "0.16.0")}, reason: addonsv1.VersionUnknownReason, message: "it has 0.16.0, 0.15.0"},
+		"unknown, another version deployed": {spec: version("0.18.0"), state: state{attempts: offers("0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
 			reason: addonsv1.VersionUnknownReason, message: "Fleet 0.16.0 stays"},
-		"out of reach, nothing deployed": {spec: latest(), state: state{offered: &offered{err: errTest}}, reason: addonsv1.RepositoryUnreachableReason},
-		"out of reach, Fleet deployed": {spec: latest(), state: state{offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
+		"out of reach, nothing deployed": {spec: latest(), state: state{attempts: unanswered(errTest)}, reason: addonsv1.RepositoryUnreachableReason},
+		"out of reach, Fleet deployed": {spec: latest(), state: state{attempts: unanswered(errTest), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
 			reason: addonsv1.RepositoryUnreachableReason, message: "newer versions cannot be looked up"},
-		"refused":                 {spec: latest(), state: state{offered: &offered{err: &Problem{addonsv1.RepositoryRefusedReason, "401"}}}, reason: addonsv1.RepositoryRefusedReason},
+		"refused":                 {spec: latest(), state: state{attempts: unanswered(&Problem{addonsv1.RepositoryRefusedReason, "401"})}, reason: addonsv1.RepositoryRefusedReason},
 		"settings into values":    {spec: inferring(version("0.16.0")), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, step: putFleet},
 		"settings, no install":    {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)}, step: putFleet},
 		"settings are up to date": {spec: inferring(version("0.16.0")), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", ours)}, reason: addonsv1.KnownDefectReason, config: addonsv1.ConfiguredReason},
-		"settings do not wait for a repository": {spec: inferring(version("0.17.0")), state: state{server: here, offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)},
+		"settings do not wait for a repository": {spec: inferring(version("0.17.0")), state: state{server: here, attempts: unanswered(errTest), crds: released("0.16.0", nil), fleet: released("0.16.0", nil)},
 			step: putFleet, reason: addonsv1.RepositoryUnreachableReason},
 		"no server can be found": {spec: inferring(version("0.16.0")), state: state{serverProblem: &Problem{addonsv1.ServerUnknownReason, "x"}, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
 			reason: addonsv1.KnownDefectReason, config: addonsv1.ServerUnknownReason},
@@ -119,10 +142,10 @@ func TestNext(t *testing.T) {
 		"another Helm, just now":              {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", time.Second)}, reason: addonsv1.HelmBusyReason},
 		"another Helm, for a while":           {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", 59*time.Minute)}, reason: addonsv1.HelmBusyReason, message: "1h0m0s"},
 		"another Helm, long ago":              {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", time.Hour)}, step: freeFleet},
-		"failed, nothing runs":                {spec: version("0.16.0"), state: state{offered: offers("0.16.0"), crds: released("0.16.0", nil), fleet: failed(released("0.16.0", plain), "")}, step: putFleet, puts: "0.16.0", reason: addonsv1.InstallingReason},
+		"failed, nothing runs":                {spec: version("0.16.0"), state: state{attempts: offers("0.16.0"), crds: released("0.16.0", nil), fleet: failed(released("0.16.0", plain), "")}, step: putFleet, puts: "0.16.0", reason: addonsv1.InstallingReason},
 		"failed, back to the running version": {spec: version("0.16.0"), state: state{crds: released("0.17.0", nil), fleet: failed(released("0.17.0", plain), "0.16.0")}, step: putFleet},
 		"foreign":                             {spec: version("0.16.0"), state: state{fleet: foreign(released("0.15.0", nil))}, reason: addonsv1.ForeignReleaseReason, message: AdoptAnnotation},
-		"foreign, adopted":                    {spec: version("0.15.0"), adopt: true, state: state{crds: foreign(released("0.15.0", nil)), fleet: foreign(released("0.15.0", nil)), offered: offers("0.15.0")}, step: putCRDs, puts: "0.15.0"},
+		"foreign, adopted":                    {spec: version("0.15.0"), adopt: true, state: state{crds: foreign(released("0.15.0", nil)), fleet: foreign(released("0.15.0", nil)), attempts: offers("0.15.0")}, step: putCRDs, puts: "0.15.0"},
 		"no release":                          {spec: version("0.16.0"), state: state{settings: &corev1.ConfigMap{}}, reason: addonsv1.ForeignFleetReason},
 		"Rancher's":                           {spec: version("0.16.0"), state: state{rancher: true, fleet: released("0.15.0", nil)}, reason: addonsv1.ManagedByRancherReason},
 		"Rancher's, settings":                 {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{rancher: true}, config: addonsv1.ConfigureInRancherReason},
@@ -177,12 +200,12 @@ func TestNextAfterFailure(t *testing.T) {
 	here := &server{url: "https://here:6443", ca: "CA", from: "somewhere"}
 	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
 	s := state{
-		now: now, offered: offers("0.16.0", "0.17.0"),
+		now: now, attempts: offers("0.16.0", "0.17.0"),
 		crds: released("0.17.0", nil), fleet: released("0.16.0", plain),
-		attempts: map[string]*attempt{"deploy Fleet 0.17.0": {at: now, count: 2, message: "helm says no"}},
 	}.asking(t, version("0.17.0"))
+	s.attempts["deploy Fleet 0.17.0"] = &attempt{due: now.Add(time.Minute), failure: &Problem{Message: "helm says no"}}
 	p := s.next()
-	if p.step != rest || p.installed.Reason != addonsv1.UpgradeFailedReason || !strings.Contains(p.installed.Message, "Fleet 0.16.0 keeps running; helm says no") || p.later != time.Minute {
+	if p.step != rest || p.installed.Reason != addonsv1.UpgradeFailedReason || !strings.Contains(p.installed.Message, "Fleet 0.16.0 keeps running; helm says no") {
 		t.Errorf("%+v, %+v", p, p.installed)
 	}
 	s = s.asking(t, inferring(version("0.17.0")))
@@ -222,8 +245,8 @@ func TestConfigureForeign(t *testing.T) {
 		"to be set":                      {inferring(onlyServer), theirs(settingsOf(`{}`)), decided{step: writeSettings}},
 		"is set":                         {inferring(onlyServer), theirs(settingsOf(set)), decided{configured: "True ConfiguredOutsideRelease: put apiServerURL and apiServerCA into its values"}},
 		"taken back": {inferring(onlyServer), theirs(settingsOf(`{}`)).with(func(s *state) {
-			s.attempts = map[string]*attempt{string(writeSettings): {message: `{"apiServerCA":"Q0E=","apiServerURL":"https://here:6443"}`, at: now.Add(-time.Second), count: 1}}
-		}), decided{later: firstRetry - time.Second, configured: "False SettingsReverted: at growing intervals"}},
+			s.attempts = map[string]*attempt{string(writeSettings): {text: `{"apiServerCA":"Q0E=","apiServerURL":"https://here:6443"}`, due: now.Add(time.Second)}}
+		}), decided{configured: "False SettingsReverted: at growing intervals"}},
 		"gates without a place":     {gated(""), theirs(settingsOf(set)), decided{configured: "False BelongsToRelease: helmops.enabled"}},
 		"every right":               {bootstrapping(onlyServer, true), theirs(settingsOf(set)), decided{configured: "False BelongsToRelease: bootstrap.enabled"}},
 		"gates elsewhere, not set":  {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *state) { s.gatesMap = gatesOf("") }), decided{step: writeGates}},

@@ -7,17 +7,19 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
-	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/authority"
 )
 
 // Previewed lists the changes that the installer would make.
@@ -77,10 +79,14 @@ func (r *PreviewedRelease) movement() string {
 // object, and makes none. With an error it returns the changes that come before it.
 func Preview(ctx context.Context, cluster client.Client, releases Releases, repository OpenRepository, config *addonsv1.FleetAddonConfig) (*Previewed, error) {
 	p := &Previewed{Releases: []PreviewedRelease{}, Conditions: []metav1.Condition{}}
-	r := newReconciler(cluster, cluster, Options{LookupInterval: time.Hour, HelmTimeout: time.Minute}, "", releases, repository)
-	r.rootCA = publicAuthority(cluster)
-	s, err := r.observe(ctx, config)
-	if err != nil {
+	r := newReconciler(cluster, cluster, defaults, "", releases, repository)
+	r.rootCA = func(ctx context.Context) (string, error) { // The one that pods get: a person has no ServiceAccount.
+		root := &corev1.ConfigMap{}
+		_, err := read(ctx, cluster, types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-root-ca.crt"}, root)
+		return root.Data[authority.Key], err
+	}
+	s := newState(config)
+	if err := r.observe(ctx, s); err != nil {
 		return p, err
 	}
 	if s.install != nil {
@@ -107,7 +113,6 @@ func (p *Previewed) walk(ctx context.Context, r *reconciler, s *state) error {
 			return nil
 		case ask:
 			err = r.lookUp(ctx, s)
-			s.offered = r.looked.offered
 		case putCRDs:
 			err = p.put(ctx, r, s, &next, &s.crds)
 		case putFleet:
@@ -129,28 +134,22 @@ func (p *Previewed) walk(ctx context.Context, r *reconciler, s *state) error {
 func (p *Previewed) put(ctx context.Context, r *reconciler, s *state, next *plan, release **Release) error {
 	order := r.order(s, next)
 	order.DryRun = true
-	goes := cmp.Or(next.version, s.current())
-	if goes == nil { // A first release that failed is deployed again.
-		goes = s.fleet.Version
-	}
 	if next.version != nil {
 		var err error
 		if order.Archive, err = r.archive(ctx, s, next); err != nil {
 			return err
 		}
 	}
-	was, err := r.releases.Manifest(ctx, order.Name)
+	was, becomes, err := r.releases.Put(ctx, order)
 	if err != nil {
 		return err
 	}
-	becomes, err := r.releases.Put(ctx, order)
-	if err != nil {
-		return err
+	change, goes := PreviewedRelease{Name: order.Name}, next.version
+	if had := *release; had != nil {
+		change.From = had.Version.String()
+		goes = cmp.Or(goes, had.Deployed, had.Version) // A first release that failed is deployed again.
 	}
-	change := PreviewedRelease{Name: order.Name, To: goes.String()}
-	if *release != nil {
-		change.From = (*release).Version.String()
-	}
+	change.To = goes.String()
 	if change.Changes, err = difference(was, becomes); err != nil {
 		return err
 	}
@@ -161,11 +160,11 @@ func (p *Previewed) put(ctx context.Context, r *reconciler, s *state, next *plan
 
 // difference returns a line for each object that differs between two manifests.
 func difference(was, becomes string) ([]string, error) {
-	before, err := objects(was)
+	before, err := byName(was)
 	if err != nil {
 		return nil, err
 	}
-	after, err := objects(becomes)
+	after, err := byName(becomes)
 	if err != nil {
 		return nil, err
 	}
@@ -178,17 +177,41 @@ func difference(was, becomes string) ([]string, error) {
 			lines = append(lines, "+ "+name)
 		case object == nil:
 			lines = append(lines, "- "+name)
-		case !reflect.DeepEqual(old, object):
-			lines = append(lines, "~ "+name+": "+strings.Join(differing("", old, object), ", "))
+		default:
+			fields, err := old.Compare(object)
+			if err != nil {
+				return nil, fmt.Errorf("comparing %s: %w", name, err)
+			}
+			var paths []string
+			for path := range fields.Added.Union(fields.Modified).Union(fields.Removed).Leaves().All() {
+				paths = append(paths, path.String())
+			}
+			if paths != nil {
+				lines = append(lines, "~ "+name+": "+strings.Join(paths, ", "))
+			}
 		}
 	}
 	return lines, nil
 }
 
-// objects returns the objects of a manifest by kind and name.
-func objects(manifest string) (map[string]map[string]any, error) {
-	result := map[string]map[string]any{}
-	decoder := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(manifest), 4096)
+// byName returns the objects of a manifest by kind and name.
+func byName(manifest string) (map[string]*typed.TypedValue, error) {
+	objects, err := Objects(strings.NewReader(manifest))
+	if err != nil {
+		return nil, err
+	}
+	result := map[string]*typed.TypedValue{}
+	for _, object := range objects {
+		if result[object.GetKind()+" "+object.GetName()], err = typed.DeducedParseableType.FromUnstructured(object.Object); err != nil {
+			return nil, err
+		}
+	}
+	return result, nil
+}
+
+// Objects returns the objects of a manifest.
+func Objects(manifest io.Reader) (result []*unstructured.Unstructured, _ error) {
+	decoder := utilyaml.NewYAMLOrJSONDecoder(manifest, 4096)
 	for {
 		object := &unstructured.Unstructured{}
 		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
@@ -197,28 +220,7 @@ func objects(manifest string) (map[string]map[string]any, error) {
 			return nil, fmt.Errorf("reading a manifest: %w", err)
 		}
 		if len(object.Object) > 0 {
-			result[object.GetKind()+" "+object.GetName()] = object.Object
+			result = append(result, object)
 		}
 	}
-}
-
-// differing returns the paths at which two objects differ, at most three keys deep.
-func differing(path string, a, b map[string]any) []string {
-	const depth = 3
-	var paths []string
-	keys := maps.Clone(a)
-	maps.Copy(keys, b)
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if reflect.DeepEqual(a[key], b[key]) {
-			continue
-		}
-		below, isMap := a[key].(map[string]any)
-		other, isOther := b[key].(map[string]any)
-		if at := path + "." + key; isMap && isOther && strings.Count(at, ".") < depth {
-			paths = append(paths, differing(at, below, other)...)
-		} else {
-			paths = append(paths, at)
-		}
-	}
-	return paths
 }

@@ -49,7 +49,7 @@ type fixture struct {
 func (p *fixture) Offers(context.Context, string, *semver.Version) ([]*semver.Version, error) {
 	p.asked++
 	p.now = p.now.Add(p.slow)
-	return offers("0.16.0", "0.17.0").offers, p.asking
+	return parsed("0.16.0", "0.17.0"), p.asking
 }
 
 func (p *fixture) Fetch(context.Context, string, *semver.Version) ([]byte, error) {
@@ -186,7 +186,7 @@ func TestRepositoryThatDoesNotAnswer(t *testing.T) {
 	p := newFixture(t, version("0.17.0"))
 	p.asking, p.slow = errors.New("i/o timeout"), 90*time.Second
 	for want := range 3 {
-		if reported := p.after(firstRetry, addonsv1.FleetInstalledCondition); reported.Reason != addonsv1.RepositoryUnreachableReason || p.asked != want+1 {
+		if reported := p.after(2*pollInterval, addonsv1.FleetInstalledCondition); reported.Reason != addonsv1.RepositoryUnreachableReason || p.asked != want+1 {
 			t.Errorf("after %d look-ups: %s", p.asked, summary(&reported))
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -42,6 +41,7 @@ func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConf
 	if err := kube.ApplyStatus(ctx, r, FieldManager, addonsv1.GroupVersion.WithKind("FleetAddonConfig"), object, &want); err != nil {
 		return client.IgnoreNotFound(err)
 	}
+	config.Status = want
 	for i := range want.Conditions {
 		if kube.IsTurned(have, want.Conditions[i]) {
 			r.event(config, &want.Conditions[i])
@@ -50,22 +50,17 @@ func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConf
 	return nil
 }
 
-// reportFailure reports a lasting error, of a step or of what comes before. It keeps the installed version, and the condition
-// FleetInstalled if writing settings failed.
-func (r *reconciler) reportFailure(ctx context.Context, key types.NamespacedName, at step, why error) error {
-	config := &addonsv1.FleetAddonConfig{}
-	if err := r.live.Get(ctx, key, config); err != nil {
-		return client.IgnoreNotFound(err)
-	}
+// failing reports a lasting error, of a step or of what comes before. FleetInstalled stays if writing settings failed.
+func (s *state) failing(at step, why error) *plan {
 	const format = "the installer makes no progress and keeps retrying: %v"
-	asks, p := newState(config), plan{step: at}
-	if asks.install != nil && p.step != writeSettings && p.step != writeGates {
+	p := &plan{step: at}
+	if s.install != nil && at != writeSettings && at != writeGates {
 		p.installed = installedIs(false, addonsv1.FailingReason, format, why)
 	}
-	if asks.asksForSettings() {
+	if s.asksForSettings() {
 		p.configured = configuredIs(false, addonsv1.FailingReason, format, why)
 	}
-	return r.report(ctx, config, config.Status.InstalledVersion, &p)
+	return p
 }
 
 // installedVersion is the version of Fleet that is actually running.

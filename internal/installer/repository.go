@@ -2,8 +2,8 @@ package installer
 
 import (
 	"context"
+	"math"
 	"net/url"
-	"time"
 
 	"github.com/Masterminds/semver/v3"
 
@@ -11,7 +11,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/repository"
 )
 
-// charts is a repository with Fleet's charts. Its client reads the index once.
+// charts is a repository with Fleet's charts. Its client is for one step, in which it reads the index once.
 type charts struct {
 	*repository.Client
 	url    string
@@ -34,7 +34,7 @@ func Open(address string, access repository.Access) (Repository, error) {
 		}
 		parsed.User = nil
 	}
-	client := repository.New(repository.Options{Interval: time.Hour, UserAgent: "muster-installer", AllowHTTP: true, OnlyAuthorities: true})
+	client := repository.New(repository.Options{Interval: math.MaxInt64, UserAgent: "muster-installer", AllowHTTP: true, OnlyAuthorities: true})
 	return &charts{client, parsed.String(), access}, nil
 }
 

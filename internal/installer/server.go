@@ -153,10 +153,13 @@ func httpsPort(ports []discoveryv1.EndpointPort) (found int32, known bool) {
 	return found, known
 }
 
+// defaults are the defaults of the flags, and the options of a preview.
+var defaults = Options{LookupInterval: time.Hour, HelmTimeout: 5 * time.Minute}
+
 // AddTo adds the options as flags.
 func (o *Options) AddTo(fs *pflag.FlagSet) {
-	fs.DurationVar(&o.LookupInterval, "lookup-interval", time.Hour, "How often the installer asks the repository of Fleet's charts for newer versions, if spec.install specifies a range or the newest release.")
-	fs.DurationVar(&o.HelmTimeout, "helm-timeout", 5*time.Minute, "How long Helm waits for an install or upgrade to become ready. An upgrade that takes longer is rolled back.")
+	fs.DurationVar(&o.LookupInterval, "lookup-interval", defaults.LookupInterval, "How often the installer asks the repository of Fleet's charts for newer versions, if spec.install specifies a range or the newest release.")
+	fs.DurationVar(&o.HelmTimeout, "helm-timeout", defaults.HelmTimeout, "How long Helm waits for an install or upgrade to become ready. An upgrade that takes longer is rolled back.")
 }
 
 // Setup adds the installer to a manager. namespace is where its ServiceAccount lives.
@@ -172,8 +175,8 @@ func Setup(mgr ctrl.Manager, options Options, namespace string, releases Release
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("fleet").
 		WithOptions(controller.Options{
-			// The CRDs, Fleet and a rollback may each take Helm's timeout.
-			ReconciliationTimeout: 3*options.HelmTimeout + 5*time.Minute,
+			// The CRDs, Fleet and a rollback may each take Helm's timeout; the fourth is for downloads.
+			ReconciliationTimeout: 4 * options.HelmTimeout,
 			RateLimiter:           r.limiter,
 		}).
 		// A change of the status needs no reconcile; an annotation may hand a release over.
@@ -183,9 +186,8 @@ func Setup(mgr ctrl.Manager, options Options, namespace string, releases Release
 
 func newReconciler(c client.Client, live client.Reader, options Options, namespace string, releases Releases, repository OpenRepository) *reconciler {
 	return &reconciler{
-		Client: c, Options: options, live: live, room: &room{Client: c, live: live, namespace: namespace},
-		releases: releases, repository: repository, now: time.Now, attempts: map[string]*attempt{},
-		limiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](100*time.Millisecond, time.Minute),
+		Client: c, Options: options, live: live, namespace: namespace, releases: releases, repository: repository,
+		now: time.Now, attempts: map[string]*attempt{}, limiter: workqueue.DefaultTypedControllerRateLimiter[ctrl.Request](),
 	}
 }
 
@@ -198,9 +200,6 @@ func serverVersion(mgr ctrl.Manager) (*semver.Version, error) {
 	if err != nil {
 		return nil, fmt.Errorf("asking for the version of Kubernetes: %w", err)
 	}
-	version, err := semver.NewVersion(info.GitVersion)
-	if err != nil {
-		return nil, nil //nolint:nilerr // A version of a form of its own is none that a range says something about.
-	}
-	return version, nil
+	version, _ := semver.NewVersion(info.GitVersion)
+	return version, nil // A version of another form is nil, because no range says anything about it.
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
@@ -109,24 +110,18 @@ var renamed = semver.MustParse("0.13.0-0")
 // user's, overridden by the installer's. Values for settings that are no longer requested stay.
 func (s *state) chartValues(version *semver.Version) map[string]any {
 	values := map[string]any{}
-	isNew := s.fleet == nil
-	if !isNew && s.fleet.Values != nil {
+	if s.fleet != nil && s.fleet.Values != nil {
 		values = runtime.DeepCopyJSON(s.fleet.Values)
 	}
-	if s.server != nil {
-		if s.server.url != "" {
-			values["apiServerURL"] = s.server.url
-		}
-		if s.server.ca != "" {
-			values["apiServerCA"] = s.server.ca
+	in := ptr.Deref(s.server, server{})
+	for key, value := range map[string]string{"apiServerURL": in.url, "apiServerCA": in.ca} {
+		if value != "" {
+			values[key] = value
 		}
 	}
 	// The chart's own default would give Fleet all rights in the cluster.
-	if isNew {
-		set(values, false, "bootstrap", "enabled")
-	}
-	if s.BootstrapLocalCluster != nil {
-		set(values, *s.BootstrapLocalCluster, "bootstrap", "enabled")
+	if s.fleet == nil || s.BootstrapLocalCluster != nil {
+		set(values, ptr.Deref(s.BootstrapLocalCluster, false), "bootstrap", "enabled")
 	}
 	if s.FeatureGates != nil && s.gatesIn().Name == "" {
 		gatesInto(values, s.FeatureGates, version)
@@ -159,30 +154,20 @@ func gateValues(in *addonsv1.FeatureGates, version *semver.Version) (environment
 // withVariable sets one environment variable in a list. The others keep their values and their
 // order.
 func withVariable(list []any, name, value string) []any {
-	result, found := slices.Clone(list), false
-	for i, entry := range result {
+	found := false
+	for _, entry := range list {
 		if fields, isMap := entry.(map[string]any); isMap && fields["name"] == name {
-			fields = maps.Clone(fields)
 			delete(fields, "valueFrom")
-			fields["value"] = value
-			result[i], found = fields, true
+			fields["value"], found = value, true
 		}
 	}
 	if !found {
-		result = append(result, map[string]any{"name": name, "value": value})
+		list = append(list, map[string]any{"name": name, "value": value})
 	}
-	return result
+	return list
 }
 
-// set sets the value at a path, and creates the maps on the way.
+// set sets the value at a path. A value on the way that is not a map stays: no chart of Fleet's accepts it.
 func set(values map[string]any, value any, path ...string) {
-	for _, key := range path[:len(path)-1] {
-		next, isMap := values[key].(map[string]any)
-		if !isMap {
-			next = map[string]any{}
-			values[key] = next
-		}
-		values = next
-	}
-	values[path[len(path)-1]] = value
+	_ = unstructured.SetNestedField(values, value, path...)
 }

@@ -34,14 +34,11 @@ const (
 	FleetChart = "fleet"
 )
 
-// Status is Helm's status of a release.
-type Status string
-
-// The statuses that the installer distinguishes.
+// The statuses of a release that the installer distinguishes.
 const (
-	StatusDeployed  Status = "deployed"
-	pendingRollback Status = "pending-rollback"
-	pendingPrefix          = "pending-"
+	StatusDeployed  = "deployed"
+	pendingRollback = "pending-rollback"
+	pendingPrefix   = "pending-"
 )
 
 // Release is the newest revision of a Helm release.
@@ -50,8 +47,9 @@ type Release struct {
 	Version    *semver.Version
 	// KubeVersion is the range of Kubernetes versions that the chart says it supports.
 	KubeVersion string
-	Status      Status
-	Values      map[string]any
+	// Status is Helm's.
+	Status string
+	Values map[string]any
 	// MadeBy identifies the installer's change that made a revision. Each change has its own; a
 	// revision of another Helm client inherits it, and it is empty if no installer ever changed the
 	// release. Before is the MadeBy of the previous revision.
@@ -67,7 +65,7 @@ type Release struct {
 // isOurs reports whether an installer made the release.
 func (r *Release) isOurs() bool { return r != nil && r.MadeBy != "" }
 
-func (r *Release) isPending() bool { return strings.HasPrefix(string(r.Status), pendingPrefix) }
+func (r *Release) isPending() bool { return strings.HasPrefix(r.Status, pendingPrefix) }
 
 // byInstaller reports whether an installer made this very revision, rather than a person with Helm.
 // Helm copies the mark of the revision to which it rolls back; installers upgrade back instead.
@@ -98,12 +96,11 @@ type Order struct {
 type Releases interface {
 	// Find returns the newest revision of a release, or nil if it is not installed.
 	Find(ctx context.Context, name string) (*Release, error)
-	// Put installs or upgrades a release, and returns its manifest. It rolls a failed upgrade back.
-	Put(ctx context.Context, order Order) (manifest string, err error)
+	// Put installs or upgrades a release, and returns the manifests of the revision that was deployed, empty if there was
+	// none, and of the new one. It rolls a failed upgrade back.
+	Put(ctx context.Context, order Order) (was, becomes string, err error)
 	// Abandon marks a pending revision as failed, if no Helm client works on it any more.
 	Abandon(ctx context.Context, name, why string) error
-	// Manifest returns the objects of the deployed revision, as YAML; empty if there is none.
-	Manifest(ctx context.Context, name string) (string, error)
 }
 
 // Problem is an obstacle that only a person can remove.
@@ -139,6 +136,7 @@ type install struct {
 
 // state is the observed state, and the requests of the FleetAddonConfig.
 type state struct {
+	config  *addonsv1.FleetAddonConfig
 	install *install
 	// FleetConfig is spec.config; its Server is nil if it sets none.
 	addonsv1.FleetConfig
@@ -157,26 +155,35 @@ type state struct {
 	// gatesProblem says why.
 	gatesMap     *corev1.ConfigMap
 	gatesProblem *Problem
-	// offered is the repository's answer, or nil if the installer must ask first.
-	offered *offered
 	// running is the version of the image in Fleet's Deployment; nil if there is none.
 	running *semver.Version
-	// attempts has the failed attempts, by plan.what, and by step the last texts that the installer wrote into
-	// ConfigMaps that it does not own.
+	// attempts has the last look-ups, by install.lookup, the failed attempts, by plan.what, and by step the last texts
+	// that the installer wrote into ConfigMaps that it does not own.
 	attempts map[string]*attempt
 	now      time.Time
 	// kubernetes is the version of the management cluster's API server.
 	kubernetes *semver.Version
 }
 
-type offered struct {
+// attempt is what the installer remembers, because no object has it: the answer of a repository, whose index of many
+// megabytes is expensive to read, an attempt that failed, or a text that another program may revert.
+type attempt struct {
+	// due is when the next attempt is due. wait is how long that is after a failure or a revert; it doubles each time.
+	due  time.Time
+	wait time.Duration
+	// failure says why it failed; its reason is empty if Helm failed.
+	failure *Problem
+	// offers are the versions that both charts have.
 	offers []*semver.Version
-	err    error
+	text   string
 }
+
+// isDue reports whether the step may be taken, which is true for one without an earlier attempt.
+func (a *attempt) isDue(now time.Time) bool { return a == nil || !now.Before(a.due) }
 
 // newState returns a state with the requests of a FleetAddonConfig.
 func newState(config *addonsv1.FleetAddonConfig) *state {
-	s := &state{install: installFrom(config.Spec.Install), adopt: config.Annotations[AdoptAnnotation] == "true"}
+	s := &state{config: config, install: installFrom(config.Spec.Install), adopt: config.Annotations[AdoptAnnotation] == "true"}
 	if config.Spec.Config != nil {
 		s.FleetConfig = *config.Spec.Config
 	}
@@ -231,8 +238,7 @@ func installFrom(spec *addonsv1.FleetInstall) *install {
 type owner string
 
 const (
-	nobody    owner = "nobody"
-	ours      owner = "ours"
+	ours      owner = "ours" // or nobody's
 	theirs    owner = "theirs"
 	ranchers  owner = "rancher"
 	unmanaged owner = "unmanaged"
@@ -244,12 +250,10 @@ func (s *state) owner() owner {
 		return ranchers
 	case !s.adopt && (s.fleet != nil && !s.fleet.isOurs() || s.crds != nil && !s.crds.isOurs()):
 		return theirs
-	case s.fleet != nil || s.crds != nil:
-		return ours
-	case s.settings != nil:
+	case s.settings != nil && s.fleet == nil && s.crds == nil:
 		return unmanaged
 	default:
-		return nobody
+		return ours
 	}
 }
 

@@ -27,30 +27,24 @@ func (i *install) isMetBy(version *semver.Version) bool {
 	}
 }
 
-// follows reports whether the FleetAddonConfig allows newer versions.
-func (i *install) follows() bool { return i.exact == nil }
+// lookup identifies what the repository is asked.
+func (i *install) lookup() string {
+	return fmt.Sprint(ask, " ", i.repository, " ", i.secret, " ", i.text)
+}
 
 // choose returns the newest version that the repository offers and the FleetAddonConfig allows. It prefers versions
 // without a known defect. A newer version that it leaves out because of one is avoided, which is nil otherwise.
 func (i *install) choose(offers []*semver.Version) (chosen, avoided *semver.Version, problem *Problem) {
-	var newest, sound *semver.Version
-	for _, version := range offers {
+	allowed := slices.DeleteFunc(newestFirst(offers), func(version *semver.Version) bool {
 		// Without a version or range, only releases count, not pre-releases.
-		if !i.isMetBy(version) || i.exact == nil && i.within == nil && version.Prerelease() != "" {
-			continue
-		}
-		if newest == nil || version.GreaterThan(newest) {
-			newest = version
-		}
-		if len(defects.Of(version)) == 0 && (sound == nil || version.GreaterThan(sound)) {
-			sound = version
-		}
-	}
+		return !i.isMetBy(version) || i.exact == nil && i.within == nil && version.Prerelease() != ""
+	})
+	sound := slices.IndexFunc(allowed, func(version *semver.Version) bool { return len(defects.Of(version)) == 0 })
 	switch {
-	case sound != nil && newest.GreaterThan(sound):
-		return sound, newest, nil
-	case newest != nil:
-		return newest, nil, nil
+	case sound > 0:
+		return allowed[sound], allowed[0], nil
+	case len(allowed) > 0:
+		return allowed[0], nil, nil
 	}
 	return nil, nil, &Problem{addonsv1.VersionUnknownReason, fmt.Sprintf("%s has no %s of both %s and %s; it has %s",
 		i.source(), i.describe(), FleetChart, CRDChart, listed(offers))}
@@ -76,10 +70,14 @@ func (i *install) describe() string {
 	}
 }
 
+func newestFirst(offers []*semver.Version) []*semver.Version {
+	return slices.SortedStableFunc(slices.Values(offers), func(a, b *semver.Version) int { return b.Compare(a) })
+}
+
 // listed names the newest versions on offer.
 func listed(offers []*semver.Version) string {
 	const most = 5
-	versions := slices.SortedFunc(slices.Values(offers), func(a, b *semver.Version) int { return b.Compare(a) })
+	versions := newestFirst(offers)
 	var names []string
 	for _, version := range versions[:min(most, len(versions))] {
 		names = append(names, version.Original())

@@ -4,9 +4,8 @@ package releases
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -63,9 +62,8 @@ func New(config *rest.Config, namespace string, log logr.Logger) (*Client, error
 
 // configuration returns Helm's configuration for one action: CRDs may have been installed since the last.
 func (c *Client) configuration(ctx context.Context) (*action.Configuration, error) {
-	// Only errors are logged: Helm logs details, including values.
-	quiet := slog.NewTextHandler(logWriter{c.log}, &slog.HandlerOptions{Level: slog.LevelError})
-	configuration := action.NewConfiguration(action.ConfigurationSetLogger(quiet))
+	// Only errors are logged, which have no level: Helm logs details, including values.
+	configuration := action.NewConfiguration(action.ConfigurationSetLogger(logr.ToSlogHandler(c.log.V(math.MaxInt8))))
 	if err := configuration.Init(&access{c.config, c.namespace, memory.NewMemCacheClient(c.typed.Discovery())}, c.namespace, "secrets"); err != nil {
 		return nil, fmt.Errorf("setting up Helm: %w", err)
 	}
@@ -75,14 +73,6 @@ func (c *Client) configuration(ctx context.Context) (*action.Configuration, erro
 	}
 	client.WaitContext = ctx //nolint:staticcheck // actions make their waiters themselves, and take no options for them
 	return configuration, nil
-}
-
-// logWriter logs Helm's own error messages.
-type logWriter struct{ log logr.Logger }
-
-func (w logWriter) Write(line []byte) (int, error) {
-	w.log.Info("Helm says", "line", string(line))
-	return len(line), nil
 }
 
 // access gives Helm its connection to the API server.
@@ -112,45 +102,39 @@ const (
 	runLabel = "fleet.addons.cluster.x-k8s.io/installer-run"
 	// kubeVersionAnnotation is where Fleet's charts name the Kubernetes versions that they support.
 	kubeVersionAnnotation = "catalog.cattle.io/kube-version"
-	uninstalled           = "uninstalled"
+	// statusLabel is Helm's own label on a revision.
+	statusLabel = "status"
+	uninstalled = "uninstalled"
 )
-
-// revision has the contents of Helm's labels on one revision of a release.
-type revision struct {
-	number          int
-	status          string
-	madeBy          string
-	name            string // of the Secret
-	resourceVersion string
-	changed         time.Time
-}
 
 // Find returns the newest revision of a release, or nil if there is none or it was uninstalled.
 func (c *Client) Find(ctx context.Context, name string) (*installer.Release, error) {
 	all, err := c.revisions(ctx, name)
-	if err != nil || len(all) == 0 || all[0].status == uninstalled {
+	if err != nil || len(all) == 0 || all[0].Labels[statusLabel] == uninstalled {
 		return nil, err
 	}
-	last := all[0]
+	last := &all[0]
 	content, err := c.decode(ctx, last)
 	if err != nil || content == nil {
 		return nil, err
 	}
 	found := &installer.Release{
 		AppVersion: content.Chart.Metadata.AppVersion, KubeVersion: content.Chart.Metadata.Annotations[kubeVersionAnnotation],
-		Status: installer.Status(last.status), Values: content.Config, MadeBy: last.madeBy, Changed: last.changed,
+		Status: last.Labels[statusLabel], Values: content.Config, MadeBy: last.Labels[runLabel], Changed: lastWrite(last),
 	}
 	if found.Version, err = semver.NewVersion(content.Chart.Metadata.Version); err != nil {
 		return nil, fmt.Errorf("helm release %s: version %q of its chart: %w", name, content.Chart.Metadata.Version, err)
 	}
 	if len(all) > 1 {
-		found.Before = all[1].madeBy
+		found.Before = all[1].Labels[runLabel]
 	}
-	i := slices.IndexFunc(all, func(r revision) bool { return r.status == string(installer.StatusDeployed) })
+	i := slices.IndexFunc(all, func(revision metav1.PartialObjectMetadata) bool {
+		return revision.Labels[statusLabel] == installer.StatusDeployed
+	})
 	if i < 0 {
 		return found, nil
 	}
-	serving, err := c.decode(ctx, all[i])
+	serving, err := c.decode(ctx, &all[i])
 	if err != nil || serving == nil {
 		return found, err
 	}
@@ -158,9 +142,9 @@ func (c *Client) Find(ctx context.Context, name string) (*installer.Release, err
 	return found, err
 }
 
-// revisions returns the revisions of a release, newest first. It reads only the Secrets' metadata,
+// revisions returns the Secrets with the revisions of a release, newest first. It reads only their metadata,
 // because their data is large.
-func (c *Client) revisions(ctx context.Context, name string) ([]revision, error) {
+func (c *Client) revisions(ctx context.Context, name string) ([]metav1.PartialObjectMetadata, error) {
 	client, err := metadata.NewForConfig(c.config)
 	if err != nil {
 		return nil, err
@@ -171,19 +155,13 @@ func (c *Client) revisions(ctx context.Context, name string) ([]revision, error)
 	if err != nil {
 		return nil, fmt.Errorf("listing the revisions of Helm release %s: %w", name, err)
 	}
-	var result []revision
-	for _, secret := range list.Items {
-		number, err := strconv.Atoi(secret.Labels["version"])
-		if err != nil {
-			continue // Helm did not write this.
-		}
-		result = append(result, revision{
-			number: number, status: secret.Labels["status"], madeBy: secret.Labels[runLabel],
-			name: secret.Name, resourceVersion: secret.ResourceVersion, changed: lastWrite(&secret),
-		})
+	number := func(revision metav1.PartialObjectMetadata) int {
+		number, _ := strconv.Atoi(revision.Labels["version"])
+		return number // Helm's are positive.
 	}
-	slices.SortFunc(result, func(a, b revision) int { return b.number - a.number })
-	return result, nil
+	all := slices.DeleteFunc(list.Items, func(revision metav1.PartialObjectMetadata) bool { return number(revision) == 0 })
+	slices.SortFunc(all, func(a, b metav1.PartialObjectMetadata) int { return number(b) - number(a) })
+	return all, nil
 }
 
 // lastWrite is when an object was last written, by the API server's clock.
@@ -198,24 +176,20 @@ func lastWrite(object metav1.Object) time.Time {
 }
 
 // decode reads a revision, or returns nil if it is gone.
-func (c *Client) decode(ctx context.Context, r revision) (*release.Release, error) {
-	key := r.name + " " + r.resourceVersion
+func (c *Client) decode(ctx context.Context, revision *metav1.PartialObjectMetadata) (*release.Release, error) {
+	key := revision.Name + " " + revision.ResourceVersion
 	if have := c.seen[key]; have != nil {
 		return have, nil
 	}
-	content, err := driver.NewSecrets(c.typed.CoreV1().Secrets(c.namespace)).Get(r.name)
-	if errors.Is(err, driver.ErrReleaseNotFound) {
-		return nil, nil
+	content, err := revisionOf(driver.NewSecrets(c.typed.CoreV1().Secrets(c.namespace)).Get(revision.Name))
+	if err != nil || content == nil {
+		return nil, err
 	}
-	if err != nil {
-		return nil, fmt.Errorf("reading Helm release %s: %w", r.name, err)
-	}
-	typed, isTyped := content.(*release.Release)
-	if !isTyped || typed.Chart == nil || typed.Chart.Metadata == nil || typed.Info == nil {
-		return nil, fmt.Errorf("helm release %s has an unknown format", r.name)
+	if content.Chart == nil || content.Chart.Metadata == nil {
+		return nil, fmt.Errorf("helm release %s has no chart", revision.Name)
 	}
 	// Drop the manifest and the rest of the chart: they are large, and no caller needs them.
-	small := &release.Release{Config: typed.Config, Chart: &chart.Chart{Metadata: typed.Chart.Metadata}}
+	small := &release.Release{Config: content.Config, Chart: &chart.Chart{Metadata: content.Chart.Metadata}}
 	if len(c.seen) > 16 {
 		clear(c.seen)
 	}

@@ -2,10 +2,10 @@ package releases
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -18,9 +18,7 @@ import (
 	release "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -32,47 +30,70 @@ const history = 5
 
 // Put installs or upgrades a release, and waits until it is ready. It rolls a failed upgrade back,
 // except for releases that keep their objects: CRDs only grow.
-func (c *Client) Put(ctx context.Context, order installer.Order) (string, error) {
+func (c *Client) Put(ctx context.Context, order installer.Order) (was, becomes string, err error) {
 	configuration, err := c.configuration(ctx)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	last, err := lastOf(configuration, order.Name)
+	last, err := revisionOf(configuration.Releases.Last(order.Name))
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	what, err := c.chart(configuration, order, last)
+	serving, err := revisionOf(configuration.Releases.Deployed(order.Name))
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	if last == nil || last.Info.Status == common.StatusUninstalled {
-		return c.install(ctx, configuration, order, what, last != nil)
+	if serving != nil {
+		was = serving.Manifest
 	}
-	return c.upgrade(ctx, configuration, order, what)
+	what, err := chartOf(order, cmp.Or(serving, last))
+	if err != nil {
+		return "", "", err
+	}
+	var found any
+	verb, isNew := "upgrade", last == nil || last.Info.Status == common.StatusUninstalled
+	if isNew {
+		verb = "install"
+		found, err = c.installOf(configuration, order, last != nil).RunWithContext(ctx, what, order.Values)
+	} else {
+		found, err = c.upgradeTo(configuration, order).RunWithContext(ctx, order.Name, what, order.Values)
+	}
+	if err == nil {
+		result, err := revisionOf(found, nil)
+		if err != nil {
+			return "", "", err
+		}
+		return was, result.Manifest, nil
+	}
+	err = fmt.Errorf("helm %s of chart %s %s: %w", verb, order.Name, what.Metadata.Version, err)
+	if wait.Interrupted(err) && ctx.Err() == nil { // Helm leaves out what is not ready.
+		if unready := c.unready(ctx); len(unready) > 0 {
+			err = fmt.Errorf("%w: not ready: %s", err, strings.Join(unready, ", "))
+		}
+	}
+	if isNew || order.DryRun || order.KeepObjects || ctx.Err() != nil {
+		return "", "", err
+	}
+	return "", "", c.rollBack(ctx, order, err)
 }
 
-// lastOf returns the newest revision of a release, or nil if there is none.
-func lastOf(configuration *action.Configuration, name string) (*release.Release, error) {
-	found, err := configuration.Releases.Last(name)
-	if errors.Is(err, driver.ErrReleaseNotFound) {
+// revisionOf returns a revision that Helm has read, or nil if there is none.
+func revisionOf(found any, err error) (*release.Release, error) {
+	if errors.Is(err, driver.ErrReleaseNotFound) || errors.Is(err, driver.ErrNoDeployedReleases) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading Helm release %s: %w", name, err)
+		return nil, fmt.Errorf("reading a Helm release: %w", err)
 	}
-	return typed(found)
-}
-
-func typed(found any) (*release.Release, error) {
 	result, isTyped := found.(*release.Release)
-	if !isTyped {
+	if !isTyped || result.Info == nil {
 		return nil, fmt.Errorf("a Helm release has an unknown format: %T", found)
 	}
 	return result, nil
 }
 
-// chart returns the chart of the order, or, if it has none, the deployed chart.
-func (c *Client) chart(configuration *action.Configuration, order installer.Order, last *release.Release) (*chart.Chart, error) {
+// chartOf returns the chart of the order, or, if it has none, that of a revision.
+func chartOf(order installer.Order, revision *release.Release) (*chart.Chart, error) {
 	if order.Archive != nil {
 		loaded, err := loader.LoadArchive(bytes.NewReader(order.Archive))
 		if err != nil {
@@ -83,18 +104,13 @@ func (c *Client) chart(configuration *action.Configuration, order installer.Orde
 		}
 		return loaded, nil
 	}
-	if last == nil {
+	if revision == nil {
 		return nil, fmt.Errorf("there is no Helm release %s to take the chart from", order.Name)
 	}
-	if serving, err := configuration.Releases.Deployed(order.Name); err == nil {
-		if last, err = typed(serving); err != nil {
-			return nil, err
-		}
-	}
-	return last.Chart, nil
+	return revision.Chart, nil
 }
 
-func (c *Client) install(ctx context.Context, configuration *action.Configuration, order installer.Order, what *chart.Chart, again bool) (string, error) {
+func (c *Client) installOf(configuration *action.Configuration, order installer.Order, again bool) *action.Install {
 	install := action.NewInstall(configuration)
 	install.ReleaseName, install.Namespace, install.Replace = order.Name, c.namespace, again
 	install.Timeout, install.WaitStrategy = order.Timeout, waiting
@@ -103,17 +119,7 @@ func (c *Client) install(ctx context.Context, configuration *action.Configuratio
 	if order.DryRun {
 		install.DryRunStrategy = action.DryRunServer
 	}
-	found, err := install.RunWithContext(ctx, what, order.Values)
-	return c.outcome(ctx, "install", order, what, found, err)
-}
-
-func (c *Client) upgrade(ctx context.Context, configuration *action.Configuration, order installer.Order, what *chart.Chart) (string, error) {
-	found, err := c.upgradeTo(configuration, order).RunWithContext(ctx, order.Name, what, order.Values)
-	manifest, err := c.outcome(ctx, "upgrade", order, what, found, err)
-	if err == nil || order.DryRun || order.KeepObjects || ctx.Err() != nil {
-		return manifest, err
-	}
-	return "", c.rollBack(ctx, order, err)
+	return install
 }
 
 func (c *Client) upgradeTo(configuration *action.Configuration, order installer.Order) *action.Upgrade {
@@ -127,36 +133,16 @@ func (c *Client) upgradeTo(configuration *action.Configuration, order installer.
 	return upgrade
 }
 
-// outcome returns the manifest, or Helm's error. After a timeout it adds the names of the objects
-// that are not ready, which Helm leaves out.
-func (c *Client) outcome(ctx context.Context, verb string, order installer.Order, what *chart.Chart, found any, err error) (string, error) {
-	if err == nil {
-		result, err := typed(found)
-		if err != nil {
-			return "", err
-		}
-		return result.Manifest, nil
-	}
-	err = fmt.Errorf("helm %s of chart %s %s: %w", verb, order.Name, what.Metadata.Version, err)
-	if wait.Interrupted(err) && ctx.Err() == nil {
-		if unready := c.unready(ctx); len(unready) > 0 {
-			err = fmt.Errorf("%w: not ready: %s", err, strings.Join(unready, ", "))
-		}
-	}
-	return "", err
-}
-
 // unready names Fleet's Deployments that are not ready, and its Jobs that have not succeeded.
-func (c *Client) unready(ctx context.Context) []string {
-	var names []string
+func (c *Client) unready(ctx context.Context) (names []string) {
 	deployments, err := c.typed.AppsV1().Deployments(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=Helm"})
 	if err != nil {
 		c.log.Error(err, "Listing the Deployments of a release failed")
 		return nil
 	}
 	for _, deployment := range deployments.Items {
-		if wanted := ptr.Deref(deployment.Spec.Replicas, 1); deployment.Status.ObservedGeneration < deployment.Generation ||
-			deployment.Status.UpdatedReplicas < wanted || deployment.Status.AvailableReplicas < wanted || deployment.Status.UnavailableReplicas > 0 {
+		if wanted, status := ptr.Deref(deployment.Spec.Replicas, 1), &deployment.Status; status.ObservedGeneration < deployment.Generation ||
+			status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted || status.UnavailableReplicas > 0 {
 			names = append(names, "Deployment "+deployment.Name)
 		}
 	}
@@ -180,16 +166,12 @@ func (c *Client) rollBack(ctx context.Context, order installer.Order, why error)
 	if err != nil {
 		return errors.Join(why, err)
 	}
-	last, err := lastOf(configuration, order.Name)
+	last, err := revisionOf(configuration.Releases.Last(order.Name))
 	if err != nil || last == nil || last.Info.Status != common.StatusFailed {
 		return errors.Join(why, err) // It failed before it changed anything.
 	}
-	found, err := configuration.Releases.Deployed(order.Name)
-	if err != nil {
-		return why // There is no revision to return to.
-	}
-	serving, err := typed(found)
-	if err != nil {
+	serving, err := revisionOf(configuration.Releases.Deployed(order.Name))
+	if err != nil || serving == nil {
 		return errors.Join(why, err)
 	}
 	// Helm's own rollback could not be told from one that a person makes.
@@ -215,32 +197,12 @@ func (c *Client) Abandon(ctx context.Context, name, why string) error {
 	if err != nil {
 		return err
 	}
-	last, err := lastOf(configuration, name)
+	last, err := revisionOf(configuration.Releases.Last(name))
 	if err != nil || last == nil || !last.Info.Status.IsPending() {
 		return err
 	}
 	last.SetStatus(common.StatusFailed, why)
 	return configuration.Releases.Update(last)
-}
-
-// Manifest returns the objects of the deployed revision, as YAML; empty if there is none.
-func (c *Client) Manifest(ctx context.Context, name string) (string, error) {
-	configuration, err := c.configuration(ctx)
-	if err != nil {
-		return "", err
-	}
-	found, err := configuration.Releases.Deployed(name)
-	if errors.Is(err, driver.ErrNoDeployedReleases) || errors.Is(err, driver.ErrReleaseNotFound) {
-		return "", nil
-	}
-	if err != nil {
-		return "", err
-	}
-	serving, err := typed(found)
-	if err != nil {
-		return "", err
-	}
-	return serving.Manifest, nil
 }
 
 func renderer(order installer.Order) postrenderer.PostRenderer {
@@ -256,18 +218,12 @@ type keeper struct{}
 
 // Run annotates every object.
 func (keeper) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
+	objects, err := installer.Objects(manifests)
+	if err != nil {
+		return nil, err
+	}
 	result := &bytes.Buffer{}
-	decoder := utilyaml.NewYAMLOrJSONDecoder(manifests, 4096)
-	for {
-		object := &unstructured.Unstructured{}
-		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
-			return result, nil
-		} else if err != nil {
-			return nil, fmt.Errorf("reading what the chart renders: %w", err)
-		}
-		if len(object.Object) == 0 {
-			continue
-		}
+	for _, object := range objects {
 		annotations := object.GetAnnotations()
 		if annotations == nil {
 			annotations = map[string]string{}
@@ -281,4 +237,5 @@ func (keeper) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
 		result.WriteString("---\n")
 		result.Write(text)
 	}
+	return result, nil
 }
