@@ -27,7 +27,7 @@ func (r *reconciler) take(ctx context.Context, s *state, p *plan) error {
 	ctrl.LoggerFrom(ctx).Info("Taking a step", "step", p.step, "version", p.version)
 	switch p.step {
 	case ask:
-		return r.lookUp(ctx, s)
+		return r.lookUp(ctx, s.install)
 	case freeCRDs, freeFleet:
 		return r.releases.Abandon(ctx, p.chart(), "left half done, and no Helm client works on it any more")
 	case putCRDs, putFleet:
@@ -55,27 +55,20 @@ func (r *reconciler) fail(ctx context.Context, what string, why *Problem) error 
 }
 
 // lookUp asks the repository which versions of both charts it has.
-func (r *reconciler) lookUp(ctx context.Context, s *state) error {
-	what := s.install.lookup()
-	offers, err := r.offers(ctx, s.install)
-	if err != nil {
-		return r.fail(ctx, what, s.install.problem(err))
-	}
-	r.attempts[what] = &attempt{due: r.now().Add(r.LookupInterval), offers: offers}
-	return nil
-}
-
-func (r *reconciler) offers(ctx context.Context, in *install) ([]*semver.Version, error) {
+func (r *reconciler) lookUp(ctx context.Context, in *install) error {
+	var fleet, crds []*semver.Version
 	repository, err := r.open(ctx, in)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		fleet, err = repository.Offers(ctx, FleetChart, in.exact)
 	}
-	fleet, err := repository.Offers(ctx, FleetChart, in.exact)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		crds, err = repository.Offers(ctx, CRDChart, in.exact)
 	}
-	crds, err := repository.Offers(ctx, CRDChart, in.exact)
-	return both(fleet, crds), err
+	if err != nil {
+		return r.fail(ctx, in.lookup(), in.problem(err))
+	}
+	r.attempts[in.lookup()] = &attempt{due: r.now().Add(r.LookupInterval), offers: both(fleet, crds)}
+	return nil
 }
 
 // archive downloads the chart of a step.
@@ -92,12 +85,12 @@ func (r *reconciler) open(ctx context.Context, in *install) (Repository, error) 
 	var access repository.Access
 	if in.secret.Name != "" {
 		secret := &corev1.Secret{}
-		problem, err := r.named(ctx, in.secret, secret)
+		err := r.named(ctx, addonsv1.SecretUnusableReason, in.secret, secret)
+		if problem := (*Problem)(nil); errors.As(err, &problem) {
+			problem.Message = "spec.install.repositorySecretRef: " + problem.Message
+		}
 		if err != nil {
 			return nil, err
-		}
-		if problem != nil {
-			return nil, &Problem{addonsv1.SecretUnusableReason, "spec.install.repositorySecretRef: " + problem.Message}
 		}
 		data := secret.Data
 		access.Username, access.Password, access.AccessToken, access.Authorities = string(data["username"]), string(data["password"]), string(data["token"]), data[authority.Key]
@@ -125,7 +118,7 @@ func (r *reconciler) order(s *state, p *plan) Order {
 // put installs or upgrades a release. If Helm fails, put records that and returns no error; the
 // installer retries later, less and less often.
 func (r *reconciler) put(ctx context.Context, s *state, p *plan) error {
-	if err := r.makeNamespace(ctx); err != nil {
+	if _, err := r.enter(ctx, true); err != nil {
 		return err
 	}
 	order := r.order(s, p)
@@ -161,10 +154,14 @@ const (
 )
 
 // enter reports whether Fleet's namespace exists, and if so makes sure that the installer has its
-// rights there.
-func (r *reconciler) enter(ctx context.Context) (bool, error) {
+// rights there. If asked, it makes the namespace.
+func (r *reconciler) enter(ctx context.Context, create bool) (bool, error) {
 	namespace := &corev1.Namespace{}
 	there, err := read(ctx, r.live, types.NamespacedName{Name: FleetNamespace}, namespace)
+	if err == nil && !there && create {
+		// This is an apply, not a create, so that the API server checks RBAC with this name.
+		there, err = true, r.Apply(ctx, applycorev1.Namespace(FleetNamespace), client.FieldOwner(FieldManager), client.ForceOwnership)
+	}
 	switch {
 	case err != nil || !there:
 		return false, err
@@ -183,19 +180,6 @@ func (r *reconciler) enter(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("binding ClusterRole %s in Namespace %s: %w", namespaceRole, FleetNamespace, err)
 	}
 	return false, fmt.Errorf("the API server does not apply RoleBinding %s/%s yet; it will in a moment", FleetNamespace, account)
-}
-
-// makeNamespace creates Fleet's namespace if it does not exist.
-func (r *reconciler) makeNamespace(ctx context.Context) error {
-	if there, err := r.enter(ctx); err != nil || there {
-		return err
-	}
-	// This is an apply, not a create, so that the API server checks RBAC with this name.
-	if err := r.Apply(ctx, applycorev1.Namespace(FleetNamespace), client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
-		return fmt.Errorf("making Namespace %s: %w", FleetNamespace, err)
-	}
-	_, err := r.enter(ctx)
-	return err
 }
 
 // may reports whether the installer may use a verb on a named object.

@@ -3,6 +3,7 @@ package installer
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/Masterminds/semver/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -69,26 +70,51 @@ func (p *Problem) configured() *metav1.Condition {
 	return configuredIs(false, p.Reason, "%s", p.Message)
 }
 
-// steps are the installer's steps for each owner of Fleet, in their order. The first that is not done is next; the last
-// reports what there is. A step returns nil if it is done.
-var steps = map[owner][]func(*state) *plan{
-	ours:      {(*state).missing, (*state).free, (*state).deploy},
-	theirs:    {(*state).gatesElsewhere, (*state).serverElsewhere, (*state).foreign},
-	unmanaged: {(*state).gatesElsewhere, (*state).serverElsewhere, (*state).foreign},
-	ranchers:  {(*state).gatesElsewhere, (*state).byHand},
+// owner is a row of the table of steps. The first step that is not done is next; the last reports what there is. A step
+// returns nil if it is done.
+type owner struct {
+	isIt  func(*state) bool
+	steps []func(*state) *plan
+	// reason and text say why the installer leaves the installation unchanged; they are empty if it does not.
+	reason, text string
 }
+
+// owners are those who may own the Fleet in the cluster. The first for whom isIt holds does.
+var owners = []owner{{
+	isIt:   func(s *state) bool { return s.rancher },
+	steps:  []func(*state) *plan{(*state).gatesElsewhere, (*state).byHand},
+	reason: addonsv1.ManagedByRancherReason,
+	text:   "Rancher installs Fleet here (Deployment cattle-system/rancher) and the installer left it unchanged; remove spec.install, and upgrade Rancher instead",
+}, {
+	isIt: func(s *state) bool {
+		return !s.adopt && (s.fleet != nil && !s.fleet.isOurs() || s.crds != nil && !s.crds.isOurs())
+	},
+	steps:  []func(*state) *plan{(*state).gatesElsewhere, (*state).serverElsewhere, (*state).foreign},
+	reason: addonsv1.ForeignReleaseReason,
+	text:   "Fleet is installed here by Helm releases that Muster does not own, and the installer left them unchanged; upgrade them with Helm and remove spec.install, or hand them over with the annotation " + AdoptAnnotation + ": \"true\" on this FleetAddonConfig",
+}, {
+	isIt:   func(s *state) bool { return s.fleet == nil && s.crds == nil && s.settings != nil },
+	steps:  []func(*state) *plan{(*state).gatesElsewhere, (*state).serverElsewhere, (*state).foreign},
+	reason: addonsv1.ForeignFleetReason,
+	text:   "Fleet is installed here without a Helm release, and the installer left it unchanged; remove spec.install, or uninstall that Fleet but keep its CRDs",
+}, { // It is the installer's own, or there is none.
+	isIt:  func(*state) bool { return true },
+	steps: []func(*state) *plan{(*state).missing, (*state).free, (*state).deploy},
+}}
 
 // next returns the next step.
 func (s *state) next() plan {
 	if s.isNothing() {
 		return plan{}
 	}
+	its := owners[slices.IndexFunc(owners, func(row owner) bool { return row.isIt(s) })]
 	var p *plan
-	its := s.owner()
 	for i := 0; p == nil; i++ {
-		p = steps[its][i](s)
+		p = its.steps[i](s)
 	}
-	p.installed = cmp.Or(p.installed, unchanged(its))
+	if its.reason != "" {
+		p.installed = installedIs(false, its.reason, "%s", its.text)
+	}
 	// With spec.install.mode: Plan, a condition announces the step.
 	if s.planOnly() && p.step != rest && p.step != ask {
 		const format = "the next step would be to %s; set spec.install.mode to Apply to take it"
@@ -104,20 +130,6 @@ func (s *state) next() plan {
 }
 
 func (s *state) planOnly() bool { return s.install != nil && s.install.planOnly }
-
-// unchanged says why the installer leaves a Fleet of another owner as it is; nil if there is none.
-func unchanged(by owner) *metav1.Condition {
-	switch by {
-	case ranchers:
-		return installedIs(false, addonsv1.ManagedByRancherReason, "Rancher installs Fleet here (Deployment cattle-system/rancher) and the installer left it unchanged; remove spec.install, and upgrade Rancher instead")
-	case unmanaged:
-		return installedIs(false, addonsv1.ForeignFleetReason, "Fleet is installed here without a Helm release, and the installer left it unchanged; remove spec.install, or uninstall that Fleet but keep its CRDs")
-	case theirs:
-		return installedIs(false, addonsv1.ForeignReleaseReason, "Fleet is installed here by Helm releases that Muster does not own, and the installer left them unchanged; upgrade them with Helm and remove spec.install, or hand them over with the annotation %s: \"true\" on this FleetAddonConfig", AdoptAnnotation)
-	default:
-		return nil
-	}
-}
 
 // gatesElsewhere writes the feature gates into the ConfigMap that the user names for them.
 func (s *state) gatesElsewhere() *plan {

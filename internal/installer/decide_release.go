@@ -14,8 +14,8 @@ import (
 	"github.com/muster-fleet/muster/internal/defects"
 )
 
-// abandoned is how long another Helm client may work on a release before the installer considers that client
-// dead. It is long, because hooks may take long.
+// abandoned is how long another Helm client may work on a release, of whose end no event would tell. It is long,
+// because hooks may take long.
 const abandoned = time.Hour
 
 // missing reports that there is no Fleet, and that the installer is not to install one.
@@ -28,22 +28,19 @@ func (s *state) missing() *plan {
 
 // free marks half-done releases as failed. Helm refuses to change them as they are.
 func (s *state) free() *plan {
-	for _, entry := range []struct {
-		release *Release
-		name    string
-		free    step
-	}{{s.crds, CRDChart, freeCRDs}, {s.fleet, FleetChart, freeFleet}} {
-		switch r := entry.release; {
-		case r == nil || !r.isPending():
-		case r.byInstaller(), s.now.Sub(r.Changed) >= abandoned:
-			// Only the leading installer acts, one step after the other, so no other installer is still working on it.
-			return &plan{step: entry.free}
-		default:
-			text := fmt.Sprintf("Helm release %s is %s, set by another Helm client: the installer waits until that client finishes, or for %s; if none is running, roll the release back with Helm", entry.name, r.Status, abandoned)
-			return &plan{installed: installedIs(false, addonsv1.HelmBusyReason, "%s", text), configured: configuredIs(false, addonsv1.HelmBusyReason, "%s", text)}
-		}
+	return cmp.Or(s.unblock(freeCRDs, CRDChart, s.crds), s.unblock(freeFleet, FleetChart, s.fleet))
+}
+
+func (s *state) unblock(kind step, name string, r *Release) *plan {
+	switch {
+	case r == nil || !r.isPending():
+		return nil
+	case r.byInstaller(), s.now.Sub(r.Changed) >= abandoned:
+		// Only the leading installer acts, one step after the other, so no other installer is still working on it.
+		return &plan{step: kind}
 	}
-	return nil
+	text := fmt.Sprintf("Helm release %s is %s, set by another Helm client: the installer waits until that client finishes, or for %s; if none is running, roll the release back with Helm", name, r.Status, abandoned)
+	return &plan{installed: installedIs(false, addonsv1.HelmBusyReason, "%s", text), configured: configuredIs(false, addonsv1.HelmBusyReason, "%s", text)}
 }
 
 // deploy deploys the version, first its CRDs, and the settings.
@@ -186,31 +183,26 @@ func (s *state) underWay(goal *semver.Version) *metav1.Condition {
 	}
 }
 
-// backedOff delays a step that failed shortly before.
+// backedOff delays a step that failed shortly before, and reports the failure. Installed stays True if only fetching a newer
+// version failed, and the deployed one satisfies the FleetAddonConfig too.
 func (s *state) backedOff(p *plan) *plan {
 	last := s.attempts[p.what()]
 	if last.isDue(s.now) {
 		return p
 	}
+	current, why := s.current(), last.failure
 	result := &plan{
-		installed:  s.failed(last.failure),
-		configured: configuredIs(false, addonsv1.ReleaseFailedReason, "the settings are not in effect: %s", last.failure.Message),
+		installed:  installedIs(false, cmp.Or(why.Reason, addonsv1.InstallFailedReason), "%s", why.Message),
+		configured: configuredIs(false, addonsv1.ReleaseFailedReason, "the settings are not in effect: %s", why.Message),
+	}
+	if current != nil {
+		isMet := why.Reason != "" && s.install != nil && s.install.isMetBy(current) && s.crdsServe(current)
+		result.installed = installedIs(isMet, cmp.Or(why.Reason, addonsv1.UpgradeFailedReason), "Fleet %s keeps running; %s", current, why.Message)
 	}
 	if p.version == nil {
 		return result
 	}
 	return s.settingsOnly(result)
-}
-
-// failed reports a failed attempt. Installed stays True if only fetching a newer version failed,
-// and the deployed one satisfies the FleetAddonConfig too.
-func (s *state) failed(why *Problem) *metav1.Condition {
-	current := s.current()
-	if current == nil {
-		return installedIs(false, cmp.Or(why.Reason, addonsv1.InstallFailedReason), "%s", why.Message)
-	}
-	isMet := why.Reason != "" && s.install != nil && s.install.isMetBy(current) && s.crdsServe(current)
-	return installedIs(isMet, cmp.Or(why.Reason, addonsv1.UpgradeFailedReason), "Fleet %s keeps running; %s", current, why.Message)
 }
 
 // what returns the same text for attempts that would fail in the same way. An attempt at a version fails with any

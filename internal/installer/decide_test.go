@@ -64,10 +64,10 @@ func (s state) asking(t *testing.T, spec addonsv1.FleetAddonConfigSpec) *state {
 	t.Helper()
 	config := &addonsv1.FleetAddonConfig{Spec: spec}
 	asked := newState(config)
-	if (asked.install != nil) != settings.AsksForInstall(config) || asked.asksForSettings() != settings.AsksForFleetSettings(config) {
+	if (asked.install != nil) != settings.AsksForInstall(config) {
 		t.Errorf("the syncer disagrees whether the installer is needed: %+v", spec)
 	}
-	s.install, s.FleetConfig = asked.install, asked.FleetConfig
+	s.config, s.install, s.FleetConfig = config, asked.install, asked.FleetConfig
 	if answer := s.attempts[""]; answer != nil && s.install != nil {
 		s.attempts = maps.Clone(s.attempts)
 		s.attempts[s.install.lookup()] = answer

@@ -3,6 +3,7 @@ package installer
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -12,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
-	clientrest "k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -65,7 +65,7 @@ func kindOf(object client.Object) string { return reflect.TypeOf(object).Elem().
 
 // observeFleet reads releases and settings, if Fleet's namespace exists.
 func (r *reconciler) observeFleet(ctx context.Context, s *state) error {
-	there, err := r.enter(ctx)
+	there, err := r.enter(ctx, false)
 	if err != nil || !there {
 		return err
 	}
@@ -86,16 +86,20 @@ func (r *reconciler) observeFleet(ctx context.Context, s *state) error {
 // asks for it, or if the installer installs Fleet, which otherwise has no address for agents.
 func (r *reconciler) observeServer(ctx context.Context, s *state) (err error) {
 	custom := ptr.Deref(ptr.Deref(s.Server, addonsv1.Server{}).Custom, addonsv1.CustomServer{})
+	s.server = &server{url: ptr.Deref(custom.APIServerURL, ""), from: "spec.config.server"}
 	switch ca := custom.APIServerCAConfigRef; {
 	case s.Server == nil && (s.install == nil || s.fleet != nil && s.fleet.Values["apiServerURL"] != nil):
+		s.server = nil
 	case s.Server == nil, ptr.Deref(s.Server.InferLocal, false):
-		s.server, s.serverProblem, err = r.infer(ctx, s)
-	case ca == nil:
-		s.server = &server{url: ptr.Deref(custom.APIServerURL, ""), from: "spec.config.server"}
-	default:
-		s.server = &server{url: ptr.Deref(custom.APIServerURL, ""), from: cmp.Or(ca.Kind, "ConfigMap") + " " + ca.Namespace + "/" + ca.Name}
-		if s.server.ca, s.serverProblem, err = r.authority(ctx, ca); s.serverProblem != nil {
-			s.server = nil
+		s.server, err = r.infer(ctx, s)
+	case ca != nil:
+		s.server.from = cmp.Or(ca.Kind, "ConfigMap") + " " + ca.Namespace + "/" + ca.Name
+		s.server.ca, err = r.authority(ctx, ca)
+	}
+	if problem := (*Problem)(nil); errors.As(err, &problem) {
+		s.server, err = nil, nil
+		if s.Server != nil {
+			s.serverProblem = problem
 		}
 	}
 	if err == nil {
@@ -104,72 +108,53 @@ func (r *reconciler) observeServer(ctx context.Context, s *state) (err error) {
 	return err
 }
 
-func (r *reconciler) infer(ctx context.Context, s *state) (*server, *Problem, error) {
+func (r *reconciler) infer(ctx context.Context, s *state) (_ *server, err error) {
 	all := published{clusterInfo: &corev1.ConfigMap{}, slice: &discoveryv1.EndpointSlice{}}
-	if _, err := read(ctx, r.live, types.NamespacedName{Namespace: "kube-public", Name: "cluster-info"}, all.clusterInfo); err != nil {
-		return nil, nil, err
+	if _, err = read(ctx, r.live, types.NamespacedName{Namespace: "kube-public", Name: "cluster-info"}, all.clusterInfo); err != nil {
+		return nil, err
 	}
-	if _, err := read(ctx, r.live, types.NamespacedName{Namespace: "default", Name: "kubernetes"}, all.slice); err != nil {
-		return nil, nil, err
+	if _, err = read(ctx, r.live, types.NamespacedName{Namespace: "default", Name: "kubernetes"}, all.slice); err != nil {
+		return nil, err
 	}
-	var err error
 	if all.rootCA, err = r.rootCA(ctx); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	found, problem := all.infer(s.inForce(), &r.last, s.now)
-	if s.Server == nil {
-		problem = nil // Nobody has asked.
-	}
-	return found, problem, nil
-}
-
-// ownAuthority reads the certificate authority with which this program itself verifies the API
-// server: in a pod that of its ServiceAccount, which only the kubelet writes.
-func ownAuthority(config *clientrest.Config) func(context.Context) (string, error) {
-	return func(context.Context) (string, error) {
-		loaded := clientrest.CopyConfig(config)
-		err := clientrest.LoadTLSFiles(loaded) // The file is rotated, so it is read each time.
-		return string(loaded.CAData), err
-	}
+	return all.infer(s.inForce(), &r.last, s.now)
 }
 
 // authority reads the certificate authority that a user names.
-func (r *reconciler) authority(ctx context.Context, ref *corev1.ObjectReference) (string, *Problem, error) {
+func (r *reconciler) authority(ctx context.Context, ref *corev1.ObjectReference) (string, error) {
 	secret, config := &corev1.Secret{}, &corev1.ConfigMap{}
 	var object client.Object = config
 	if ref.Kind == "Secret" {
 		object = secret
 	}
 	key := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
-	problem, err := r.named(ctx, key, object)
-	if err != nil {
-		return "", nil, err
+	if err := r.named(ctx, addonsv1.CAUnusableReason, key, object); err != nil {
+		return "", err
 	}
 	text := config.Data[authority.Key] + string(secret.Data[authority.Key])
-	if broken := authority.Problem(text, r.now()); problem == nil && broken != "" {
-		problem = &Problem{Message: fmt.Sprintf("%s %s: %s", kindOf(object), key, broken)}
+	if broken := authority.Problem(text, r.now()); broken != "" {
+		return "", &Problem{addonsv1.CAUnusableReason, fmt.Sprintf("%s %s: %s", kindOf(object), key, broken)}
 	}
-	if problem != nil {
-		return "", &Problem{addonsv1.CAUnusableReason, problem.Message}, nil
-	}
-	return text, nil, nil
+	return text, nil
 }
 
-// named reads a Secret or ConfigMap that a user names. It first asks whether the installer may read it, because
-// a refusal should be neither an error nor an entry in an audit log.
-func (r *reconciler) named(ctx context.Context, key types.NamespacedName, object client.Object) (*Problem, error) {
+// named reads a Secret or ConfigMap that a user names. If it cannot, named returns a *Problem with the reason. It first
+// asks whether the installer may read it, because a refusal should be neither an error nor an entry in an audit log.
+func (r *reconciler) named(ctx context.Context, reason string, key types.NamespacedName, object client.Object) error {
 	allowed, err := r.may(ctx, "get", strings.ToLower(kindOf(object))+"s", key)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if !allowed {
-		return &Problem{Message: fmt.Sprintf("%s %s: the installer may not read it; give its ServiceAccount a Role in namespace %s with verb get on it, or move it to %s", kindOf(object), key, key.Namespace, FleetNamespace)}, nil
+		return &Problem{reason, fmt.Sprintf("%s %s: the installer may not read it; give its ServiceAccount a Role in namespace %s with verb get on it, or move it to %s", kindOf(object), key, key.Namespace, FleetNamespace)}
 	}
 	there, err := read(ctx, r.live, key, object)
 	if err == nil && !there {
-		return &Problem{Message: fmt.Sprintf("%s %s does not exist", kindOf(object), key)}, nil
+		return &Problem{reason, fmt.Sprintf("%s %s does not exist", kindOf(object), key)}
 	}
-	return nil, err
+	return err
 }
 
 // observeGates reads the ConfigMap that the user names for the feature gates.
@@ -178,19 +163,16 @@ func (r *reconciler) observeGates(ctx context.Context, s *state) error {
 	if at.Name == "" {
 		return nil
 	}
-	object := &corev1.ConfigMap{}
-	problem, err := r.named(ctx, at, object)
-	if err != nil {
-		return err
-	}
-	if problem == nil {
-		allowed, err := r.may(ctx, "patch", "configmaps", at)
-		if err != nil || allowed {
-			s.gatesMap = object
-			return err
+	s.gatesMap = &corev1.ConfigMap{}
+	err := r.named(ctx, addonsv1.FeatureGatesUnwritableReason, at, s.gatesMap)
+	if err == nil {
+		var allowed bool
+		if allowed, err = r.may(ctx, "patch", "configmaps", at); err == nil && !allowed {
+			err = &Problem{addonsv1.FeatureGatesUnwritableReason, fmt.Sprintf("ConfigMap %s: the installer may not change it; give its ServiceAccount a Role in namespace %s with verbs get and patch on it", at, at.Namespace)}
 		}
-		problem = &Problem{Message: fmt.Sprintf("ConfigMap %s: the installer may not change it; give its ServiceAccount a Role in namespace %s with verbs get and patch on it", at, at.Namespace)}
 	}
-	s.gatesProblem = &Problem{addonsv1.FeatureGatesUnwritableReason, problem.Message}
-	return nil
+	if errors.As(err, &s.gatesProblem) {
+		return nil
+	}
+	return err
 }

@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
@@ -76,7 +75,8 @@ func (r *PreviewedRelease) movement() string {
 }
 
 // Preview returns the changes that the installer would make for a FleetAddonConfig, object by
-// object, and makes none. With an error it returns the changes that come before it.
+// object, and makes none: it plans step after step, as if each had been taken. With an error it returns the changes
+// that come before it.
 func Preview(ctx context.Context, cluster client.Client, releases Releases, repository OpenRepository, config *addonsv1.FleetAddonConfig) (*Previewed, error) {
 	p := &Previewed{Releases: []PreviewedRelease{}, Conditions: []metav1.Condition{}}
 	r := newReconciler(cluster, cluster, defaults, "", releases, repository)
@@ -95,11 +95,6 @@ func Preview(ctx context.Context, cluster client.Client, releases Releases, repo
 		}
 		s.install.planOnly = false
 	}
-	return p, p.walk(ctx, r, s)
-}
-
-// walk plans step after step, as if each had been taken.
-func (p *Previewed) walk(ctx context.Context, r *reconciler, s *state) error {
 	for range mostSteps {
 		next := s.next()
 		var err error
@@ -110,24 +105,24 @@ func (p *Previewed) walk(ctx context.Context, r *reconciler, s *state) error {
 					p.Conditions = append(p.Conditions, *condition)
 				}
 			}
-			return nil
+			return p, nil
 		case ask:
-			err = r.lookUp(ctx, s)
+			err = r.lookUp(ctx, s.install)
 		case putCRDs:
 			err = p.put(ctx, r, s, &next, &s.crds)
 		case putFleet:
 			err = p.put(ctx, r, s, &next, &s.fleet)
 		case freeCRDs, freeFleet:
-			return fmt.Errorf("the next step would be to %s, which was left half done; what follows cannot be predicted", next.step)
+			err = fmt.Errorf("the next step would be to %s, which was left half done; what follows cannot be predicted", next.step)
 		default:
 			p.Next = string(next.step)
-			return nil
+			return p, nil
 		}
 		if err != nil {
-			return err
+			return p, err
 		}
 	}
-	return fmt.Errorf("not done after %d steps", mostSteps)
+	return p, fmt.Errorf("not done after %d steps", mostSteps)
 }
 
 // put finds the changes that a release would bring, and continues as if it had been deployed.
@@ -169,9 +164,7 @@ func difference(was, becomes string) ([]string, error) {
 		return nil, err
 	}
 	lines := []string{}
-	names := maps.Clone(before)
-	maps.Copy(names, after)
-	for _, name := range slices.Sorted(maps.Keys(names)) {
+	for _, name := range sets.List(sets.KeySet(before).Union(sets.KeySet(after))) {
 		switch old, object := before[name], after[name]; {
 		case old == nil:
 			lines = append(lines, "+ "+name)
@@ -182,12 +175,9 @@ func difference(was, becomes string) ([]string, error) {
 			if err != nil {
 				return nil, fmt.Errorf("comparing %s: %w", name, err)
 			}
-			var paths []string
-			for path := range fields.Added.Union(fields.Modified).Union(fields.Removed).Leaves().All() {
-				paths = append(paths, path.String())
-			}
-			if paths != nil {
-				lines = append(lines, "~ "+name+": "+strings.Join(paths, ", "))
+			if !fields.IsSame() {
+				paths := fields.Added.Union(fields.Modified).Union(fields.Removed).Leaves().String()
+				lines = append(lines, "~ "+name+": "+strings.ReplaceAll(paths, "\n", ", "))
 			}
 		}
 	}

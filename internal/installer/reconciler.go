@@ -31,13 +31,8 @@ const (
 	mostSteps = 12
 )
 
-// Options are the settings of the program.
-type Options struct {
-	// LookupInterval is how often the installer asks a repository for newer versions.
-	LookupInterval time.Duration
-	// HelmTimeout is how long Helm waits for an install or upgrade to become ready.
-	HelmTimeout time.Duration
-}
+// Options are the settings of the program, which its flags describe.
+type Options struct{ LookupInterval, HelmTimeout time.Duration }
 
 // reconciler brings Fleet into the state that the FleetAddonConfig describes: it reads the state, decides on the next
 // step, reports it, acts, and starts again until no step is left.
@@ -78,7 +73,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // advance takes steps until none is left. With an error it returns the step that failed, if one did. The state is nil
 // without a FleetAddonConfig.
-func (r *reconciler) advance(ctx context.Context, key types.NamespacedName) (s *state, at step, _ error) {
+func (r *reconciler) advance(ctx context.Context, key types.NamespacedName) (s *state, at step, err error) {
 	for range mostSteps {
 		config := &addonsv1.FleetAddonConfig{}
 		if there, err := read(ctx, r.live, key, config); err != nil || !there {
@@ -88,23 +83,22 @@ func (r *reconciler) advance(ctx context.Context, key types.NamespacedName) (s *
 			return nil, rest, err
 		}
 		s = newState(config)
-		if err := r.observe(ctx, s); err != nil {
+		if err = r.observe(ctx, s); err != nil {
 			return s, rest, err
 		}
 		p := s.next()
 		if p.version != nil { // Only a step that needs a chart names a version. The download comes before any report.
-			var err error
 			if p.archive, err = r.archive(ctx, s, &p); err != nil {
-				if err := r.fail(ctx, p.what(), s.install.problem(err)); err != nil {
+				if err = r.fail(ctx, p.what(), s.install.problem(err)); err != nil {
 					return s, rest, err
 				}
 				continue
 			}
 		}
-		if err := r.report(ctx, config, s.installedVersion(), &p); err != nil || p.step == rest {
+		if err = r.report(ctx, config, s.installedVersion(), &p); err != nil || p.step == rest {
 			return s, rest, err
 		}
-		if err := r.take(ctx, s, &p); err != nil {
+		if err = r.take(ctx, s, &p); err != nil {
 			return s, p.step, fmt.Errorf("to %s: %w", p.step, err)
 		}
 	}

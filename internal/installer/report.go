@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -42,9 +43,9 @@ func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConf
 		return client.IgnoreNotFound(err)
 	}
 	config.Status = want
-	for i := range want.Conditions {
-		if kube.IsTurned(have, want.Conditions[i]) {
-			r.event(config, &want.Conditions[i])
+	for _, condition := range want.Conditions {
+		if kube.IsTurned(have, condition) {
+			r.event(config, &condition)
 		}
 	}
 	return nil
@@ -65,14 +66,14 @@ func (s *state) failing(at step, why error) *plan {
 
 // installedVersion is the version of Fleet that is actually running.
 func (s *state) installedVersion() string {
-	switch {
-	case s.fleet != nil && s.fleet.Deployed != nil:
-		return s.fleet.Deployed.String()
-	case s.fleet == nil && s.running != nil:
-		return s.running.String()
-	default:
+	version := s.current()
+	if s.fleet == nil {
+		version = s.running
+	}
+	if version == nil {
 		return ""
 	}
+	return version.String()
 }
 
 func (r *reconciler) event(config *addonsv1.FleetAddonConfig, condition *metav1.Condition) {
@@ -107,10 +108,7 @@ var reasonsToBeFalse = map[string][]string{
 func tally(status *addonsv1.FleetAddonConfigStatus) {
 	metrics.FleetVersion(status.InstalledVersion)
 	for kind, reasons := range reasonsToBeFalse {
-		var reported metav1.Condition
-		if found := meta.FindStatusCondition(status.Conditions, kind); found != nil {
-			reported = *found
-		}
+		reported := ptr.Deref(meta.FindStatusCondition(status.Conditions, kind), metav1.Condition{})
 		metrics.FleetCondition(kind, string(reported.Status), reported.Reason, reasons)
 	}
 }

@@ -18,8 +18,6 @@ type charts struct {
 	access repository.Access
 }
 
-var _ Repository = (*charts)(nil)
-
 // Open returns the repository at an address: https://, http:// or oci://. The system's authorities are trusted only if
 // access has none.
 func Open(address string, access repository.Access) (Repository, error) {

@@ -8,6 +8,7 @@
 package installer
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/url"
@@ -21,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/discovery"
+	clientrest "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
@@ -47,17 +49,15 @@ type server struct {
 type published struct {
 	// clusterInfo is kube-public/cluster-info, which kubeadm and others make; empty if it does not exist.
 	clusterInfo *corev1.ConfigMap
-	// slice is the EndpointSlice default/kubernetes, which the API servers maintain themselves; empty if it
-	// does not exist.
+	// slice is the EndpointSlice default/kubernetes, which the API servers maintain themselves; empty if it does not exist.
 	slice *discoveryv1.EndpointSlice
-	// rootCA is the certificate authority with which the installer itself verifies the API server, in
-	// PEM.
+	// rootCA is the certificate authority with which the installer itself verifies the API server, in PEM.
 	rootCA string
 }
 
 // infer finds the API server in the published objects. If the current address comes from there, it stays until it
 // has been missing for as long as absence.
-func (p *published) infer(inForce server, last *sighting, now time.Time) (*server, *Problem) {
+func (p *published) infer(inForce server, last *sighting, now time.Time) (*server, error) {
 	isFirst := last.begin(now)
 	if found := fromClusterInfo(p.clusterInfo); found != nil {
 		return found, nil
@@ -78,8 +78,8 @@ func (p *published) infer(inForce server, last *sighting, now time.Time) (*serve
 	return &server{url: last.address, ca: p.rootCA, from: "EndpointSlice default/kubernetes, CA from the installer's own ServiceAccount"}, nil
 }
 
-// absence is how long an address may be missing before another replaces it. A control plane machine
-// that reboots must not make Fleet deploy all agents anew, twice.
+// absence is how long an address may be missing from the EndpointSlice, which does not say whether it comes back. A
+// control plane machine that reboots must not make Fleet deploy all agents anew, twice.
 const absence = 5 * time.Minute
 
 // sighting is when the API servers last published the address that agents use.
@@ -118,39 +118,35 @@ func fromClusterInfo(object *corev1.ConfigMap) *server {
 }
 
 // endpoints returns the URLs of the API servers that are ready, sorted, so that the order is stable.
-func endpoints(slice *discoveryv1.EndpointSlice) []string {
-	if slice.AddressType == discoveryv1.AddressTypeFQDN {
+func endpoints(slice *discoveryv1.EndpointSlice) (found []string) {
+	port := httpsPort(slice.Ports)
+	if port == nil || slice.AddressType == discoveryv1.AddressTypeFQDN {
 		return nil
 	}
-	port, known := httpsPort(slice.Ports)
-	if !known {
-		return nil
-	}
-	var found []string
 	for _, endpoint := range slice.Endpoints {
 		if !ptr.Deref(endpoint.Conditions.Ready, true) {
 			continue
 		}
 		for _, address := range endpoint.Addresses {
-			found = append(found, "https://"+net.JoinHostPort(address, strconv.Itoa(int(port))))
+			found = append(found, "https://"+net.JoinHostPort(address, strconv.Itoa(int(*port))))
 		}
 	}
 	slices.Sort(found)
 	return found
 }
 
-// httpsPort returns the port named https, or 443, or the only port.
-func httpsPort(ports []discoveryv1.EndpointPort) (found int32, known bool) {
+// httpsPort returns the port named https, or 443, or the only port; nil if there is none.
+func httpsPort(ports []discoveryv1.EndpointPort) (found *int32) {
 	for _, port := range ports {
 		switch {
 		case port.Port == nil:
 		case ptr.Deref(port.Name, "") == "https":
-			return *port.Port, true
+			return port.Port
 		case *port.Port == 443 || len(ports) == 1:
-			found, known = *port.Port, true
+			found = port.Port
 		}
 	}
-	return found, known
+	return found
 }
 
 // defaults are the defaults of the flags, and the options of a preview.
@@ -164,15 +160,24 @@ func (o *Options) AddTo(fs *pflag.FlagSet) {
 
 // Setup adds the installer to a manager. namespace is where its ServiceAccount lives.
 func Setup(mgr ctrl.Manager, options Options, namespace string, releases Releases, repository OpenRepository) error {
-	kubernetes, err := serverVersion(mgr)
+	client, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
 		return err
 	}
-	r := newReconciler(mgr.GetClient(), mgr.GetAPIReader(), options, namespace, releases, repository)
-	r.kubernetes, r.recorder, r.rootCA = kubernetes, mgr.GetEventRecorder(account), ownAuthority(mgr.GetConfig())
-	for _, name := range []string{CRDChart, FleetChart} {
-		metrics.HelmRelease(name)
+	info, err := client.ServerVersion()
+	if err != nil {
+		return fmt.Errorf("asking for the version of Kubernetes: %w", err)
 	}
+	r := newReconciler(mgr.GetClient(), mgr.GetAPIReader(), options, namespace, releases, repository)
+	r.kubernetes, _ = semver.NewVersion(info.GitVersion) // Of a version of another form, no range says anything.
+	r.recorder = mgr.GetEventRecorder(account)
+	r.rootCA = func(context.Context) (string, error) { // In a pod, it is that of its ServiceAccount, which only the kubelet writes.
+		config := clientrest.CopyConfig(mgr.GetConfig())
+		err := clientrest.LoadTLSFiles(config) // The file is rotated, so it is read each time.
+		return string(config.CAData), err
+	}
+	metrics.HelmRelease(CRDChart)
+	metrics.HelmRelease(FleetChart)
 	return ctrl.NewControllerManagedBy(mgr).Named("fleet").
 		WithOptions(controller.Options{
 			// The CRDs, Fleet and a rollback may each take Helm's timeout; the fourth is for downloads.
@@ -189,17 +194,4 @@ func newReconciler(c client.Client, live client.Reader, options Options, namespa
 		Client: c, Options: options, live: live, namespace: namespace, releases: releases, repository: repository,
 		now: time.Now, attempts: map[string]*attempt{}, limiter: workqueue.DefaultTypedControllerRateLimiter[ctrl.Request](),
 	}
-}
-
-func serverVersion(mgr ctrl.Manager) (*semver.Version, error) {
-	client, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
-	if err != nil {
-		return nil, err
-	}
-	info, err := client.ServerVersion()
-	if err != nil {
-		return nil, fmt.Errorf("asking for the version of Kubernetes: %w", err)
-	}
-	version, _ := semver.NewVersion(info.GitVersion)
-	return version, nil // A version of another form is nil, because no range says anything about it.
 }

@@ -32,14 +32,12 @@ func withServer(object *corev1.ConfigMap, in *server) (string, error) {
 		return "", fmt.Errorf("it has no key %s", settingsKey)
 	}
 	var err error
-	for _, change := range []struct{ key, value string }{
-		{"apiServerURL", in.url},
-		{"apiServerCA", base64.StdEncoding.EncodeToString([]byte(in.ca))},
-	} {
-		if change.value == "" {
+	authority := base64.StdEncoding.EncodeToString([]byte(in.ca))
+	for _, change := range [][2]string{{"apiServerURL", in.url}, {"apiServerCA", authority}} {
+		if change[1] == "" {
 			continue
 		}
-		if text, err = withText(text, change.key, change.value); err != nil {
+		if text, err = withText(text, change[0], change[1]); err != nil {
 			return "", fmt.Errorf("its key %s cannot be read as a JSON object: %w", settingsKey, err)
 		}
 	}
@@ -47,11 +45,11 @@ func withServer(object *corev1.ConfigMap, in *server) (string, error) {
 }
 
 // inForce returns the currently configured server, as far as the installer can read it.
-func (s *state) inForce() server {
+func (s *state) inForce() (in server) {
 	if s.fleet.isOurs() {
-		url, _ := s.fleet.Values["apiServerURL"].(string)
-		ca, _ := s.fleet.Values["apiServerCA"].(string)
-		return server{url: url, ca: ca}
+		in.url, _ = s.fleet.Values["apiServerURL"].(string)
+		in.ca, _ = s.fleet.Values["apiServerCA"].(string)
+		return in
 	}
 	if s.settings == nil {
 		return server{}
@@ -121,24 +119,20 @@ func (s *state) chartValues(version *semver.Version) map[string]any {
 	}
 	// The chart's own default would give Fleet all rights in the cluster.
 	if s.fleet == nil || s.BootstrapLocalCluster != nil {
-		set(values, ptr.Deref(s.BootstrapLocalCluster, false), "bootstrap", "enabled")
+		_ = unstructured.SetNestedField(values, ptr.Deref(s.BootstrapLocalCluster, false), "bootstrap", "enabled") // No chart accepts another type.
 	}
-	if s.FeatureGates != nil && s.gatesIn().Name == "" {
-		gatesInto(values, s.FeatureGates, version)
+	if s.FeatureGates == nil || s.gatesIn().Name != "" {
+		return values
 	}
-	return values
-}
-
-// gatesInto writes the feature gates into the values of a chart.
-func gatesInto(values map[string]any, in *addonsv1.FeatureGates, version *semver.Version) {
-	environment, helmOps := gateValues(in, version)
+	environment, helmOps := gateValues(s.FeatureGates, version)
 	for _, name := range slices.Sorted(maps.Keys(environment)) {
 		list, _ := values["extraEnv"].([]any)
 		values["extraEnv"] = withVariable(list, name, environment[name])
 	}
 	if helmOps != nil {
-		set(values, *helmOps, "helmops", "enabled")
+		_ = unstructured.SetNestedField(values, *helmOps, "helmops", "enabled")
 	}
+	return values
 }
 
 // gateValues returns the feature gates that are environment variables in a version of Fleet, and the chart's value for
@@ -165,9 +159,4 @@ func withVariable(list []any, name, value string) []any {
 		list = append(list, map[string]any{"name": name, "value": value})
 	}
 	return list
-}
-
-// set sets the value at a path. A value on the way that is not a map stays: no chart of Fleet's accepts it.
-func set(values map[string]any, value any, path ...string) {
-	_ = unstructured.SetNestedField(values, value, path...)
 }

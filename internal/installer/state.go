@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	// AdoptAnnotation on the FleetAddonConfig hands over releases that another Helm client installed. Nothing else
-	// does.
+	// AdoptAnnotation on the FleetAddonConfig hands over releases that another Helm client installed. Nothing else does.
 	AdoptAnnotation = "fleet.addons.cluster.x-k8s.io/adopt-fleet"
 	// DefaultRepository is the repository of the Fleet project.
 	DefaultRepository = "https://rancher.github.io/fleet-helm-charts"
@@ -38,7 +37,6 @@ const (
 const (
 	StatusDeployed  = "deployed"
 	pendingRollback = "pending-rollback"
-	pendingPrefix   = "pending-"
 )
 
 // Release is the newest revision of a Helm release.
@@ -54,8 +52,7 @@ type Release struct {
 	// revision of another Helm client inherits it, and it is empty if no installer ever changed the
 	// release. Before is the MadeBy of the previous revision.
 	MadeBy, Before string
-	// Deployed is the version that runs, which after a failed upgrade is an older one; nil if none
-	// does.
+	// Deployed is the version that runs, which after a failed upgrade is an older one; nil if none does.
 	Deployed *semver.Version
 	// Changed is when Helm last wrote this revision, by the API server's clock. Helm's own timestamps come from the
 	// machine that runs Helm.
@@ -65,7 +62,7 @@ type Release struct {
 // isOurs reports whether an installer made the release.
 func (r *Release) isOurs() bool { return r != nil && r.MadeBy != "" }
 
-func (r *Release) isPending() bool { return strings.HasPrefix(r.Status, pendingPrefix) }
+func (r *Release) isPending() bool { return strings.HasPrefix(r.Status, "pending-") }
 
 // byInstaller reports whether an installer made this very revision, rather than a person with Helm.
 // Helm copies the mark of the revision to which it rolls back; installers upgrade back instead.
@@ -118,12 +115,12 @@ type Repository interface {
 // OpenRepository returns the repository at a URL.
 type OpenRepository func(address string, access repository.Access) (Repository, error)
 
-// install holds the request of spec.install: an exact version, a range (within), or, with neither, the newest
-// release.
+// install holds the request of spec.install: an exact version, a range (within), or, with neither, the newest release.
 type install struct {
 	exact  *semver.Version
 	within *semver.Constraints
 	text   string // what the user wrote
+	wanted string // the same in words
 	// invalid says why the version is unusable; nil if it is usable. Admission refuses such a version.
 	invalid *Problem
 
@@ -147,12 +144,10 @@ type state struct {
 	crds, fleet *Release
 	// settings is Fleet's ConfigMap, nil if there is none.
 	settings *corev1.ConfigMap
-	// server is the address for agents; nil if none is needed, or if it is unknown. serverProblem says
-	// why.
+	// server is the address for agents; nil if none is needed, or if it is unknown. serverProblem says why.
 	server        *server
 	serverProblem *Problem
-	// gatesMap is the ConfigMap for the feature gates; nil if none is named, or if it cannot be written.
-	// gatesProblem says why.
+	// gatesMap is the ConfigMap for the feature gates; nil if none is named. gatesProblem says why it cannot be written.
 	gatesMap     *corev1.ConfigMap
 	gatesProblem *Problem
 	// running is the version of the image in Fleet's Deployment; nil if there is none.
@@ -195,9 +190,7 @@ func newState(config *addonsv1.FleetAddonConfig) *state {
 
 func (s *state) isNothing() bool { return s.install == nil && !s.asksForSettings() }
 
-func (s *state) asksForSettings() bool {
-	return s.Server != nil || s.FeatureGates != nil || s.BootstrapLocalCluster != nil
-}
+func (s *state) asksForSettings() bool { return settings.AsksForFleetSettings(s.config) }
 
 // gatesIn is the ConfigMap that the user names for the feature gates; its name is empty if there is none.
 func (s *state) gatesIn() types.NamespacedName {
@@ -213,6 +206,7 @@ func installFrom(spec *addonsv1.FleetInstall) *install {
 		return nil
 	}
 	result := &install{
+		wanted:     "release",
 		text:       strings.TrimSpace(ptr.Deref(spec.Version, "")),
 		repository: strings.TrimSuffix(cmp.Or(ptr.Deref(spec.Repository, ""), DefaultRepository), "/"),
 		planOnly:   spec.Mode == addonsv1.InstallPlan,
@@ -225,36 +219,14 @@ func installFrom(spec *addonsv1.FleetInstall) *install {
 	}
 	exact, err := semver.StrictNewVersion(strings.TrimPrefix(result.text, "v"))
 	if err == nil {
-		result.exact = exact
+		result.exact, result.wanted = exact, "version "+result.text
 		return result
 	}
+	result.wanted = "version in the range " + result.text
 	if result.within, err = semver.NewConstraint(result.text); err != nil {
 		result.invalid = &Problem{addonsv1.VersionInvalidReason, fmt.Sprintf("spec.install.version: %q is neither a version nor a range: %v", result.text, err)}
 	}
 	return result
-}
-
-// owner says who owns the Fleet in the cluster.
-type owner string
-
-const (
-	ours      owner = "ours" // or nobody's
-	theirs    owner = "theirs"
-	ranchers  owner = "rancher"
-	unmanaged owner = "unmanaged"
-)
-
-func (s *state) owner() owner {
-	switch {
-	case s.rancher:
-		return ranchers
-	case !s.adopt && (s.fleet != nil && !s.fleet.isOurs() || s.crds != nil && !s.crds.isOurs()):
-		return theirs
-	case s.settings != nil && s.fleet == nil && s.crds == nil:
-		return unmanaged
-	default:
-		return ours
-	}
 }
 
 // version is the version of Fleet rather than of its chart; nil if it is unknown.

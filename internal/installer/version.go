@@ -47,7 +47,7 @@ func (i *install) choose(offers []*semver.Version) (chosen, avoided *semver.Vers
 		return allowed[0], nil, nil
 	}
 	return nil, nil, &Problem{addonsv1.VersionUnknownReason, fmt.Sprintf("%s has no %s of both %s and %s; it has %s",
-		i.source(), i.describe(), FleetChart, CRDChart, listed(offers))}
+		i.source(), i.wanted, FleetChart, CRDChart, listed(offers))}
 }
 
 // source names the repository in messages, without a password.
@@ -57,17 +57,6 @@ func (i *install) source() string {
 		return "spec.install.repository"
 	}
 	return parsed.Redacted()
-}
-
-func (i *install) describe() string {
-	switch {
-	case i.exact != nil:
-		return "version " + i.text
-	case i.within != nil:
-		return "version in the range " + i.text
-	default:
-		return "release"
-	}
 }
 
 func newestFirst(offers []*semver.Version) []*semver.Version {

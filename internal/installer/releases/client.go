@@ -13,9 +13,8 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"github.com/go-logr/logr"
 	"helm.sh/helm/v4/pkg/action"
-	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/kube"
-	release "helm.sh/helm/v4/pkg/release/v1"
+	"helm.sh/helm/v4/pkg/release/common"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -29,6 +28,7 @@ import (
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/lru"
 
 	"github.com/muster-fleet/muster/internal/installer"
 )
@@ -44,7 +44,7 @@ type Client struct {
 	log       logr.Logger
 	typed     kubernetes.Interface
 	// seen has decoded releases, by the name and the resourceVersion of their Secret.
-	seen map[string]*release.Release
+	seen *lru.Cache
 }
 
 // New returns a client for the releases of one namespace.
@@ -57,7 +57,7 @@ func New(config *rest.Config, namespace string, log logr.Logger) (*Client, error
 	if err != nil {
 		return nil, err
 	}
-	return &Client{config: config, namespace: namespace, log: log, typed: typed, seen: map[string]*release.Release{}}, nil
+	return &Client{config: config, namespace: namespace, log: log, typed: typed, seen: lru.New(16)}, nil
 }
 
 // configuration returns Helm's configuration for one action: CRDs may have been installed since the last.
@@ -104,13 +104,12 @@ const (
 	kubeVersionAnnotation = "catalog.cattle.io/kube-version"
 	// statusLabel is Helm's own label on a revision.
 	statusLabel = "status"
-	uninstalled = "uninstalled"
 )
 
 // Find returns the newest revision of a release, or nil if there is none or it was uninstalled.
 func (c *Client) Find(ctx context.Context, name string) (*installer.Release, error) {
 	all, err := c.revisions(ctx, name)
-	if err != nil || len(all) == 0 || all[0].Labels[statusLabel] == uninstalled {
+	if err != nil || len(all) == 0 || all[0].Labels[statusLabel] == string(common.StatusUninstalled) {
 		return nil, err
 	}
 	last := &all[0]
@@ -118,13 +117,8 @@ func (c *Client) Find(ctx context.Context, name string) (*installer.Release, err
 	if err != nil || content == nil {
 		return nil, err
 	}
-	found := &installer.Release{
-		AppVersion: content.Chart.Metadata.AppVersion, KubeVersion: content.Chart.Metadata.Annotations[kubeVersionAnnotation],
-		Status: last.Labels[statusLabel], Values: content.Config, MadeBy: last.Labels[runLabel], Changed: lastWrite(last),
-	}
-	if found.Version, err = semver.NewVersion(content.Chart.Metadata.Version); err != nil {
-		return nil, fmt.Errorf("helm release %s: version %q of its chart: %w", name, content.Chart.Metadata.Version, err)
-	}
+	found := *content
+	found.Status, found.MadeBy, found.Changed = last.Labels[statusLabel], last.Labels[runLabel], lastWrite(last)
 	if len(all) > 1 {
 		found.Before = all[1].Labels[runLabel]
 	}
@@ -132,14 +126,13 @@ func (c *Client) Find(ctx context.Context, name string) (*installer.Release, err
 		return revision.Labels[statusLabel] == installer.StatusDeployed
 	})
 	if i < 0 {
-		return found, nil
+		return &found, nil
 	}
 	serving, err := c.decode(ctx, &all[i])
-	if err != nil || serving == nil {
-		return found, err
+	if serving != nil {
+		found.Deployed = serving.Version
 	}
-	found.Deployed, err = semver.NewVersion(serving.Chart.Metadata.Version)
-	return found, err
+	return &found, err
 }
 
 // revisions returns the Secrets with the revisions of a release, newest first. It reads only their metadata,
@@ -175,11 +168,12 @@ func lastWrite(object metav1.Object) time.Time {
 	return last
 }
 
-// decode reads a revision, or returns nil if it is gone.
-func (c *Client) decode(ctx context.Context, revision *metav1.PartialObjectMetadata) (*release.Release, error) {
+// decode reads the contents of a revision, or returns nil if it is gone. It drops the manifest and the rest of the chart:
+// they are large, and no caller needs them.
+func (c *Client) decode(ctx context.Context, revision *metav1.PartialObjectMetadata) (*installer.Release, error) {
 	key := revision.Name + " " + revision.ResourceVersion
-	if have := c.seen[key]; have != nil {
-		return have, nil
+	if have, isSeen := c.seen.Get(key); isSeen {
+		return have.(*installer.Release), nil
 	}
 	content, err := revisionOf(driver.NewSecrets(c.typed.CoreV1().Secrets(c.namespace)).Get(revision.Name))
 	if err != nil || content == nil {
@@ -188,11 +182,12 @@ func (c *Client) decode(ctx context.Context, revision *metav1.PartialObjectMetad
 	if content.Chart == nil || content.Chart.Metadata == nil {
 		return nil, fmt.Errorf("helm release %s has no chart", revision.Name)
 	}
-	// Drop the manifest and the rest of the chart: they are large, and no caller needs them.
-	small := &release.Release{Config: content.Config, Chart: &chart.Chart{Metadata: content.Chart.Metadata}}
-	if len(c.seen) > 16 {
-		clear(c.seen)
+	chart := content.Chart.Metadata
+	version, err := semver.NewVersion(chart.Version)
+	if err != nil {
+		return nil, fmt.Errorf("helm release %s: version %q of its chart: %w", revision.Name, chart.Version, err)
 	}
-	c.seen[key] = small
-	return small, ctx.Err()
+	found := &installer.Release{AppVersion: chart.AppVersion, Version: version, KubeVersion: chart.Annotations[kubeVersionAnnotation], Values: content.Config}
+	c.seen.Add(key, found)
+	return found, ctx.Err()
 }

@@ -18,6 +18,7 @@ import (
 	release "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -74,7 +75,7 @@ func (c *Client) Put(ctx context.Context, order installer.Order) (was, becomes s
 	if isNew || order.DryRun || order.KeepObjects || ctx.Err() != nil {
 		return "", "", err
 	}
-	return "", "", c.rollBack(ctx, order, err)
+	return "", "", c.rollBack(ctx, configuration, order, serving, err)
 }
 
 // revisionOf returns a revision that Helm has read, or nil if there is none.
@@ -140,16 +141,16 @@ func (c *Client) unready(ctx context.Context) (names []string) {
 		c.log.Error(err, "Listing the Deployments of a release failed")
 		return nil
 	}
-	for _, deployment := range deployments.Items {
-		if wanted, status := ptr.Deref(deployment.Spec.Replicas, 1), &deployment.Status; status.ObservedGeneration < deployment.Generation ||
-			status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted || status.UnavailableReplicas > 0 {
-			names = append(names, "Deployment "+deployment.Name)
-		}
-	}
 	jobs, err := c.typed.BatchV1().Jobs(c.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		c.log.Error(err, "Listing the Jobs of a release failed")
-		return names
+		return nil
+	}
+	for _, deployment := range deployments.Items {
+		if wanted := ptr.Deref(deployment.Spec.Replicas, 1); deployment.Status.ObservedGeneration < deployment.Generation ||
+			deployment.Status.UpdatedReplicas < wanted || deployment.Status.AvailableReplicas < wanted || deployment.Status.UnavailableReplicas > 0 {
+			names = append(names, "Deployment "+deployment.Name)
+		}
 	}
 	for _, job := range jobs.Items {
 		if strings.HasPrefix(job.Name, "fleet-") && job.Status.Succeeded == 0 {
@@ -161,18 +162,10 @@ func (c *Client) unready(ctx context.Context) (names []string) {
 }
 
 // rollBack returns to the deployed revision, if there is one, after a failed upgrade.
-func (c *Client) rollBack(ctx context.Context, order installer.Order, why error) error {
-	configuration, err := c.configuration(ctx)
-	if err != nil {
-		return errors.Join(why, err)
-	}
+func (c *Client) rollBack(ctx context.Context, configuration *action.Configuration, order installer.Order, serving *release.Release, why error) error {
 	last, err := revisionOf(configuration.Releases.Last(order.Name))
-	if err != nil || last == nil || last.Info.Status != common.StatusFailed {
-		return errors.Join(why, err) // It failed before it changed anything.
-	}
-	serving, err := revisionOf(configuration.Releases.Deployed(order.Name))
-	if err != nil || serving == nil {
-		return errors.Join(why, err)
+	if err != nil || last == nil || last.Info.Status != common.StatusFailed || serving == nil {
+		return errors.Join(why, err) // It failed before it changed anything, or there is no revision to return to.
 	}
 	// Helm's own rollback could not be told from one that a person makes.
 	back := c.wayBack(configuration, order, serving.Version)
@@ -224,18 +217,12 @@ func (keeper) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
 	}
 	result := &bytes.Buffer{}
 	for _, object := range objects {
-		annotations := object.GetAnnotations()
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
-		annotations[kube.ResourcePolicyAnno] = kube.KeepPolicy
-		object.SetAnnotations(annotations)
+		object.SetAnnotations(labels.Merge(object.GetAnnotations(), labels.Set{kube.ResourcePolicyAnno: kube.KeepPolicy}))
 		text, err := yaml.Marshal(object)
 		if err != nil {
 			return nil, err
 		}
-		result.WriteString("---\n")
-		result.Write(text)
+		fmt.Fprintf(result, "---\n%s", text)
 	}
 	return result, nil
 }
