@@ -22,7 +22,6 @@ import (
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/steps"
 )
 
 // FieldManager is the field manager of every write.
@@ -78,7 +77,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	result, err := steps.Run(rest, s.taken, s.next, func(next step) error { return r.take(ctx, s, next) })
+	result, err := r.advance(ctx, s)
 	switch {
 	case err == nil:
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // The cache lags behind.
@@ -217,6 +216,24 @@ func (r *reconciler) readFleet(ctx context.Context, s *scope) error {
 		return fmt.Errorf("reading ClusterRegistration: %w", err)
 	}
 	return nil
+}
+
+// advance takes one step after the other until none is left, and returns the outcome that comes with it. A step that comes
+// twice is an error: the first had no effect.
+func (r *reconciler) advance(ctx context.Context, s *scope) (outcome, error) {
+	for {
+		next, result := s.next()
+		if next == rest {
+			return result, nil
+		}
+		if s.taken[next] {
+			return outcome{}, fmt.Errorf("the step %q has changed nothing", next)
+		}
+		if err := r.take(ctx, s, next); err != nil {
+			return outcome{}, err
+		}
+		s.taken[next] = true
+	}
 }
 
 func (r *reconciler) take(ctx context.Context, s *scope, next step) error {

@@ -3,6 +3,9 @@ package registrar
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +56,53 @@ func TestRegisterReadsPastTheCache(t *testing.T) {
 			var made fleetv1.ClusterRegistrationList
 			if err := api.List(context.Background(), &made); err != nil || len(made.Items) != test.made {
 				t.Errorf("%d ClusterRegistrations were made (%v), want %d", len(made.Items), err, test.made)
+			}
+		})
+	}
+}
+
+// A reconcile takes each step once, in order, until none is left or one fails.
+func TestAdvance(t *testing.T) {
+	broken := errors.New("broken")
+	for name, test := range map[string]struct {
+		met     met
+		earlier step
+		fails   error
+		taken   []step
+		want    string // the reason of the outcome; empty with an error
+		err     string
+	}{
+		"nothing to do":   {met: met{noFleet: true}, want: addonsv1.WaitingForFleetReason},
+		"in order":        {taken: []step{dryRun, register}, want: addonsv1.WaitingForFleetReason},
+		"a step fails":    {fails: broken, taken: []step{dryRun}, err: "broken"},
+		"a step is taken": {met: met{byManager: true, recorded: "gone"}, earlier: withdraw, taken: []step{withdraw}, err: `the step "withdraw" has changed nothing`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := test.met.scope()
+			if test.earlier != "" {
+				s.taken[test.earlier] = true
+			}
+			builder := fakeBuilder(t).WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+					if _, isRegistration := object.(*fleetv1.ClusterRegistration); isRegistration && test.fails != nil {
+						return test.fails
+					}
+					return c.Create(ctx, object, options...)
+				},
+			})
+			if s.fleet != nil {
+				builder = builder.WithObjects(s.fleet.DeepCopy())
+			}
+			api := builder.Build()
+			result, err := (&reconciler{Client: api, live: api}).advance(t.Context(), s)
+			if (err != nil) != (test.err != "") || err != nil && !strings.Contains(err.Error(), test.err) || result.reason != test.want {
+				t.Errorf("got %+v and error %v, want %s and %q", result, err, test.want, test.err)
+			}
+			if test.fails != nil && !errors.Is(err, test.fails) {
+				t.Errorf("the error is %v", err)
+			}
+			if taken := slices.Sorted(maps.Keys(s.taken)); !slices.Equal(taken, slices.Sorted(slices.Values(test.taken))) {
+				t.Errorf("took %q, want %q", taken, test.taken)
 			}
 		})
 	}
