@@ -178,7 +178,7 @@ func Chain(traced *trace.Trace) *view.Graph {
 		last = node
 	}
 	for _, step := range traced.Steps {
-		add(&view.Node{ID: "step/" + step.Name, Name: step.Name, State: resultColors[step.Result], Reason: view.Cut(step.Message, 200)})
+		add(&view.Node{ID: "step/" + step.Name, Name: step.Name, State: resultColors[step.Result], Reason: message.Short(step.Message, 200)})
 	}
 	end := view.Ready
 	switch traced.Verdict {

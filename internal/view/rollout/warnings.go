@@ -304,7 +304,7 @@ func (w *warner) name(at int) string {
 func (w *warner) names(partitions []int) string {
 	var names []string
 	for _, at := range partitions {
-		names = append(names, strconv.Quote(view.Cut(w.name(at), mostDefinition)))
+		names = append(names, strconv.Quote(message.Short(w.name(at), mostDefinition)))
 	}
 	if len(names) == 1 {
 		return "partition " + names[0]
@@ -349,5 +349,5 @@ func definition(partition fleetv1.Partition) string {
 	if err != nil {
 		return err.Error()
 	}
-	return view.Cut(string(text), mostDefinition)
+	return message.Short(string(text), mostDefinition)
 }
