@@ -11,6 +11,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -34,16 +35,22 @@ import (
 
 const (
 	// releasePause and bundlePause delay reconciles, to collect more changes of releases: a reconcile of a
-	// HelmChartProxy reads all its releases, and a Bundle holds the targets of many.
+	// HelmChartProxy reads all its releases, and a Bundle holds the targets of many. No event says that a change was the
+	// last of many.
 	releasePause = 500 * time.Millisecond
 	bundlePause  = 100 * time.Millisecond
 )
 
 type requests = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// later returns a handler that enqueues the requests for an object after a pause. It merges the requests for the
-// same object within the pause.
-func later(pause time.Duration, of handler.MapFunc) handler.EventHandler {
+// later returns handlers that enqueue a request at once, unless one of them did so less than a pause ago: then they merge
+// the requests within the next pause.
+func later(pause time.Duration) func(handler.MapFunc) handler.EventHandler {
+	recent := cache.NewExpiring()
+	return func(of handler.MapFunc) handler.EventHandler { return merged(recent, pause, of) }
+}
+
+func merged(recent *cache.Expiring, pause time.Duration, of handler.MapFunc) handler.EventHandler {
 	enqueue := func(ctx context.Context, queue requests, objects ...client.Object) {
 		all := map[reconcile.Request]bool{} // A Bundle has many releases of one HelmChartProxy.
 		for _, object := range objects {
@@ -52,7 +59,12 @@ func later(pause time.Duration, of handler.MapFunc) handler.EventHandler {
 			}
 		}
 		for request := range all {
-			queue.AddAfter(request, pause)
+			after := pause
+			if _, isRecent := recent.Get(request); !isRecent {
+				after = 0
+			}
+			recent.Set(request, nil, pause)
+			queue.AddAfter(request, after)
 		}
 	}
 	return handler.Funcs{

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -56,7 +58,7 @@ func TestClustersEnqueueTheirHelmChartProxies(t *testing.T) {
 	} {
 		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 		if its := (event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); changed.Update(its) {
-			later(0, e.selecting).Update(t.Context(), its, queue)
+			later(0)(e.selecting).Update(t.Context(), its, queue)
 		}
 		if queue.Len() != test.want {
 			t.Errorf("%s: %d are enqueued, want %d", name, queue.Len(), test.want)
@@ -161,4 +163,49 @@ func TestTurnsComeFirst(t *testing.T) {
 	if got, _ := queue.Get(); got.Name != "turn" {
 		t.Errorf("%s comes first", got)
 	}
+}
+
+// The first change of a Cluster reconciles at once, whichever handler hears of it. Those that follow within a pause reconcile
+// once together.
+func TestPauseBeginsWithTheSecondEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pause = time.Second
+		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+		defer queue.ShutDown()
+		taken := func() int { // Whoever takes a request is done with it before the next event.
+			synctest.Wait()
+			count := queue.Len()
+			for range count {
+				request, _ := queue.Get()
+				queue.Done(request)
+			}
+			return count
+		}
+		collect := later(pause)
+		handlers := []handler.EventHandler{collect(itself), collect(itself)}
+		send := func(by int, name string) {
+			handlers[by].Create(t.Context(), event.CreateEvent{Object: &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}}, queue)
+		}
+		for i, step := range []struct {
+			by   int
+			name string // empty for no event
+			want int
+			then time.Duration
+		}{
+			{0, "a", 1, pause / 2},
+			{1, "a", 0, pause / 2}, // The second one within a pause.
+			{0, "b", 1, 0},
+			{0, "a", 0, pause / 2},
+			{0, "", 1, pause}, // Both together, a pause after the first of them.
+			{1, "a", 1, 0},    // Nothing has happened for a pause.
+		} {
+			if step.name != "" {
+				send(step.by, step.name)
+			}
+			if got := taken(); got != step.want {
+				t.Errorf("step %d: %d are enqueued, want %d", i, got, step.want)
+			}
+			time.Sleep(step.then)
+		}
+	})
 }

@@ -165,17 +165,18 @@ func (o *Options) controller() controller.Options {
 }
 
 // setupProxies adds the controller of HelmChartProxies. Changes of a HelmChartProxy enqueue it at once. Changes of
-// its Clusters and releases enqueue it after a pause, so that one reconcile handles many.
+// its Clusters and releases enqueue it after a pause if they follow others, so that one reconcile handles many.
 func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan event.GenericEvent, r *proxy.Reconciler) error {
+	collect := later(releasePause)
 	byOthers := onUpdate(func(before, after client.Object) bool { return !r.IsOwn(before, after) })
 	return ctrl.NewControllerManagedBy(mgr).Named("helmchartproxy").WithOptions(options.controller()).
 		For(&addonsv1.HelmChartProxy{}, builder.WithPredicates(changed)).
 		WatchesRawSource(source.Channel(read, &handler.EnqueueRequestForObject{})).
 		Watches(&addonsv1.HelmReleaseProxy{}, mapped(ownerOf), builder.WithPredicates(reshaped)).
-		Watches(&addonsv1.HelmReleaseProxy{}, later(releasePause, ownerOf), builder.WithPredicates(predicate.Not[client.Object](reshaped))).
-		Watches(&addonsv1.HelmChartProxy{}, later(releasePause, itself), builder.WithPredicates(predicate.Not[client.Object](changed), byOthers)).
-		Watches(&fleetv1.Bundle{}, later(releasePause, e.by(bundle.ByBundle, ownerOf)), builder.WithPredicates(observedByFleet)).
-		Watches(&clusterv1.Cluster{}, later(releasePause, e.selecting), builder.WithPredicates(changed)).
+		Watches(&addonsv1.HelmReleaseProxy{}, collect(ownerOf), builder.WithPredicates(predicate.Not[client.Object](reshaped))).
+		Watches(&addonsv1.HelmChartProxy{}, collect(itself), builder.WithPredicates(predicate.Not[client.Object](changed), byOthers)).
+		Watches(&fleetv1.Bundle{}, collect(e.by(bundle.ByBundle, ownerOf)), builder.WithPredicates(observedByFleet)).
+		Watches(&clusterv1.Cluster{}, collect(e.selecting), builder.WithPredicates(changed)).
 		WatchesMetadata(proxy.NamespaceMetadata(), mapped(e.proxies), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesMetadata(references.CRD(), mapped(e.proxies), builder.WithPredicates(predicate.NewPredicateFuncs(isProxyCRD), references.ContractNews)).
 		Complete(r)
@@ -205,13 +206,13 @@ func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *ref
 		Complete(r)
 }
 
-// setupBundles adds the controller of Bundles. Changes of releases enqueue a Bundle after a pause, so that one
-// write handles many.
+// setupBundles adds the controller of Bundles. Changes of releases enqueue a Bundle after a pause if they follow others, so
+// that one write handles many.
 func setupBundles(mgr ctrl.Manager, options Options, e *enqueuer, wake chan event.GenericEvent, r *bundle.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmbundle").WithOptions(options.controller()).
 		For(&fleetv1.Bundle{}, builder.WithPredicates(predicate.Or[client.Object](changed, refusal))).
 		WatchesRawSource(source.Channel(wake, mapped(e.of(bundleOf)))).
-		Watches(&addonsv1.HelmReleaseProxy{}, later(bundlePause, bundleOf), builder.WithPredicates(predicate.Or[client.Object](changed, beginsToFail, endsToWait))).
+		Watches(&addonsv1.HelmReleaseProxy{}, later(bundlePause)(bundleOf), builder.WithPredicates(predicate.Or[client.Object](changed, beginsToFail, endsToWait))).
 		Watches(&addonsv1.HelmChartProxy{}, mapped(e.bundlesOfProxy), builder.WithPredicates(changed)).
 		WatchesMetadata(store.FleetClusterMetadata(), mapped(e.bundlesOfFleetCluster), builder.WithPredicates(reimported)).
 		Complete(r)
