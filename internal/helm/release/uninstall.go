@@ -17,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // emptyPatience is how long Fleet's agent may take to install the empty chart.
@@ -35,6 +36,15 @@ func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 		return r.finish(ctx, s)
 	}
 	key := plan.Key{Namespace: s.release.Spec.ClusterRef.Namespace, Name: s.record.FleetCluster}
+	cached, err := r.FleetCluster(ctx, key)
+	if err != nil {
+		return err
+	}
+	// While it only waits, the cache will do.
+	isReleased := cached != nil && cached.Annotations[stamp.ReleasedAnnotation] == "true"
+	if !isReleased && !s.isEmptying() && r.mustWait(s, cached != nil) {
+		return nil
+	}
 	fleet, isReleased, err := r.LiveFleetCluster(ctx, key)
 	if err != nil {
 		return err
@@ -45,9 +55,11 @@ func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 	if isWaiting, err := r.empty(ctx, s); isWaiting || err != nil {
 		return err
 	}
-	// While a target of the Bundle names values that do not exist, Fleet stops at it if its Fleet Cluster comes back.
-	if (fleet != nil || s.isTarget()) && r.isInstalled(s) {
+	if r.mustWait(s, fleet != nil) {
 		return nil
+	}
+	if s.isInstalled(fleet != nil) {
+		r.warnNotConfirmed(s)
 	}
 	// In another namespace, only the Bundle proves that the values belong to this HelmChartProxy.
 	isProven := s.bundle != nil || s.release.Spec.ClusterRef.Namespace == s.release.Namespace
@@ -70,28 +82,36 @@ func (s *scope) isTarget() bool {
 	return s.bundle != nil && s.bundle.DeletionTimestamp.IsZero() && (store.IsCut(s.bundle) || slices.ContainsFunc(s.bundle.Spec.Targets, isIt))
 }
 
-// isInstalled reports whether the release is still a target or has a BundleDeployment, until uninstallPatience
-// is over.
-func (r *Reconciler) isInstalled(s *scope) bool {
-	isTarget := s.isTarget()
-	if !isTarget && s.deployment == nil {
+// isInstalled reports whether the release is still a target, or has a BundleDeployment on a Fleet Cluster that exists. While a
+// target of the Bundle names values that do not exist, Fleet stops at it if its Fleet Cluster comes back.
+func (s *scope) isInstalled(hasFleetCluster bool) bool {
+	return s.isTarget() || hasFleetCluster && s.deployment != nil
+}
+
+// mustWait reports whether the release is still installed, until uninstallPatience is over.
+func (r *Reconciler) mustWait(s *scope, hasFleetCluster bool) bool {
+	age := r.Now().Sub(s.release.DeletionTimestamp.Time)
+	if age >= uninstallPatience || !s.isInstalled(hasFleetCluster) {
 		return false
 	}
-	left := s.release.DeletionTimestamp.Add(uninstallPatience).Sub(r.Now())
-	if left <= 0 {
-		note := "Fleet has not removed BundleDeployment %s of Cluster %s within %s; the release may still be installed"
-		if isTarget { // Fleet was not asked to.
-			note = "Muster has not removed the target from Bundle %s of Cluster %s within %s: the log of muster-helm says why; the release may still be installed"
-		}
-		r.Recorder.Eventf(s.proxy, nil, corev1.EventTypeWarning, "UninstallNotConfirmed", "Uninstall", note,
-			proxy.BundleKey(s.release).Name, s.release.Spec.ClusterRef.Name, uninstallPatience)
-		return false
-	}
-	if s.again = left; isTarget { // Updates of a Bundle enqueue no releases; events of a BundleDeployment do.
-		age := r.Now().Sub(s.release.DeletionTimestamp.Time)
+	if s.again = uninstallPatience - age; s.isTarget() { // Updates of a Bundle enqueue no releases; events of a BundleDeployment do.
 		s.again = min(max(age/4, store.BehindInterval), inputs.PollInterval)
 	}
 	return true
+}
+
+func (r *Reconciler) warnNotConfirmed(s *scope) {
+	note := "Fleet has not removed BundleDeployment %s of Cluster %s within %s; the release may still be installed"
+	if s.isTarget() { // Fleet was not asked to.
+		note = "Muster has not removed the target from Bundle %s of Cluster %s within %s: the log of muster-helm says why; the release may still be installed"
+	}
+	r.Recorder.Eventf(s.proxy, nil, corev1.EventTypeWarning, "UninstallNotConfirmed", "Uninstall", note,
+		proxy.BundleKey(s.release).Name, s.release.Spec.ClusterRef.Name, uninstallPatience)
+}
+
+// isEmptying reports whether the release has to be emptied, or is.
+func (s *scope) isEmptying() bool {
+	return s.record.Leaving == plan.Emptied || plan.MustBeEmptied(s.record, s.bundle, s.deployment)
 }
 
 // empty makes the agent replace a release that Helm has refused with an empty chart: see plan.Emptied. It

@@ -572,6 +572,56 @@ func TestReleasedUnseen(t *testing.T) {
 	}
 }
 
+// A release that is being uninstalled reads its Fleet Cluster past the cache once, before its finalizer goes, and not at each event.
+func TestUninstallReadsLiveOnce(t *testing.T) {
+	for name, isReleased := range map[string]bool{"uninstalled": false, "released meanwhile": true} {
+		t.Run(name, func(t *testing.T) {
+			w, reads := newWorld(t, &renderer{}), 0
+			w.Live = interceptor.NewClient(w.Client.(client.WithWatch), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+					reads++
+					return c.Get(ctx, key, object, options...)
+				},
+			})
+			fleet, s := ownFleetCluster("first"), scopeOf(t, "")
+			s.release.Finalizers = []string{plan.Finalizer}
+			for _, its := range []client.Object{fleet, s.release} {
+				if err := w.Client.Create(t.Context(), its); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.release.DeletionTimestamp = &metav1.Time{Time: w.clock.Now()}
+			target, deployment := []fleetv1.BundleTarget{{ClusterName: "one"}}, w.deploymentOf(s)
+			isDone := func() bool {
+				s.again = 0
+				if err := w.uninstall(t.Context(), s); err != nil {
+					t.Fatal(err)
+				}
+				its := &addonsv1.HelmReleaseProxy{}
+				if err := w.Get(t.Context(), client.ObjectKeyFromObject(s.release), its); err != nil {
+					t.Fatal(err)
+				}
+				return len(its.Finalizers) == 0
+			}
+			for i := range 6 { // While it is a target, and then while Fleet has its BundleDeployment.
+				s.bundle.Spec.Targets, s.deployment = target[i/3:], deployment
+				if isDone() || s.again == 0 || reads > 0 {
+					t.Fatalf("after %d events, there were %d live reads, and the next look is after %s", i+1, reads, s.again)
+				}
+			}
+			if s.deployment = nil; isReleased {
+				s.deployment, fleet.Annotations = deployment, map[string]string{stamp.ReleasedAnnotation: "true"}
+				if err := w.Client.Update(t.Context(), fleet); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !isDone() || reads != 1 {
+				t.Errorf("at the end, there were %d live reads", reads)
+			}
+		})
+	}
+}
+
 // The agent has time for the empty chart from when the program asks for it, which may have been away at the deletion.
 func TestEmptiedLate(t *testing.T) {
 	w := newWorld(t, &renderer{})
