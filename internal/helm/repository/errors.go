@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -79,6 +80,8 @@ func shown(at string, err error) error {
 		return failf("", "%s: %s", at, connection)
 	case errors.As(err, &request) && request.Timeout():
 		return failf("", "%s took too long to answer", at)
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &request) && errors.Is(request, io.EOF):
+		return failf("", "the connection to %s was cut before the answer was complete", at)
 	default:
 		return failf("", "%s sent an answer that cannot be read", at)
 	}

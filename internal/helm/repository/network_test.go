@@ -237,6 +237,33 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
+// A connection that is cut is no answer that cannot be read.
+func TestCutConnections(t *testing.T) {
+	for name, answer := range map[string]string{
+		"before the answer":    "",
+		"within the headers":   "HTTP/1.1 200 OK\r\n",
+		"within the answer":    "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\napiVersion: v1\n",
+		"within its last part": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20\r\napiVersion: v1\n",
+	} {
+		its, authority := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			connection, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = io.WriteString(connection, answer)
+			_ = connection.Close()
+		})
+		for _, scheme := range []string{"https://", "oci://"} {
+			client, _ := newClient()
+			_, err := client.Version(t.Context(), Request{RepoURL: strings.Replace(its.URL, "https://", scheme, 1), Chart: "web", Version: "1.x", Access: Access{Authorities: authority}})
+			if err == nil || !strings.Contains(err.Error(), "was cut before the answer was complete") || ReasonOf(err) != "" {
+				t.Errorf("%s, %s: %v", name, scheme, err)
+			}
+		}
+	}
+}
+
 // An identity token buys a token of the registry.
 func TestIdentityToken(t *testing.T) {
 	var its *httptest.Server
