@@ -215,20 +215,26 @@ func ReleaseConditions(trouble Trouble, release Release) []metav1.Condition {
 func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmReleaseProxy) []metav1.Condition {
 	specs := condition(addonsv1.HelmReleaseProxySpecsUpToDateCondition, true, addonsv1.UpToDateReason, notice)
 	ready := condition(addonsv1.HelmReleaseProxiesReadyCondition, true, addonsv1.ReadyReason, "")
-	var troubled, unready []string
+	var troubled, unready, drifted []string
+	entry := func(release *addonsv1.HelmReleaseProxy, its *metav1.Condition) string {
+		// Another writer may have written the message.
+		return message.Short(message.Text(About(ClusterOf(release), cmp.Or(its.Message, its.Reason))), longestEntry)
+	}
 	add := func(to *metav1.Condition, entries []string, release *addonsv1.HelmReleaseProxy, its *metav1.Condition) []string {
 		if len(entries) == 0 || its.Reason == addonsv1.HelmInstallOrUpgradeFailedReason {
 			to.Status, to.Reason = metav1.ConditionFalse, its.Reason
 		}
-		// Another writer may have written the message.
-		return append(entries, message.Short(message.Text(About(ClusterOf(release), cmp.Or(its.Message, its.Reason))), longestEntry))
+		return append(entries, entry(release, its))
 	}
 	for _, release := range releases {
 		if its := find(release, addonsv1.ClusterAvailableCondition); its.Reason != addonsv1.AvailableReason {
 			troubled = add(&specs, troubled, release, its)
 		}
-		if its := find(release, addonsv1.HelmReleaseReadyCondition); its.Status != metav1.ConditionTrue {
+		switch its := find(release, addonsv1.HelmReleaseReadyCondition); {
+		case its.Status != metav1.ConditionTrue:
 			unready = add(&ready, unready, release, its)
+		case its.Message != "":
+			drifted = append(drifted, entry(release, its))
 		}
 	}
 	switch {
@@ -242,6 +248,8 @@ func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmRe
 		ready.Message = "no Cluster is selected"
 	case len(unready) > 0:
 		ready.Message = message.List(unready, listed, "; ")
+	default:
+		ready.Message = message.List(drifted, listed, "; ")
 	}
 	return []metav1.Condition{summary(specs, ready), specs, ready}
 }

@@ -83,8 +83,11 @@ func TestProxyConditions(t *testing.T) {
 		return its
 	}
 	ready := Release{Ready: true, Reason: addonsv1.ReadyReason}
+	drifted := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{ContentLabel: "x"}}}
+	drifted.Spec.DeploymentID, drifted.Spec.StagedDeploymentID, drifted.Status.AppliedDeploymentID, drifted.Status.Release = "x", "x", "x", "default/web:2"
 	fails := Release{Reason: addonsv1.HelmInstallOrUpgradeFailedReason, Message: "denied"}
 	waits := Release{Reason: addonsv1.HelmReleasePendingReason, Message: NotDeployed}
+	drifts := Observe(drifted, Wanted{Content: "x"})
 	lost := Trouble{addonsv1.GetClusterFailedReason, "not in Fleet"}
 	for name, test := range map[string]struct {
 		trouble  Trouble
@@ -93,6 +96,8 @@ func TestProxyConditions(t *testing.T) {
 	}{
 		"nothing selected": {want: "True Ready: | UpToDate: note | Ready: no Cluster is selected"},
 		"ready":            {releases: []*addonsv1.HelmReleaseProxy{release("a", Trouble{}, ready)}, want: "True Ready: | UpToDate: note | Ready:"},
+		"one drifts":       {releases: []*addonsv1.HelmReleaseProxy{release("a", Trouble{}, ready), release("b", Trouble{}, drifts)}, want: "True Ready: | UpToDate: note | Ready: team/b: others have changed deployed objects"},
+		"one waits":        {releases: []*addonsv1.HelmReleaseProxy{release("a", Trouble{}, waits), release("b", Trouble{}, drifts)}, want: "False HelmReleasePending: team/a: " + NotDeployed + " | UpToDate: note | HelmReleasePending: team/a: " + NotDeployed},
 		"one fails":        {releases: []*addonsv1.HelmReleaseProxy{release("a", Trouble{}, waits), release("b", Trouble{}, fails)}, want: "False HelmInstallOrUpgradeFailed: team/a: " + NotDeployed + "; team/b: denied | UpToDate: note | HelmInstallOrUpgradeFailed: team/a: " + NotDeployed + "; team/b: denied"},
 		"one is lost":      {releases: []*addonsv1.HelmReleaseProxy{release("a", lost, ready)}, want: "False GetClusterFailed: team/a: not in Fleet | GetClusterFailed: team/a: not in Fleet | Ready:"},
 		"of its own":       {trouble: Trouble{"Own", "wrong"}, releases: []*addonsv1.HelmReleaseProxy{release("a", lost, ready)}, want: "False Own: wrong | Own: wrong | Ready:"},
