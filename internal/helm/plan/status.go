@@ -130,8 +130,10 @@ const missingValues = `is missing from (secret|configmap)|(secrets|configmaps) "
 var (
 	// lacksValues matches the agent's errors about values that are not on the cluster.
 	lacksValues = regexp.MustCompile(missingValues)
-	// refused matches those, and the errors of Helm's checks before an installation.
-	refused = regexp.MustCompile(missingValues + `|unable to continue with install|chart requires kubeVersion|YAML parse error|MalformedYAMLError`)
+	// refused matches those, and the errors of Helm's checks before an installation: values against the schema, the syntax of
+	// templates, and so on. The execution of a template is not among them, because it may depend on what the cluster has.
+	refused = regexp.MustCompile(missingValues + `|values don't meet the specifications of the schema|parse error (at|in) \(|` +
+		`unable to continue with install|chart requires kubeVersion|YAML parse error|MalformedYAMLError`)
 )
 
 // IsRefused reports whether Helm has refused to begin an installation.

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"testing"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
@@ -72,6 +73,29 @@ func TestObserve(t *testing.T) {
 	}
 	if got := Observe(nil, wanted); got.Ready || got.Reason != addonsv1.PreparingToHelmInstallReason {
 		t.Errorf("nothing is %+v", got)
+	}
+}
+
+// Helm has stored no release if it says so before it has asked the API server: the same values would fail again at once. All
+// else may heal.
+func TestRefusedBeforeTheInstallation(t *testing.T) {
+	for says, isRefused := range map[string]bool{
+		"values don't meet the specifications of the schema(s) in the following chart(s):\nweb:\n- at '/replicas': got string, want integer\n": true,
+		"parse error at (web/templates/a.yaml:1): unexpected \"}\" in operand":                                                                 true,
+		"parse error in (web/templates/a.yaml): too deep":                                                                                      true,
+		"not installed: MalformedYAMLError":                                                                                                    true,
+		"execution error at (web/templates/a.yaml:1:3): install cert-manager first":                                                            false,
+		"template: web/templates/a.yaml:1:3: executing \"a\" at <(lookup \"v1\" \"Secret\" \"a\" \"b\").data>: nil pointer":                    false,
+		"Internal error occurred: failed calling webhook":                                                                                      false,
+	} {
+		its := deployed()
+		its.Status.Release = ""
+		its.Status.Conditions = []genericcondition.GenericCondition{{Type: "Deployed", Status: corev1.ConditionFalse, Message: says}}
+		observed := Observe(its, Wanted{Content: "c", Target: fleetv1.BundleTarget{BundleDeploymentOptions: its.Spec.Options}})
+		record, _ := Record{}.After(observed, "a", time.Now())
+		if observed.Refused != isRefused || (record.Sync == 0) != isRefused || record.Unforced == isRefused {
+			t.Errorf("%s: %+v, and the record is %s", says, observed, record)
+		}
 	}
 }
 
