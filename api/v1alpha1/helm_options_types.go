@@ -16,7 +16,8 @@ type HelmOptions struct {
 	// dependencyUpdate has no effect: a chart in a repository contains its dependencies.
 	// +optional
 	DependencyUpdate bool `json:"dependencyUpdate,omitempty"`
-	// timeout is how long Helm waits; 10m if not set. It has an effect only with wait.
+	// timeout is how long Helm waits. It has an effect only with wait. The default is "10m0s".
+	// +kubebuilder:default="10m0s"
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 	// skipCRDs has no effect: Fleet always installs the CRDs of a chart.

@@ -12,7 +12,7 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="fleet.addons.cluster.x-k8s.io/schema-revision=1"
+// +kubebuilder:metadata:annotations="fleet.addons.cluster.x-k8s.io/schema-revision=2"
 // +kubebuilder:resource:path=helmchartproxies,scope=Namespaced,shortName=hcp,categories=cluster-api
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=='Ready')].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=='Ready')].reason`
@@ -80,8 +80,9 @@ type HelmChartProxySpec struct {
 	// +optional
 	ReleaseName string `json:"releaseName,omitempty"`
 
-	// namespace is the namespace of the release on each Cluster; default if not set.
+	// namespace is the namespace of the release on each Cluster. The default is default.
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:default=default
 	// +optional
 	ReleaseNamespace string `json:"namespace,omitempty"`
 
@@ -114,6 +115,7 @@ type HelmChartProxySpec struct {
 	ReconcileStrategy string `json:"reconcileStrategy,omitempty"`
 
 	// options are passed to Helm when it installs, upgrades and uninstalls.
+	// +kubebuilder:default={}
 	// +optional
 	Options HelmOptions `json:"options,omitempty"`
 

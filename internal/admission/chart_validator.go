@@ -2,10 +2,8 @@ package admission
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"reflect"
 	"slices"
 
@@ -155,51 +153,6 @@ func namedBy(proxy *addonsv1.HelmChartProxy) []named {
 		all = append(all, named{path.Child("valuesFrom").Index(i), resource, proxy.Namespace, from.Name})
 	}
 	return all
-}
-
-// ChartDefaulter is the mutating webhook for HelmChartProxies. It fills in the defaults of
-// cluster-api-addon-provider-helm, and leaves fields alone that it does not know.
-type ChartDefaulter struct{}
-
-var _ admission.Handler = ChartDefaulter{}
-
-// Handle answers one admission request.
-func (ChartDefaulter) Handle(_ context.Context, req admission.Request) admission.Response {
-	proxy := &addonsv1.HelmChartProxy{}
-	if err := json.Unmarshal(req.Object.Raw, proxy); err != nil {
-		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decoding HelmChartProxy: %w", err))
-	}
-	before := proxy.DeepCopy()
-	plan.Default(proxy)
-	var raw map[string]any
-	if err := json.Unmarshal(req.Object.Raw, &raw); err != nil {
-		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decoding HelmChartProxy: %w", err))
-	}
-	spec := within(raw, "spec")
-	if proxy.Spec.ReleaseNamespace != before.Spec.ReleaseNamespace {
-		spec["namespace"] = proxy.Spec.ReleaseNamespace
-	}
-	if proxy.Spec.Options.Wait != before.Spec.Options.Wait {
-		within(spec, "options")["wait"] = true
-	}
-	if before.Spec.Options.Timeout == nil {
-		within(spec, "options")["timeout"] = proxy.Spec.Options.Timeout.Duration.String()
-	}
-	changed, err := json.Marshal(raw)
-	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, err)
-	}
-	return admission.PatchResponseFromRaw(req.Object.Raw, changed)
-}
-
-// within returns the object under a key of its parent, and creates it if it is missing.
-func within(parent map[string]any, key string) map[string]any {
-	child, ok := parent[key].(map[string]any)
-	if !ok {
-		child = map[string]any{}
-		parent[key] = child
-	}
-	return child
 }
 
 // checkChart finds what the webhooks would say about a HelmChartProxy. `kubectl muster render` shows the result of

@@ -91,8 +91,10 @@ const (
 	ClassAccessPath    = "/validate-class-access"
 	ClusterPath        = "/validate-cluster"
 	ValidateConfigPath = "/validate-fleetaddonconfig"
-	DefaultChartPath   = "/default-helmchartproxy"
 	ValidateChartPath  = "/validate-helmchartproxy"
+	// DefaultChartPath allows everything: `kubectl apply` leaves the configuration of earlier versions behind, in which the
+	// webhook set defaults. The CRD has them now.
+	DefaultChartPath = "/default-helmchartproxy"
 )
 
 // Setup adds the webhooks to a manager, and starts the informers that they read. The arguments are the namespace of
@@ -132,7 +134,7 @@ func handlers(scheme *runtime.Scheme, current *settings.Reader, cached client.Re
 		ClassAccessPath:    &ClassAccess{Settings: current, Reviewer: reviewer},
 		ClusterPath:        &ClusterValidator{Settings: current, Namespaces: cached, Others: others},
 		ValidateConfigPath: config.Handler,
-		DefaultChartPath:   ChartDefaulter{},
+		DefaultChartPath:   admission.HandlerFunc(func(context.Context, admission.Request) admission.Response { return admission.Allowed("") }),
 		ValidateChartPath:  admission.WithValidator(scheme, ChartValidator{Reviewer: reviewer}).Handler,
 	}
 }

@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
 )
 
 // Keys that no copy may be without, or that are never copied, cannot be excluded from copying.
@@ -102,6 +104,48 @@ func TestValidateOthers(t *testing.T) {
 	} {
 		if broken, err := Validate(t.Context(), kind, []byte(`{"metadata": {"name": "a"}, "spec": 1}`)); err != nil || len(broken) > 0 {
 			t.Errorf("%s: %v, %v", kind, broken, err)
+		}
+	}
+}
+
+// The CRD has the defaults of cluster-api-addon-provider-helm, but for wait with atomic. A HelmChartProxy that an earlier CRD
+// stored without them gives the same Bundle and options with them, so that an upgrade redeploys nothing.
+func TestDefaultsOfHelmChartProxies(t *testing.T) {
+	all, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := all[addonsv1.GroupVersion.WithKind("HelmChartProxy")].structural
+	for name, test := range map[string]struct{ spec, want string }{
+		"nothing":                        {`{}`, `{"namespace":"default","options":{"enableClientCache":false,"timeout":"10m0s"}}`},
+		"some options":                   {`{"options":{"wait":true,"install":{}}}`, `{"namespace":"default","options":{"enableClientCache":false,"install":{"createNamespace":true},"timeout":"10m0s","wait":true}}`},
+		"atomic":                         {`{"options":{"atomic":true,"upgrade":{}}}`, `{"namespace":"default","options":{"atomic":true,"enableClientCache":false,"timeout":"10m0s","upgrade":{"maxHistory":10}}}`},
+		"an empty value stays":           {`{"namespace":""}`, `{"namespace":"","options":{"enableClientCache":false,"timeout":"10m0s"}}`},
+		"all that has defaults is there": {`{"namespace":"a","options":{"enableClientCache":true,"timeout":"1m0s"}}`, `{"namespace":"a","options":{"enableClientCache":true,"timeout":"1m0s"}}`},
+	} {
+		object := map[string]any{}
+		if err := json.Unmarshal([]byte(`{"spec":`+test.spec+`}`), &object); err != nil {
+			t.Fatal(err)
+		}
+		defaulting.Default(object, of)
+		if got := plan.JSON(object["spec"]); got != test.want {
+			t.Errorf("%s: it is stored as %s, want %s", name, got, test.want)
+		}
+		bundles, options := []string{}, []string{}
+		for _, spec := range []string{test.spec, test.want} {
+			its := &addonsv1.HelmChartProxy{}
+			if err := json.Unmarshal([]byte(spec), &its.Spec); err != nil {
+				t.Fatal(err)
+			}
+			plan.Default(its)
+			bundles = append(bundles, plan.JSON(plan.NewBundle(its, "team", "hcp-web", plan.Chart{Version: "1.0.0", Hooks: true}, "")))
+			options = append(options, plan.JSON(plan.StoredOptions(its.Spec.Options)))
+		}
+		if bundles[0] != bundles[1] {
+			t.Errorf("%s: the Bundle changes: %s", name, cmp.Diff(bundles[0], bundles[1]))
+		}
+		if options[0] != options[1] {
+			t.Errorf("%s: the HelmReleaseProxies change: %s", name, cmp.Diff(options[0], options[1]))
 		}
 	}
 }

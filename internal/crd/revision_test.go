@@ -17,6 +17,7 @@ import (
 // digests has the digests of the CRDs' specs without descriptions, by revision. The last belongs to SchemaRevision.
 var digests = []string{
 	"f72b32619b368cd78df90804d40a873544dee008bec9c05a6b4a8852f21b0e01",
+	"57effbfc513f964fd118e8ef787f75bd86a852d077ff153db023516afe187b0a",
 }
 
 // The syncer names a CRD with a lower revision than its own, so every change of a schema has another one.

@@ -35,16 +35,15 @@ func TestErrorsOfTheWebhook(t *testing.T) {
 	}
 	mutating := get(g, &admissionregistrationv1.MutatingWebhookConfiguration{}, "", "muster-mutating-webhook").Webhooks
 	validating := get(g, &admissionregistrationv1.ValidatingWebhookConfiguration{}, "", "muster-validating-webhook").Webhooks
-	helm := &admissionregistrationv1.MutatingWebhookConfigurationList{}
+	helm := &admissionregistrationv1.ValidatingWebhookConfigurationList{}
 	g.Expect(admin.List(ctx, helm)).To(Succeed())
 	for _, its := range helm.Items {
-		if its.Name == "muster-helm-mutating-webhook" {
-			mutating = append(mutating, its.Webhooks...)
-			validating = append(validating, get(g, &admissionregistrationv1.ValidatingWebhookConfiguration{}, "", "muster-helm-validating-webhook").Webhooks...)
+		if its.Name == "muster-helm-validating-webhook" {
+			validating = append(validating, its.Webhooks...)
 		}
 	}
-	name := metav1.ObjectMeta{Name: "test-broken"}
 	all := map[string]client.Object{}
+	name := metav1.ObjectMeta{Name: "test-broken"}
 	fails := map[string]bool{}
 	for _, its := range mutating {
 		fails[its.Name] = *its.FailurePolicy == admissionregistrationv1.Fail

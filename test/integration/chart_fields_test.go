@@ -152,7 +152,8 @@ func inIntegers(value any) any {
 	return value
 }
 
-// defaults sets the same defaults as cluster-api-addon-provider-helm.
+// defaults sets the same defaults as cluster-api-addon-provider-helm, but for an empty namespace, and wait with atomic: these
+// apply without being written.
 func defaults(proxy *unstructured.Unstructured) {
 	within := func(parent map[string]any, key string) map[string]any {
 		child, _ := parent[key].(map[string]any)
@@ -163,7 +164,7 @@ func defaults(proxy *unstructured.Unstructured) {
 		return child
 	}
 	unless := func(parent map[string]any, key string, value any) {
-		if its, found := parent[key]; !found || its == "" {
+		if _, found := parent[key]; !found {
 			parent[key] = value
 		}
 	}
@@ -172,9 +173,6 @@ func defaults(proxy *unstructured.Unstructured) {
 	unless(spec, "namespace", "default")
 	unless(options, "timeout", "10m0s")
 	unless(options, "enableClientCache", false)
-	if options["atomic"] == true {
-		options["wait"] = true
-	}
 	if options["install"] != nil {
 		unless(within(options, "install"), "createNamespace", true)
 	}
@@ -183,7 +181,7 @@ func defaults(proxy *unstructured.Unstructured) {
 	}
 }
 
-// applyHelm applies the component helm until the test ends, without its webhooks, because no program serves them.
+// applyHelm applies the component helm until the test ends, without its webhook, because no program serves it.
 func applyHelm(t *testing.T, g Gomega) {
 	t.Helper()
 	root, err := stack.RepoRoot()
@@ -196,7 +194,7 @@ func applyHelm(t *testing.T, g Gomega) {
 			t.Error(err)
 		}
 	})
-	_, err = env.Kubectl(ctx, "delete", "validatingwebhookconfiguration/muster-helm-validating-webhook", "mutatingwebhookconfiguration/muster-helm-mutating-webhook")
+	_, err = env.Kubectl(ctx, "delete", "validatingwebhookconfiguration/muster-helm-validating-webhook")
 	g.Expect(err).NotTo(HaveOccurred())
 }
 

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -17,12 +18,16 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/admission"
 	"github.com/muster-fleet/muster/test/helm/repository"
+	"github.com/muster-fleet/muster/test/stack"
 )
 
 // helmPatience is longer than the program waits before it reads Secrets again, and longer than the garbage collector
@@ -435,47 +440,60 @@ func TestHelmToken(t *testing.T) {
 	}
 }
 
-// The program takes over a HelmChartProxy that admission has not defaulted, because its webhook fails open: setting
-// the finalizer is no change of the spec.
-func TestUndefaultedHelmChartProxies(t *testing.T) {
+// The CRD has the defaults that the webhook of an earlier version set. Its configuration, which `kubectl apply` leaves behind,
+// refuses nothing. A HelmChartProxy that was stored without defaults, because that webhook was down, is not rewritten.
+func TestDefaultsOfHelmChartProxies(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(env.StartComponent(ctx, "helm")).To(Succeed())
 	t.Cleanup(func() { removeHelm(t) })
 	configure(t, g, "{}")
 	namespace := newNamespace(t, g, "undefaulted", nil)
-	yaml := func(name string) string {
-		return fmt.Sprintf(`
-apiVersion: addons.cluster.x-k8s.io/v1alpha1
-kind: HelmChartProxy
-metadata: {namespace: %s, name: %s}
-spec: {clusterSelector: {matchLabels: {charts: none}}, repoURL: "https://charts.example.com", chartName: any, version: 1.0.0}
-`, namespace, name)
+	proxy := func(name string) *addonsv1.HelmChartProxy {
+		its := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		its.Spec.ClusterSelector.MatchLabels = map[string]string{"charts": "none"}
+		its.Spec.RepoURL, its.Spec.ChartName, its.Spec.Version = "https://charts.example.com", "any", "1.0.0"
+		return its
 	}
-	isDefaulted := func(g Gomega, name string) bool {
-		g.Expect(env.Apply(ctx, yaml(name))).To(Succeed())
-		return get(g, &addonsv1.HelmChartProxy{}, namespace, name).Spec.Options.Timeout != nil
-	}
-	webhook := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	g.Eventually(func(g Gomega) { // cert-manager has injected the CA.
-		g.Expect(admin.Get(ctx, types.NamespacedName{Name: "muster-helm-mutating-webhook"}, webhook)).To(Succeed())
-		g.Expect(webhook.Webhooks[0].ClientConfig.CABundle).NotTo(BeEmpty())
-	}).Should(Succeed())
-	g.Expect(env.Stop(ctx, "muster-helm")).To(Succeed()) // Otherwise it sets the finalizer before the webhook is back.
-	g.Expect(admin.Delete(ctx, webhook.DeepCopy())).To(Succeed())
-	tries := 0
+	g.Expect(env.Stop(ctx, "muster-helm")).To(Succeed()) // Otherwise it sets the finalizer before the defaults are back.
+	crd := object(g, `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: helmchartproxies.addons.cluster.x-k8s.io}}`)
+	const at = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/"
+	g.Expect(admin.Patch(ctx, crd, client.RawPatch(types.JSONPatchType, []byte(`[{"op":"remove","path":"`+at+`namespace/default"},
+{"op":"remove","path":"`+at+`options/default"},{"op":"remove","path":"`+at+`options/properties/timeout/default"}]`)))).To(Succeed())
 	g.Eventually(func(g Gomega) { // API servers take a moment to notice.
-		tries++
-		g.Expect(isDefaulted(g, fmt.Sprintf("without-%d", tries))).To(BeFalse())
+		its := proxy("old")
+		g.Expect(admin.Create(ctx, its, client.DryRunAll)).To(Succeed())
+		g.Expect(its.Spec.Options.Timeout).To(BeNil())
 	}).Should(Succeed())
-	undefaulted := fmt.Sprintf("without-%d", tries)
-	webhook.ResourceVersion, webhook.UID = "", ""
-	g.Expect(admin.Create(ctx, webhook)).To(Succeed())
+	g.Expect(admin.Create(ctx, proxy("old"))).To(Succeed())
+
+	root, err := stack.RepoRoot()
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = env.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-f", filepath.Join(root, "manifests/helm/addons.cluster.x-k8s.io_helmchartproxies.yaml"))
+	g.Expect(err).NotTo(HaveOccurred())
+	of := get(g, &admissionregistrationv1.ValidatingWebhookConfiguration{}, "", "muster-helm-validating-webhook").Webhooks[0].ClientConfig
+	of.Service.Path = ptr.To(admission.DefaultChartPath)
+	create(g, &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "muster-helm-mutating-webhook"}, Webhooks: []admissionregistrationv1.MutatingWebhook{{
+		Name: "default.helmchartproxies.addons.cluster.x-k8s.io", AdmissionReviewVersions: []string{"v1"}, ClientConfig: of,
+		FailurePolicy: ptr.To(admissionregistrationv1.Fail), SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone),
+		Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"CREATE", "UPDATE"}, Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{"addons.cluster.x-k8s.io"}, APIVersions: []string{"v1alpha1"}, Resources: []string{"helmchartproxies"},
+		}}},
+	}}})
+	t.Cleanup(func() {
+		if _, err := env.Kubectl(ctx, "delete", "mutatingwebhookconfiguration", "muster-helm-mutating-webhook"); err != nil {
+			t.Error(err)
+		}
+	})
 	g.Eventually(func(g Gomega) {
-		tries++
-		g.Expect(isDefaulted(g, fmt.Sprintf("with-%d", tries))).To(BeTrue())
+		its := proxy("new")
+		g.Expect(admin.Create(ctx, its, client.DryRunAll)).To(Succeed())
+		g.Expect(its.Spec.Options.Timeout).To(HaveField("Duration", 10*time.Minute))
+		g.Expect(its.Spec.ReleaseNamespace).To(Equal("default"))
 	}).Should(Succeed())
 	g.Expect(env.Start(ctx, "muster-helm")).To(Succeed())
 	g.Eventually(func(g Gomega) {
-		g.Expect(get(g, &addonsv1.HelmChartProxy{}, namespace, undefaulted).Finalizers).To(ContainElement("fleet.addons.cluster.x-k8s.io/helm"))
+		its := get(g, &addonsv1.HelmChartProxy{}, namespace, "old")
+		g.Expect(its.Finalizers).To(ContainElement("fleet.addons.cluster.x-k8s.io/helm"))
+		g.Expect(its.Generation).To(BeEquivalentTo(1))
 	}).Should(Succeed())
 }

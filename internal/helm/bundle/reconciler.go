@@ -152,7 +152,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 		return 0, r.UpdateBundle(ctx, s.have, func(its *fleetv1.Bundle) { delete(its.Annotations, plan.DeletedAnnotation) })
 	}
 	if s.of.DeletionTimestamp.IsZero() {
-		plan.Default(s.of) // The webhook does the same, if it runs.
+		plan.Default(s.of)
 		if s.in, again, err = r.Inputs.Get(s.of); err != nil {
 			return inputs.PollInterval, r.settleUnwritten(ctx, s.key) // The HelmChartProxy enqueues the Bundle earlier.
 		}

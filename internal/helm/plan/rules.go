@@ -17,7 +17,8 @@ import (
 	"github.com/muster-fleet/muster/internal/bounds"
 )
 
-// Default sets the defaults of cluster-api-addon-provider-helm.
+// Default sets the defaults of cluster-api-addon-provider-helm. The CRD has those of single fields, but an older one may be
+// installed, and files have none.
 func Default(proxy *addonsv1.HelmChartProxy) {
 	spec := &proxy.Spec
 	spec.ReleaseNamespace = ReleaseNamespace(proxy)

@@ -103,7 +103,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 		return ctrl.Result{}, err // The write triggers the next reconcile.
 	}
 	before := proxy.DeepCopy()
-	plan.Default(proxy) // The webhook does the same, if it runs.
+	plan.Default(proxy)
 	in, again, err := r.Inputs.Get(proxy)
 	if err != nil {
 		return r.report(ctx, before, state{releases: releases, trouble: plan.Trouble{

@@ -135,7 +135,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 	if s.proxy == nil || !s.proxy.DeletionTimestamp.IsZero() || !proxy.Concerns(s.proxy, s.release) {
 		return nil
 	}
-	plan.Default(s.proxy) // The webhook does the same, if it runs.
+	plan.Default(s.proxy)
 	if s.inputs, _, err = r.Inputs.Get(s.proxy); err != nil {
 		s.again = inputs.PollInterval
 		return nil //nolint:nilerr // The HelmChartProxy enqueues the release earlier.
