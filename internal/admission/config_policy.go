@@ -3,8 +3,10 @@ package admission
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/Masterminds/semver/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +18,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/defects"
+	"github.com/muster-fleet/muster/internal/message"
 )
 
 // validateConfig returns the errors of a FleetAddonConfig that the schema and the rules of its CRD do not refuse: for each
@@ -187,6 +190,38 @@ func validateInstall(path *field.Path, install *addonsv1.FleetInstall) field.Err
 	return errs
 }
 
+// electionWarning warns of variables with which Fleet's agents end at start, on every cluster: the rules are those of client-go's
+// leader election. Fleet sets all three itself; those here win. Empty for no warning.
+func electionWarning(variables []corev1.EnvVar) string {
+	names := []string{"CATTLE_ELECTION_LEASE_DURATION", "CATTLE_ELECTION_RENEW_DEADLINE", "CATTLE_ELECTION_RETRY_PERIOD"}
+	var set []time.Duration
+	isKnown := true
+	for _, name := range names {
+		i := slices.IndexFunc(variables, func(its corev1.EnvVar) bool { return its.Name == name })
+		if i < 0 {
+			continue
+		}
+		value, err := time.ParseDuration(variables[i].Value)
+		switch {
+		case variables[i].ValueFrom != nil:
+			isKnown = false
+		case err != nil:
+			return fmt.Sprintf("%s must be a duration such as 30s; with %q, Fleet's agents end at start", name, message.Short(variables[i].Value, 80))
+		}
+		set = append(set, value)
+	}
+	const jitter = 1.2 // leaderelection.JitterFactor
+	switch {
+	case len(set) == 0, len(set) == len(names) && !isKnown:
+		return ""
+	case len(set) < len(names):
+		return "set all of " + strings.Join(names, ", ") + ", or none: with others than Fleet's own, its agents may end at start"
+	case set[2] > 0 && set[0] > set[1] && set[1] > time.Duration(jitter*float64(set[2])):
+		return ""
+	}
+	return fmt.Sprintf("Fleet's agents end at start unless %s is longer than %s, and that longer than %g times %s", names[0], names[1], jitter, names[2])
+}
+
 // warnings returns warnings about fields that are allowed but have no effect, or may surprise the author.
 func warnings(config *addonsv1.FleetAddonConfig) []string {
 	var result []string
@@ -195,6 +230,9 @@ func warnings(config *addonsv1.FleetAddonConfig) []string {
 		if toleration.Operator == corev1.TolerationOpLt || toleration.Operator == corev1.TolerationOpGt {
 			result = append(result, fmt.Sprintf("spec.cluster.agentTolerations[%d].operator: %s is known only to Kubernetes 1.35 and later with the feature gate TaintTolerationComparisonOperators; other clusters refuse a Fleet agent that has it", i, toleration.Operator))
 		}
+	}
+	if text := electionWarning(ptr.Deref(config.Spec.Cluster, addonsv1.ClusterConfig{}).AgentEnvVars); text != "" {
+		result = append(result, "spec.cluster.agentEnvVars: "+text)
 	}
 	if cluster := config.Spec.Cluster; cluster != nil && cluster.AgentInitiatedSelector != nil && !ptr.Deref(cluster.AgentInitiated, false) {
 		result = append(result, "spec.cluster.agentInitiatedSelector has no effect without spec.cluster.agentInitiated: true")

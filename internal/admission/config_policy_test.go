@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -294,7 +295,11 @@ func TestValidateConfigAccepts(t *testing.T) {
 }
 
 func TestWarnings(t *testing.T) {
+	election := func(lease, deadline, retry string) string {
+		return fmt.Sprintf(`cluster: {agentEnvVars: [{name: CATTLE_ELECTION_RETRY_PERIOD, value: %q}, {name: CATTLE_ELECTION_LEASE_DURATION, value: %q}, {name: CATTLE_ELECTION_RENEW_DEADLINE, value: %q}]}`, retry, lease, deadline)
+	}
 	const (
+		contradicts = "spec.cluster.agentEnvVars: Fleet's agents end at start unless CATTLE_ELECTION_LEASE_DURATION is longer than CATTLE_ELECTION_RENEW_DEADLINE, and that longer than 1.2 times CATTLE_ELECTION_RETRY_PERIOD"
 		everyRight  = "spec.config.bootstrapLocalCluster gives Fleet all rights on this cluster"
 		noInstall   = "spec.config.bootstrapLocalCluster has no effect without spec.install"
 		knownDefect = "spec.install.version: Fleet 0.16.1 has a known defect: an agent that has lost its connection can uninstall everything that it manages; fixed in 0.16.2 (https://github.com/rancher/fleet/issues/5406); a range or followLatest avoids such versions"
@@ -319,7 +324,17 @@ func TestWarnings(t *testing.T) {
 		"repository over https":     {spec: `install: {followLatest: true, repository: "https://charts.example.com"}`},
 		"agentInitiatedSelector without agentInitiated": {spec: `cluster: {agentInitiatedSelector: {}}`, want: []string{"spec.cluster.agentInitiatedSelector has no effect without spec.cluster.agentInitiated: true"}},
 		"agentInitiatedSelector with agentInitiated":    {spec: `cluster: {agentInitiated: true, agentInitiatedSelector: {}}`},
-		"gates": {spec: `config: {featureGates: {}}`},
+		"gates":                        {spec: `config: {featureGates: {}}`},
+		"other variables":              {spec: `cluster: {agentEnvVars: [{name: A, value: b}]}`},
+		"an election that works":       {spec: election("15s", "10s", "2s")},
+		"an election with Fleet's own": {spec: election("30s", "25s", "10s")},
+		"a lease that ends too early":  {spec: election("10s", "10s", "2s"), want: []string{contradicts}},
+		"a deadline without a retry":   {spec: election("15s", "12s", "10s"), want: []string{contradicts}},
+		"no retries":                   {spec: election("15s", "10s", "0s"), want: []string{contradicts}},
+		"no duration":                  {spec: election("15", "10s", "2s"), want: []string{`spec.cluster.agentEnvVars: CATTLE_ELECTION_LEASE_DURATION must be a duration such as 30s; with "15", Fleet's agents end at start`}},
+		"only a lease":                 {spec: `cluster: {agentEnvVars: [{name: CATTLE_ELECTION_LEASE_DURATION, value: 15s}]}`, want: []string{"spec.cluster.agentEnvVars: set all of CATTLE_ELECTION_LEASE_DURATION, CATTLE_ELECTION_RENEW_DEADLINE, CATTLE_ELECTION_RETRY_PERIOD, or none: with others than Fleet's own, its agents may end at start"}},
+		"one from elsewhere": {spec: `cluster: {agentEnvVars: [{name: CATTLE_ELECTION_LEASE_DURATION, valueFrom: {fieldRef: {fieldPath: "metadata.annotations['lease']"}}},
+  {name: CATTLE_ELECTION_RENEW_DEADLINE, value: 10s}, {name: CATTLE_ELECTION_RETRY_PERIOD, value: 2s}]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(test.want, warnings(configOf(t, test.spec))); diff != "" {
