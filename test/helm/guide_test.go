@@ -57,7 +57,7 @@ func TestGuide(t *testing.T) {
 	t.Cleanup(func() { NewWithT(t).Expect(env.Apply(ctx, repositorySecret())).To(Succeed()) })
 
 	run(g, "secret")
-	blocks, err := fixture.Guide("charts.md", 2)
+	blocks, err := fixture.Guide("charts.md", 3)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(blocks[1]).To(ContainSubstring("repoURL: https://charts.example.com "))
 	g.Expect(env.Apply(ctx, strings.Replace(blocks[1], "https://charts.example.com", charts.URL, 1))).To(Succeed())
