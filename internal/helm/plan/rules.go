@@ -2,9 +2,9 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/Masterminds/semver/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -163,7 +163,7 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 	warn(options.Uninstall != nil && options.Uninstall.Description != "", "options.uninstall.description", "Fleet sets no description")
 	warn(options.WaitForJobs && !Waits(proxy), "options.waitForJobs", "it needs options.wait")
 	warn(options.Timeout != nil && options.Timeout.Duration != defaultTimeout && !Waits(proxy), "options.timeout", "it needs options.wait, or a chart with hooks")
-	warn(options.Timeout != nil && Waits(proxy) && options.Timeout.Duration%time.Second != 0, "options.timeout: its fraction of a second", "Fleet counts whole seconds")
+	warn(options.Timeout != nil && Waits(proxy) && math.Trunc(options.Timeout.Seconds()) != options.Timeout.Seconds(), "options.timeout: its fraction of a second", "Fleet counts whole seconds")
 	warn(namesNoCredentials(&proxy.Spec), "credentials", "it names no Secret")
 	warn(namesNoAuthority(&proxy.Spec), "tlsConfig.caSecret", "it names no Secret")
 	warn(IsInstallOnce(proxy) && ptr.Deref(proxy.Spec.CorrectDrift, false), "correctDrift", "with InstallOnce, drift is not corrected")

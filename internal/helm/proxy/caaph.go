@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -85,7 +84,7 @@ func (r *Reconciler) reportNotManaged(ctx context.Context, proxy *addonsv1.HelmC
 	}
 	before := proxy.DeepCopy()
 	changed := meta.SetStatusCondition(&proxy.Status.Conditions, metav1.Condition{
-		Type: addonsv1.NotManagedCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AnotherControllerReason, LastTransitionTime: metav1.NewTime(r.Now().Truncate(time.Second)),
+		Type: addonsv1.NotManagedCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AnotherControllerReason, LastTransitionTime: metav1.NewTime(r.Now()).Rfc3339Copy(),
 		Message: "Muster does not reconcile it: CustomResourceDefinition " + CRDName + " has no label " + stamp.ManagedByLabel + "=" + stamp.ManagedBy +
 			"; stop cluster-api-addon-provider-helm and apply manifests/helm to make Muster reconcile it",
 	})

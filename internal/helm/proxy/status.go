@@ -89,7 +89,7 @@ func SetConditions(conditions *[]metav1.Condition, generation int64, wanted []me
 	for _, condition := range wanted {
 		condition.Message = message.Short(message.Text(condition.Message), message.Condition)
 		condition.ObservedGeneration = generation
-		condition.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
+		condition.LastTransitionTime = metav1.NewTime(now).Rfc3339Copy()
 		meta.SetStatusCondition(conditions, condition)
 	}
 }

@@ -27,9 +27,9 @@ import (
 const (
 	// requestTimeout limits the time for one answer.
 	requestTimeout = 90 * time.Second
-	// failureTTL is how long a failure stays the answer: a little less than the time until a HelmChartProxy
-	// asks again.
-	failureTTL = 25 * time.Second
+	// slow is how long a repository may take to begin its answer, and how long a failure stays the answer: a HelmChartProxy
+	// asks again as long after it.
+	slow = 30 * time.Second
 	// embeddable limits the archives to unpack: the files of a larger one fit into no Bundle.
 	embeddable = 8 << 20
 	// keptAnswers limits the bytes of the answers that the Client remembers.
@@ -265,6 +265,6 @@ func (c *Client) fail(namespace, key string, err error) {
 
 // failed returns a failure after which it is too early to ask again; nil if there is none.
 func (c *Client) failed(key string) error {
-	err, _ := c.answers.get(key, c.now().Add(-failureTTL)).(error)
+	err, _ := c.answers.get(key, c.now().Add(-slow)).(error)
 	return err
 }

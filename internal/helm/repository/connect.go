@@ -11,15 +11,10 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
-	"time"
 )
 
-const (
-	// slow is how long a repository may take to begin its answer.
-	slow = 30 * time.Second
-	// maxHeaders limits the bytes of the headers of an answer.
-	maxHeaders = 64 << 10
-)
+// maxHeaders limits the bytes of the headers of an answer.
+const maxHeaders = 64 << 10
 
 // DeniedNetworks returns the networks without repositories: loopback, the addresses where clouds hand
 // out credentials, and addresses of no host.

@@ -73,7 +73,7 @@ func (l *list) search(wanted string) worker.Search {
 // find returns the entry with this version, or else the newest in a range. If the list has none, find downloads the list
 // again: the version may be new.
 func (l *list) find(ctx context.Context, wanted string) (entry worker.Entry, err error) {
-	for _, maxAge := range []time.Duration{l.Interval, min(l.Interval, failureTTL)} {
+	for _, maxAge := range []time.Duration{l.Interval, min(l.Interval, slow)} {
 		var at time.Time
 		if at, err = l.read(ctx, maxAge); err != nil {
 			return entry, err

@@ -473,7 +473,7 @@ func TestSilentHost(t *testing.T) {
 		{namespace: "team", url: "https://silent.example.com/b", asked: 1},
 		{namespace: "team", url: "https://silent.example.com:8443/b", asked: 2},
 		{namespace: "other", url: "https://silent.example.com/a", asked: 3},
-		{namespace: "team", url: "https://silent.example.com/a", asked: 4, after: failureTTL},
+		{namespace: "team", url: "https://silent.example.com/a", asked: 4, after: slow},
 	} {
 		*now = now.Add(step.after)
 		request := httptest.NewRequest(http.MethodGet, step.url, nil)

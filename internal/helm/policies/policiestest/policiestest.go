@@ -4,6 +4,7 @@ package policiestest
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -69,7 +70,7 @@ func NewReader(from client.Reader) *policies.Reader {
 		if _, err := reader.Refusal(context.Background(), "", ""); !errors.Is(err, policies.ErrListing) {
 			return reader
 		}
-		time.Sleep(time.Millisecond)
+		runtime.Gosched()
 	}
 }
 
