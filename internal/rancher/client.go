@@ -53,9 +53,6 @@ func IndexFields(ctx context.Context, indexer client.FieldIndexer) error {
 	)
 }
 
-// Patience is how long the API server may take to list Rancher's objects before a Cluster reports the delay.
-const Patience = 30 * time.Second
-
 // ErrUnlisted means that the cache does not hold all of Rancher's objects yet.
 var ErrUnlisted = errors.New("the Clusters of Rancher are not all read yet")
 
@@ -173,10 +170,10 @@ func (c *Client) read(ctx context.Context) (*reading, error) {
 	for _, objects := range c.listed {
 		switch {
 		case objects != nil:
-		case time.Since(c.since) < Patience:
+		case time.Since(c.since) < kinds.Patience:
 			return nil, ErrUnlisted
 		default:
-			return nil, fmt.Errorf("the API server has not listed Rancher's Clusters in %s; the syncer needs the ClusterRole muster-syncer-rancher, or spec.rancher.mode: \"Off\" in the FleetAddonConfig", Patience)
+			return nil, fmt.Errorf("the API server has not listed Rancher's Clusters in %s; the syncer needs the ClusterRole muster-syncer-rancher, or spec.rancher.mode: \"Off\" in the FleetAddonConfig", kinds.Patience)
 		}
 	}
 	return &reading{Client: c, ctx: ctx, listed: maps.Clone(c.listed)}, nil

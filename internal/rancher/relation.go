@@ -78,7 +78,7 @@ type Relation struct {
 	// Attached are the Fleet Clusters that a Cluster of this name is attached to, read-only.
 	Attached []fleetv1.Cluster `json:"-"`
 	// Unknown is why nothing else is known: not all of Rancher's objects are read yet, and Rancher may manage the
-	// Cluster. It is ErrUnlisted during the Patience.
+	// Cluster. It is ErrUnlisted during kinds.Patience.
 	Unknown error
 }
 

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -327,7 +328,7 @@ func TestTheEndOfAListWakesAll(t *testing.T) {
 		rancher.ManagementKind: management, rancher.ProvisioningKind: controllertest.NewFakeInformer(controllertest.Synced),
 	}})
 	time.AfterFunc(10*time.Second, s.woken.ShutDown)
-	if result, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key}); err != nil || result.RequeueAfter != rancher.Patience {
+	if result, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key}); err != nil || result.RequeueAfter != kinds.Patience {
 		t.Errorf("again after %v (%v)", result.RequeueAfter, err)
 	}
 	for _, end := range []func(){func() {}, management.Synced} { // The other kind has been listed already.

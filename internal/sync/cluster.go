@@ -22,6 +22,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
@@ -151,7 +152,7 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 	case errors.Is(err, references.ErrUnresolved):
 		return polled(references.Patience(err)), nil
 	case errors.Is(err, rancher.ErrUnlisted):
-		return polled(kube.Sooner(result.after, rancher.Patience)), nil
+		return polled(kube.Sooner(result.after, kinds.Patience)), nil
 	case !in.Cluster.Enabled:
 		return ctrl.Result{}, ignoreUnserved(err)
 	case kube.IsUnserved(err):

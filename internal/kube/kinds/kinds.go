@@ -22,8 +22,11 @@ import (
 const (
 	// ServedInterval is how often the API server is asked whether it serves a kind now: discovery has no event.
 	ServedInterval = 2 * time.Second
-	// accessInterval is how long an informer waits after a denied first list, in addition to its own backoff: RBAC has no event.
-	accessInterval = 30 * time.Second
+	// Patience is how long the first list of a kind may take before a Cluster that has a report of a better time reports
+	// that: a list says nothing of its progress, and thousands of objects take a while at a start, which is to write nothing.
+	// It is also how long an informer waits after a denied first list, because RBAC has no event: its own backoff begins anew
+	// every 2 minutes, and asks every 19 s.
+	Patience = 30 * time.Second
 )
 
 // WaitServed returns when nothing is missing, or with the context's error. It logs what is missing whenever that
@@ -137,7 +140,7 @@ func list(ctx context.Context, newCache NewCache, kind Kind, tell func(Listed)) 
 		}
 		select { // Only this kind waits.
 		case <-listing.Done():
-		case <-time.After(accessInterval):
+		case <-time.After(Patience):
 		}
 	})
 	if err != nil {

@@ -34,10 +34,6 @@ import (
 // the Cluster. An event shows the end of it.
 var ErrUnresolved = errors.New("template values cannot be resolved")
 
-// listPatience is how long the first list of a kind may take before it is reported on a Cluster that has a report of
-// a better time. Thousands of control planes take a while at a start, which is to write nothing.
-const listPatience = 30 * time.Second
-
 // ListingError is an error that ends when the first list of a kind does. Left is how long not to report it.
 type ListingError struct {
 	Err  error
@@ -59,15 +55,6 @@ func Patience(err error) time.Duration {
 	}
 	return 0
 }
-
-// unresolvedError adds ErrUnresolved to an error.
-type unresolvedError struct{ err error }
-
-// Error names the reference and the problem.
-func (e *unresolvedError) Error() string { return ErrUnresolved.Error() + ": " + e.err.Error() }
-
-// Unwrap makes it an ErrUnresolved.
-func (e *unresolvedError) Unwrap() []error { return []error{ErrUnresolved, e.err} }
 
 // Reader reads the objects to which Clusters refer. It watches each kind from the first read on, in the one version
 // that the kind's CRD declares for the Cluster API contract, and in a cache of its own: a kind that cannot be listed
@@ -111,7 +98,7 @@ func (o Referred) Values(in settings.Settings, cluster *clusterv1.Cluster) (map[
 	values, err := desired.Values(cluster, controlPlane, infrastructure, in.Cluster.Exclude)
 	if err != nil {
 		// Only a change of the Cluster itself can help.
-		return nil, &unresolvedError{err}
+		return nil, fmt.Errorf("%w: %w", ErrUnresolved, err)
 	}
 	return values, nil
 }
@@ -122,7 +109,7 @@ func (o Referred) Hash(in settings.Settings, cluster *clusterv1.Cluster) ([sha25
 	its.TypeMeta, its.ResourceVersion, its.Status = metav1.TypeMeta{}, "", clusterv1.ClusterStatus{}
 	inputs, err := json.Marshal([]any{&its, in.Cluster.Exclude, []byte(kube.Content(o.ControlPlane)), []byte(kube.Content(o.Infrastructure))})
 	if err != nil {
-		return [sha256.Size]byte{}, &unresolvedError{err}
+		return [sha256.Size]byte{}, fmt.Errorf("%w: %w", ErrUnresolved, err)
 	}
 	return sha256.Sum256(inputs), nil
 }
@@ -204,7 +191,7 @@ func (r *Reader) resolve(ctx context.Context, cluster *clusterv1.Cluster, field 
 		err = its.unlisted
 	}
 	if err != nil {
-		return nil, &unresolvedError{fmt.Errorf("%s: %w", field, err)}
+		return nil, fmt.Errorf("%w: %s: %w", ErrUnresolved, field, err)
 	}
 	return object, nil
 }

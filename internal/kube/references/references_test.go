@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
@@ -327,9 +328,9 @@ func TestProblems(t *testing.T) {
 		"no object":          {change: func(w *world) { w.exists = false }, words: `spec.infrastructureRef: failed to retrieve Thing team/infra: things "infra" not found`},
 		"no CRD":             {change: func(w *world) { w.noCRD = true }, words: `spec.infrastructureRef: the kind is not served for Cluster API: CustomResourceDefinition "things.infrastructure.cluster.x-k8s.io" not found; install the provider`},
 		"no contract":        {change: func(w *world) { w.contract = "" }, words: "contract version label"},
-		"not served":         {change: func(w *world) { w.unserved = true }, words: "no matches for", patience: listPatience},
+		"not served":         {change: func(w *world) { w.unserved = true }, words: "no matches for", patience: kinds.Patience},
 		"not allowed":        {change: func(w *world) { w.denied = true }, words: `spec.infrastructureRef: the syncer may not read things.infrastructure.cluster.x-k8s.io; give it a ClusterRole with get, list and watch on them, labelled fleet.addons.cluster.x-k8s.io/aggregate-to-muster-syncer: "true"`},
-		"being listed":       {change: func(w *world) { w.unlisted = true }, words: "infrastructure.cluster.x-k8s.io/v1beta1, Kind=Thing cannot be read yet: it is being listed", patience: listPatience},
+		"being listed":       {change: func(w *world) { w.unlisted = true }, words: "infrastructure.cluster.x-k8s.io/v1beta1, Kind=Thing cannot be read yet: it is being listed", patience: kinds.Patience},
 		"spelled otherwise":  {change: func(*world) {}, cluster: referringTo(things.Group, "THING"), words: `is of kind "Thing", not "THING"; correct the reference`},
 		"no CRD can be read": {change: func(w *world) { w.crd = errors.New("broken") }, words: "broken", unread: true},
 	} {
@@ -351,7 +352,7 @@ func TestProblems(t *testing.T) {
 				if got := Patience(err); got != test.patience {
 					t.Errorf("patience for %v, want %v", got, test.patience)
 				}
-				time.Sleep(listPatience - time.Second)
+				time.Sleep(kinds.Patience - time.Second)
 				synctest.Wait()
 				_, err = r.Values(t.Context(), settings.Default(), cluster)
 				if got := Patience(err); got != min(test.patience, time.Second) {

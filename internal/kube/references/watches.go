@@ -47,7 +47,7 @@ func (w *watch) problem(kind schema.GroupVersionKind, now time.Time) error {
 	case apierrors.IsForbidden(w.Err):
 		return fmt.Errorf("the syncer may not read %s; give it a ClusterRole with get, list and watch on them, labelled %s: \"true\"", resource, settings.AggregationLabel)
 	case w.Err != nil:
-		return &ListingError{fmt.Errorf("%s cannot be read yet: %w", kind, w.Err), listPatience - now.Sub(w.since)}
+		return &ListingError{fmt.Errorf("%s cannot be read yet: %w", kind, w.Err), kinds.Patience - now.Sub(w.since)}
 	case w.kind != kind.Kind: // There are many spellings, and all lead to the same CRD.
 		return fmt.Errorf("%w under this name: %s is of kind %q, not %q; correct the reference", errUndeclared, resource, w.kind, kind.Kind)
 	}
