@@ -190,16 +190,15 @@ func (a *Applier) create(ctx context.Context, want client.Object) (client.Object
 	if err := a.send(ctx, want, answer); err != nil {
 		return nil, err
 	}
-	if answer.Generation > 1 || hasUndesired(answer, want) {
-		// The object existed already, perhaps with additions by others that are in the way.
-		written, err := a.update(ctx, want)
-		if err != nil {
-			return nil, err
-		}
-		return written, a.Store.Created(ctx, written)
-	}
 	written := ShallowCopy(want)
 	reflect.ValueOf(written).Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(answer.ObjectMeta))
+	if answer.Generation > 1 || Differs(want, written) {
+		// The object existed already, perhaps with additions by others that are in the way.
+		var err error
+		if written, err = a.update(ctx, want); err != nil {
+			return nil, err
+		}
+	}
 	return written, a.Store.Created(ctx, written)
 }
 
@@ -215,10 +214,10 @@ func (a *Applier) update(ctx context.Context, want client.Object) (client.Object
 	}
 	patched := patched(whole, want)
 	if Differs(want, written) || len(patched) > 0 {
-		if err := a.settle(ctx, want, whole, patched); err != nil {
+		var err error
+		if written, err = a.settle(ctx, want, whole, patched); err != nil {
 			return nil, err
 		}
-		written = whole
 	}
 	return written, a.Store.Wrote(ctx, written)
 }
@@ -248,8 +247,8 @@ func (a *Applier) createPart(ctx context.Context, want client.Object) (client.Ob
 // updatePart changes only the fields that differ, so that the rest is not even sent. It fails if the object has changed
 // since it was read.
 func (a *Applier) updatePart(ctx context.Context, want, have client.Object) (client.Object, error) {
-	written := have.DeepCopyObject().(client.Object)
-	if err := a.settle(ctx, want, written, unspared(have, want), client.MergeFromWithOptimisticLock{}); err != nil {
+	written, err := a.settle(ctx, want, have, unspared(have, want), client.MergeFromWithOptimisticLock{})
+	if err != nil {
 		return nil, err
 	}
 	return written, a.Store.Wrote(ctx, written)
@@ -269,43 +268,16 @@ func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
 		client.FieldOwner(desired.FieldManager), client.ForceOwnership)
 }
 
-// settle gives an object the wanted fields, and removes additions by others to fields that belong to Muster alone:
-// template values, tolerations, environment, kubeconfig, selectors, the keys of Muster's domain, and owners of Cluster
-// API's kinds. It also removes the annotations that are named as gone. An apply leaves whatever it does not mention.
-func (a *Applier) settle(ctx context.Context, want, written client.Object, gone []string, options ...client.MergeFromOption) error {
-	before := written.DeepCopyObject().(client.Object)
-	written.SetLabels(settled(written.GetLabels(), want.GetLabels()))
-	annotations := settled(written.GetAnnotations(), want.GetAnnotations())
+// settle patches an object as settled says, removes the annotations that are named as gone, and returns the result: an apply
+// leaves whatever it does not mention.
+func (a *Applier) settle(ctx context.Context, want, have client.Object, gone []string, options ...client.MergeFromOption) (client.Object, error) {
+	written := settled(want, have).DeepCopyObject().(client.Object) // The client decodes the answer into it, and want is shared.
+	annotations := written.GetAnnotations()
 	for _, key := range gone {
 		delete(annotations, key)
 	}
 	written.SetAnnotations(annotations)
-	written.SetOwnerReferences(settledOwners(written, want))
-	switch want := want.(type) {
-	case *fleetv1.Cluster:
-		written := written.(*fleetv1.Cluster)
-		if want.Spec.TemplateValues != nil {
-			written.Spec.TemplateValues = want.Spec.TemplateValues.DeepCopy()
-		}
-		// A copy, because the client decodes the answer into these fields, and want is shared.
-		spec := want.Spec.DeepCopy()
-		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = spec.AgentTolerations, spec.AgentEnvVars
-		if spec.AgentPullSecrets != nil {
-			written.Spec.AgentPullSecrets = spec.AgentPullSecrets
-		}
-		written.Spec.AgentNamespace, written.Spec.HostNetwork = spec.AgentNamespace, spec.HostNetwork
-		written.Spec.ClientID = cmp.Or(spec.ClientID, written.Spec.ClientID)
-		// It must be empty if the agent registers itself: with another client's kubeconfig, Fleet would import the
-		// cluster.
-		written.Spec.KubeConfigSecret = spec.KubeConfigSecret
-	case *fleetv1.ClusterGroup:
-		written.(*fleetv1.ClusterGroup).Spec.Selector = want.Spec.Selector
-	case *fleetv1.BundleNamespaceMapping:
-		// A retired mapping must map nothing, even if edited.
-		written := written.(*fleetv1.BundleNamespaceMapping)
-		written.BundleSelector, written.NamespaceSelector = want.BundleSelector, want.NamespaceSelector
-	}
-	return a.Client.Patch(ctx, written, client.MergeFromWithOptions(before, options...), client.FieldOwner(desired.FieldManager))
+	return written, a.Client.Patch(ctx, written, client.MergeFromWithOptions(have, options...), client.FieldOwner(desired.FieldManager))
 }
 
 // Delete deletes the object that was read; one that replaced it stays.

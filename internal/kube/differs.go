@@ -1,13 +1,13 @@
 package kube
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,63 +18,64 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// Differs reports whether applying the desired object would change the live one: a desired field is
-// missing or altered, a field applied earlier is no longer desired (by the hash of the last apply), or
-// there is an undesired key of Muster's own domain, whoever wrote it. Other additions do not count.
+// Differs reports whether applying the desired object would change the live one: it is not settled. A field that was applied
+// earlier and is no longer desired shows by the hash of the last apply. Template values are compared by their hash, because a
+// cache has no more of them.
 func Differs(want, have client.Object) bool {
-	if hasUndesired(have, want) {
-		return true
+	its := settled(want, have)
+	switch its := its.(type) {
+	case *fleetv1.Cluster:
+		wanted, values := its.Spec.TemplateValues, have.(*fleetv1.Cluster).Spec.TemplateValues
+		if wanted != values && (values == nil || desired.HashOfValues(wanted.Data) != desired.HashOfValues(values.Data)) {
+			return true
+		}
+		its.Spec.TemplateValues = values
+	case *fleetv1.ClusterGroup, *fleetv1.BundleNamespaceMapping:
+	default:
+		return true // No rule says which of its fields count.
 	}
-	if !Contains(have.GetLabels(), want.GetLabels()) || !Contains(have.GetAnnotations(), want.GetAnnotations()) {
-		return true
-	}
-	if !containsOwners(have.GetOwnerReferences(), want.GetOwnerReferences()) {
-		return true
-	}
+	return !equality.Semantic.DeepEqual(its, have)
+}
+
+// settled returns an object with the desired fields, and without additions by others to fields that belong to Muster alone:
+// template values, tolerations, environment, kubeconfig, selectors, the keys of Muster's domain, and owners of Cluster API's
+// kinds. Other additions stay. The result shares its fields with both objects.
+func settled(want, have client.Object) client.Object {
+	result := ShallowCopy(have)
+	result.SetLabels(settledKeys(have.GetLabels(), want.GetLabels()))
+	result.SetAnnotations(settledKeys(have.GetAnnotations(), want.GetAnnotations()))
+	result.SetOwnerReferences(settledOwners(have, want))
 	switch want := want.(type) {
 	case *fleetv1.Cluster:
-		return clusterSpecDiffers(want.Spec, have.(*fleetv1.Cluster).Spec)
+		spec := &result.(*fleetv1.Cluster).Spec
+		spec.TemplateValues = cmp.Or(want.Spec.TemplateValues, spec.TemplateValues)
+		spec.AgentTolerations, spec.AgentEnvVars = want.Spec.AgentTolerations, want.Spec.AgentEnvVars
+		spec.AgentPullSecrets = cmp.Or(want.Spec.AgentPullSecrets, spec.AgentPullSecrets)
+		spec.AgentNamespace, spec.HostNetwork = want.Spec.AgentNamespace, want.Spec.HostNetwork
+		spec.ClientID = cmp.Or(want.Spec.ClientID, spec.ClientID)
+		// It must be empty if the agent registers itself: with another client's kubeconfig, Fleet would import the
+		// cluster.
+		spec.KubeConfigSecret = want.Spec.KubeConfigSecret
 	case *fleetv1.ClusterGroup:
-		return !equality.Semantic.DeepEqual(want.Spec.Selector, have.(*fleetv1.ClusterGroup).Spec.Selector)
+		result.(*fleetv1.ClusterGroup).Spec.Selector = want.Spec.Selector
 	case *fleetv1.BundleNamespaceMapping:
-		have := have.(*fleetv1.BundleNamespaceMapping)
-		return !equality.Semantic.DeepEqual(want.BundleSelector, have.BundleSelector) ||
-			!equality.Semantic.DeepEqual(want.NamespaceSelector, have.NamespaceSelector)
-	default:
-		return true
+		// A retired mapping must map nothing, even if edited.
+		its := result.(*fleetv1.BundleNamespaceMapping)
+		its.BundleSelector, its.NamespaceSelector = want.BundleSelector, want.NamespaceSelector
 	}
+	return result
 }
 
-func clusterSpecDiffers(want, have fleetv1.ClusterSpec) bool {
-	return want.KubeConfigSecret != have.KubeConfigSecret ||
-		want.ClientID != "" && want.ClientID != have.ClientID ||
-		want.AgentNamespace != have.AgentNamespace ||
-		!equality.Semantic.DeepEqual(want.AgentTolerations, have.AgentTolerations) ||
-		!equality.Semantic.DeepEqual(want.AgentEnvVars, have.AgentEnvVars) ||
-		pullSecretsDiffer(want.AgentPullSecrets, have.AgentPullSecrets) ||
-		!equality.Semantic.DeepEqual(want.HostNetwork, have.HostNetwork) ||
-		want.TemplateValues != nil && hashOf(want.TemplateValues) != hashOf(have.TemplateValues)
-}
-
-// pullSecretsDiffer reports whether a Fleet Cluster lacks the desired pull secrets. An empty list is not the same as none, and
-// where none is wanted, others may have set one.
-func pullSecretsDiffer(want, have *[]corev1.LocalObjectReference) bool {
-	return want != nil && (have == nil || !slices.Equal(*want, *have))
-}
-
-// hashOf returns the hash of template values, whole or trimmed.
-func hashOf(values *fleetv1.GenericMap) string {
-	if values == nil {
-		return ""
+// settledKeys returns labels or annotations with the desired ones, and without others of Muster's own domain.
+func settledKeys(have, want map[string]string) map[string]string {
+	all := map[string]string{}
+	maps.Copy(all, have)
+	maps.DeleteFunc(all, func(key, _ string) bool { return stamp.IsKey(key) })
+	maps.Copy(all, want)
+	if maps.Equal(all, have) {
+		return have // Differs compares a map with itself at once.
 	}
-	return desired.HashOfValues(values.Data)
-}
-
-// hasUndesired reports whether an object has undesired keys or owners that only Muster may set: keys of
-// Muster's own domain, and owners of Cluster API's kinds.
-func hasUndesired(have, want client.Object) bool {
-	return anyUndesired(have.GetLabels(), want.GetLabels()) || anyUndesired(have.GetAnnotations(), want.GetAnnotations()) ||
-		slices.ContainsFunc(have.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return isUndesiredOwner(owner, want) })
+	return all
 }
 
 // isUndesiredOwner recognizes an undesired owner from Cluster API: it would keep the object alive, or get it
@@ -112,49 +113,10 @@ func settledOwners(have, want client.Object) []metav1.OwnerReference {
 	return owners
 }
 
-func anyUndesired(have, want map[string]string) bool {
-	for key := range have {
-		if isUndesired(key, want) {
-			return true
-		}
-	}
-	return false
-}
-
-func isUndesired(key string, want map[string]string) bool {
-	if !stamp.IsKey(key) {
-		return false
-	}
-	_, wanted := want[key]
-	return !wanted
-}
-
-// settled returns labels or annotations without undesired ones, and with the desired ones.
-func settled(have, want map[string]string) map[string]string {
-	all := map[string]string{}
-	maps.Copy(all, have)
-	maps.DeleteFunc(all, func(key, _ string) bool { return isUndesired(key, want) })
-	maps.Copy(all, want)
-	return all
-}
-
 // Contains reports whether one map has all entries of another.
 func Contains(have, want map[string]string) bool {
 	for key, value := range want {
 		if got, ok := have[key]; !ok || got != value {
-			return false
-		}
-	}
-	return true
-}
-
-func containsOwners(have, want []metav1.OwnerReference) bool {
-	for _, owner := range want {
-		found := false
-		for _, candidate := range have {
-			found = found || equality.Semantic.DeepEqual(owner, candidate)
-		}
-		if !found {
 			return false
 		}
 	}
