@@ -56,10 +56,10 @@ func run(ctx context.Context, args []string) error {
 	if err := mgr.AddReadyzCheck("serving", readiness.Check); err != nil {
 		return err
 	}
-	if err := metrics.Certificate("mounted", readiness.MountedUntil); err != nil {
+	if err := metrics.Certificate("mounted", readiness.Mounted); err != nil {
 		return err
 	}
-	if err := metrics.Certificate("served", readiness.ServedUntil); err != nil {
+	if err := metrics.Certificate("served", readiness.Served); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)

@@ -30,7 +30,8 @@ const (
 	largestRequest = 7 << 20
 	// headOfReview is how many bytes we read of an AdmissionReview before it waits, to find the namespace.
 	headOfReview = 16 << 10
-	// patience is how long a request waits for its share. The API server then tries again, because answer says so.
+	// patience is how long a request waits for its share, and a readiness check for an answer: nothing says how long either
+	// may take. The API server then tries again, because answer says so, and so does the kubelet.
 	patience = time.Second
 
 	// defaultTimeout applies to requests that name no timeout. longestTimeout is the largest timeoutSeconds that

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -12,12 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"time"
 
+	certutil "k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 )
-
-const dialTimeout = time.Second
 
 // Readiness reports whether this replica can answer admission requests: its informers have synced, and it serves
 // the certificate that is mounted.
@@ -29,16 +26,16 @@ type Readiness struct {
 
 // Check is a readiness check; its error says what is missing.
 func (r *Readiness) Check(req *http.Request) error {
-	ctx, cancel := context.WithTimeout(req.Context(), dialTimeout)
+	ctx, cancel := context.WithTimeout(req.Context(), patience)
 	defer cancel()
 	if !r.Cache.WaitForCacheSync(ctx) {
 		return errors.New("informers have not synced")
 	}
-	mounted, err := r.mounted()
+	mounted, err := r.Mounted()
 	if err != nil {
 		return err
 	}
-	served, err := r.served(ctx)
+	served, err := r.Served()
 	if err != nil {
 		return err
 	}
@@ -48,55 +45,28 @@ func (r *Readiness) Check(req *http.Request) error {
 	return nil
 }
 
-// MountedUntil returns when the mounted certificate expires.
-func (r *Readiness) MountedUntil() (time.Time, error) {
-	certificate, err := r.mounted()
-	if err != nil {
-		return time.Time{}, err
-	}
-	return certificate.NotAfter, nil
-}
-
-// ServedUntil returns when the certificate that this replica serves expires.
-func (r *Readiness) ServedUntil() (time.Time, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
-	defer cancel()
-	certificate, err := r.served(ctx)
-	if err != nil {
-		return time.Time{}, err
-	}
-	return certificate.NotAfter, nil
-}
-
-func (r *Readiness) mounted() (*x509.Certificate, error) {
+// Mounted returns the certificate that is mounted.
+func (r *Readiness) Mounted() (*x509.Certificate, error) {
 	path := filepath.Join(r.CertDir, "tls.crt")
 	content, err := os.ReadFile(path) //nolint:gosec // The flag names the directory.
 	if err != nil {
 		return nil, fmt.Errorf("reading the mounted certificate: %w", err)
 	}
-	block, _ := pem.Decode(content)
-	if block == nil {
-		return nil, fmt.Errorf("%s holds no certificate", path)
-	}
-	certificate, err := x509.ParseCertificate(block.Bytes)
+	certificates, err := certutil.ParseCertsPEM(content)
 	if err != nil {
-		return nil, fmt.Errorf("reading the mounted certificate: %w", err)
+		return nil, fmt.Errorf("%s holds no certificate: %w", path, err)
 	}
-	return certificate, nil
+	return certificates[0], nil
 }
 
-// served returns the certificate that this replica presents to its clients.
-func (r *Readiness) served(ctx context.Context) (*x509.Certificate, error) {
+// Served returns the certificate that this replica presents to its clients.
+func (r *Readiness) Served() (*x509.Certificate, error) {
 	// The client only reads the certificate, and sends nothing.
-	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // The certificate is compared, not trusted.
-	connection, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("localhost", strconv.Itoa(r.Port)))
+	dialer := &tls.Dialer{NetDialer: &net.Dialer{Timeout: patience}, Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // The certificate is compared, not trusted.
+	connection, err := dialer.Dial("tcp", net.JoinHostPort("localhost", strconv.Itoa(r.Port)))
 	if err != nil {
 		return nil, fmt.Errorf("the webhook server does not answer: %w", err)
 	}
-	defer connection.Close() //nolint:errcheck // Nothing was sent.
-	certificates := connection.(*tls.Conn).ConnectionState().PeerCertificates
-	if len(certificates) == 0 {
-		return nil, errors.New("the webhook server presents no certificate")
-	}
-	return certificates[0], nil
+	defer connection.Close()                                                 //nolint:errcheck // Nothing was sent.
+	return connection.(*tls.Conn).ConnectionState().PeerCertificates[0], nil // Every TLS server presents one.
 }

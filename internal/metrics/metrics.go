@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"crypto/x509"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -102,20 +103,20 @@ func ConfigMissing(isMissing bool) {
 	configMissing.WithLabelValues().Set(value)
 }
 
-// Certificate exposes when a certificate of the webhook, "mounted" or "served", expires. Each scrape calls
-// end; the series is missing while end returns an error.
-func Certificate(certificate string, end func() (time.Time, error)) error {
+// Certificate exposes when a certificate of the webhook, "mounted" or "served", expires. Each scrape reads
+// it; the series is missing while read returns an error.
+func Certificate(certificate string, read func() (*x509.Certificate, error)) error {
 	return ctrlmetrics.Registry.Register(&certificateEnd{
 		description: prometheus.NewDesc("muster_webhook_certificate_expiry_timestamp_seconds",
 			"When a certificate of the webhook expires, in seconds since 1970: the mounted one, and the served one.",
 			nil, prometheus.Labels{"certificate": certificate}),
-		end: end,
+		read: read,
 	})
 }
 
 type certificateEnd struct {
 	description *prometheus.Desc
-	end         func() (time.Time, error)
+	read        func() (*x509.Certificate, error)
 }
 
 // Describe implements prometheus.Collector.
@@ -123,8 +124,8 @@ func (c *certificateEnd) Describe(to chan<- *prometheus.Desc) { to <- c.descript
 
 // Collect implements prometheus.Collector.
 func (c *certificateEnd) Collect(to chan<- prometheus.Metric) {
-	if end, err := c.end(); err == nil {
-		to <- prometheus.MustNewConstMetric(c.description, prometheus.GaugeValue, float64(end.Unix()))
+	if certificate, err := c.read(); err == nil {
+		to <- prometheus.MustNewConstMetric(c.description, prometheus.GaugeValue, float64(certificate.NotAfter.Unix()))
 	}
 }
 

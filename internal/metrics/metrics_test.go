@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"crypto/x509"
 	"errors"
 	"slices"
 	"testing"
@@ -73,11 +74,13 @@ func TestMetrics(t *testing.T) {
 func TestCertificate(t *testing.T) {
 	const name = "muster_webhook_certificate_expiry_timestamp_seconds"
 	var problem error
-	for certificate, end := range map[string]func() (time.Time, error){
-		"mounted": func() (time.Time, error) { return time.Unix(1700000000, 0), nil },
-		"served":  func() (time.Time, error) { return time.Unix(1600000000, 0), problem },
+	for certificate, read := range map[string]func() (*x509.Certificate, error){
+		"mounted": func() (*x509.Certificate, error) { return &x509.Certificate{NotAfter: time.Unix(1700000000, 0)}, nil },
+		"served": func() (*x509.Certificate, error) {
+			return &x509.Certificate{NotAfter: time.Unix(1600000000, 0)}, problem
+		},
 	} {
-		if err := Certificate(certificate, end); err != nil {
+		if err := Certificate(certificate, read); err != nil {
 			t.Fatal(err)
 		}
 	}
