@@ -4,13 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -113,14 +111,12 @@ func mayDo(ctx context.Context, reviewer client.Client, user authenticationv1.Us
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
 		ResourceAttributes: &what,
 	}}
-	// A SubjectAccessReview changes nothing, so mayDo may repeat it: a lost connection must not lead to a refusal.
-	if err := retry.OnError(askAgain, func(err error) bool { return ctx.Err() == nil && kube.IsPassing(err) }, func() error {
+	// A SubjectAccessReview changes nothing, so mayDo may repeat it: a lost connection must not lead to a refusal. The pauses
+	// add up to less than a second, because the user is waiting.
+	if err := retry.OnError(retry.DefaultBackoff, func(err error) bool { return ctx.Err() == nil && kube.IsPassing(err) }, func() error {
 		return reviewer.Create(ctx, review)
 	}); err != nil {
 		return false, fmt.Errorf("asking whether %s may %s %s %s/%s: %w", user.Username, what.Verb, what.Resource, what.Namespace, what.Name, err)
 	}
 	return review.Status.Allowed, nil
 }
-
-// askAgain specifies the retries. Their pauses add up to less than a second, because the user is waiting.
-var askAgain = wait.Backoff{Steps: 4, Duration: 50 * time.Millisecond, Factor: 3}

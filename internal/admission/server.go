@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,9 +73,9 @@ func (s server) Start(ctx context.Context) error {
 
 func newHTTPServer(handler http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: 32 * time.Second, // This and the next are controller-runtime's.
-		IdleTimeout:       90 * time.Second,
+		Handler: handler,
+		// No client that waits for an answer waits longer. The API server then opens another connection.
+		ReadHeaderTimeout: longestTimeout, IdleTimeout: longestTimeout,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          maxStreams,
 			MaxReceiveBufferPerStream:     receivedPerStream,

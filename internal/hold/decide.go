@@ -94,7 +94,7 @@ func (s State) since(held Hold, bound time.Duration) (since time.Time, isAhead b
 		}
 	}
 	if held.Since.After(s.Now.Add(skew)) {
-		return s.Now.Truncate(time.Second), true
+		return metav1.NewTime(s.Now).Rfc3339Copy().Time, true
 	}
 	return held.Since, false
 }

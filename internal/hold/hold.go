@@ -45,7 +45,7 @@ type Hold struct {
 
 // String returns the annotation.
 func (h Hold) String() string {
-	h.Since = h.Since.UTC().Truncate(time.Second)
+	h.Since = metav1.NewTime(h.Since.UTC()).Rfc3339Copy().Time
 	encoded, err := json.Marshal(h)
 	if err != nil { // Its fields can always be encoded.
 		panic(err)
@@ -59,7 +59,7 @@ func Parse(annotation string) (Hold, bool) {
 	if len(annotation) > 4*longestVersion || json.Unmarshal([]byte(annotation), &h) != nil {
 		return Hold{}, false
 	}
-	h.Since = h.Since.UTC().Truncate(time.Second)
+	h.Since = metav1.NewTime(h.Since.UTC()).Rfc3339Copy().Time
 	return h, isVersion(h.From) && isVersion(h.To) && h.Since.Year() >= 2000 && h.Since.Year() < 9999
 }
 

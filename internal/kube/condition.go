@@ -25,7 +25,7 @@ func Merge(have []metav1.Condition, owned []string, generation int64, now time.T
 		old := meta.FindStatusCondition(have, its.Type)
 		its.Message = message.Short(its.Message, message.Condition)
 		its.ObservedGeneration = cmp.Or(its.ObservedGeneration, generation)
-		its.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
+		its.LastTransitionTime = metav1.NewTime(now).Rfc3339Copy()
 		if old != nil && old.Status == its.Status {
 			its.LastTransitionTime = old.LastTransitionTime
 		}

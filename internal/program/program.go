@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	configv1alpha1 "k8s.io/component-base/config/v1alpha1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -184,16 +185,17 @@ func ExitCode(err error) int {
 
 // Election holds the flags for leader election: only one of several replicas writes.
 type Election struct {
-	enabled                                   bool
-	leaseDuration, renewDeadline, retryPeriod time.Duration
+	enabled bool
+	times   configv1alpha1.LeaderElectionConfiguration
 }
 
 // AddTo adds the flags.
 func (e *Election) AddTo(fs *pflag.FlagSet) {
+	configv1alpha1.RecommendedDefaultLeaderElectionConfiguration(&e.times)
 	fs.BoolVar(&e.enabled, "leader-elect", false, "Let only one of several replicas write.")
-	fs.DurationVar(&e.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long a standby waits before it takes over from a silent leader.")
-	fs.DurationVar(&e.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long a leader tries to renew before it gives up.")
-	fs.DurationVar(&e.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How long to wait between attempts to acquire or renew leadership.")
+	fs.DurationVar(&e.times.LeaseDuration.Duration, "leader-elect-lease-duration", e.times.LeaseDuration.Duration, "How long a standby waits before it takes over from a silent leader.")
+	fs.DurationVar(&e.times.RenewDeadline.Duration, "leader-elect-renew-deadline", e.times.RenewDeadline.Duration, "How long a leader tries to renew before it gives up.")
+	fs.DurationVar(&e.times.RetryPeriod.Duration, "leader-elect-retry-period", e.times.RetryPeriod.Duration, "How long to wait between attempts to acquire or renew leadership.")
 }
 
 // set makes a manager's replicas elect one by a Lease of this name.
@@ -202,7 +204,7 @@ func (e *Election) set(options *ctrl.Options, lease string) {
 	options.LeaderElectionID = lease
 	options.LeaderElectionNamespace = os.Getenv("POD_NAMESPACE")
 	options.LeaderElectionReleaseOnCancel = true
-	options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = &e.leaseDuration, &e.renewDeadline, &e.retryPeriod
+	options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = &e.times.LeaseDuration.Duration, &e.times.RenewDeadline.Duration, &e.times.RetryPeriod.Duration
 }
 
 // WhenServed calls open once these kinds are served, so that Muster, Cluster API and Fleet can be installed

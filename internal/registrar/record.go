@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -126,16 +125,12 @@ const (
 	refusesEarlierClusters = "muster-registrar may not change whose a Secret is"
 )
 
-// collected is the age of a Cluster by which the garbage collector should have deleted the Secret of an
-// earlier Cluster of its name.
-const collected = time.Minute
-
 // refusal returns the outcome if an error says that the Secret's name is taken; nil for any other
 // error, such as a quota, a role or another policy.
 func (s *scope) refusal(err error) *outcome {
 	var result outcome
 	name, wait := stamp.ManifestSecret(s.cluster.Name), checkInterval
-	if s.now.Sub(s.cluster.CreationTimestamp.Time) < collected {
+	if s.now.Sub(s.cluster.CreationTimestamp.Time) < checkInterval { // The garbage collector is about to delete it.
 		wait = pollInterval
 	}
 	switch {

@@ -31,8 +31,6 @@ const (
 	defaultFleetNamespace        = stamp.FleetSystem
 	defaultRegistrationNamespace = "cattle-fleet-clusters-system"
 	fleetConfigName              = "fleet-controller"
-	// conflictInterval is how long to wait after another client changed an object at the same time.
-	conflictInterval = time.Second
 )
 
 // Options are the program's flags, as opposed to the FleetAddonConfig.
@@ -80,9 +78,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	result, err := r.advance(ctx, s)
 	switch {
 	case err == nil:
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // The cache lags behind.
-		return ctrl.Result{RequeueAfter: conflictInterval}, nil
-	case kube.IsPassing(err):
+	case kube.IsPassing(err), apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // The cache lags behind.
 		return ctrl.Result{}, err
 	default:
 		result = waiting(addonsv1.FailedReason, err.Error(), 0)

@@ -57,6 +57,9 @@ const (
 	fleetsOwn = "objectset.rio.cattle.io/hash"
 	// agentResource is the resource of Fleet's Bundle that holds the agent.
 	agentResource = "agent.yaml"
+
+	// fastRetries is how many times a failed reconcile is tried again soon: usually the cache lags behind.
+	fastRetries = 10
 )
 
 // AddTo adds the options as flags.
@@ -141,7 +144,7 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: options.Concurrency,
 			// Fleet keeps a credential for 40 minutes, so retries must not become rare.
-			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, time.Minute),
+			RateLimiter: workqueue.NewTypedItemFastSlowRateLimiter[reconcile.Request](pollInterval, checkInterval, fastRetries),
 		}).
 		// A reconcile of a registered Cluster costs a request for its Secret, so status reports from agents
 		// must not cause one.
