@@ -118,7 +118,7 @@ func (a *Applier) Patch(ctx context.Context, seen client.Object, change map[stri
 		return nil, err
 	}
 	written := emptyLike(seen)
-	if err := a.Client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager)); err != nil {
+	if err := a.Client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(stamp.FieldManager)); err != nil {
 		return nil, fmt.Errorf("patching %s %s: %w", kindOf(seen), client.ObjectKeyFromObject(seen), err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Patched", logKeyOf(seen), client.ObjectKeyFromObject(seen).String())
@@ -238,7 +238,7 @@ func withHashOf(have, want client.Object) client.Object {
 // createPart creates an object, and fails if it exists: an apply would take off everything that the part does not name.
 func (a *Applier) createPart(ctx context.Context, want client.Object) (client.Object, error) {
 	written := want.DeepCopyObject().(client.Object)
-	if err := a.Client.Create(ctx, written, client.FieldOwner(desired.FieldManager)); err != nil {
+	if err := a.Client.Create(ctx, written, client.FieldOwner(stamp.FieldManager)); err != nil {
 		return nil, err
 	}
 	return written, a.Store.Created(ctx, written)
@@ -265,7 +265,7 @@ func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
 		return err
 	}
 	return a.Client.Patch(ctx, answer, client.RawPatch(types.ApplyPatchType, body),
-		client.FieldOwner(desired.FieldManager), client.ForceOwnership)
+		client.FieldOwner(stamp.FieldManager), client.ForceOwnership)
 }
 
 // settle patches an object as settled says, removes the annotations that are named as gone, and returns the result: an apply
@@ -277,7 +277,7 @@ func (a *Applier) settle(ctx context.Context, want, have client.Object, gone []s
 		delete(annotations, key)
 	}
 	written.SetAnnotations(annotations)
-	return written, a.Client.Patch(ctx, written, client.MergeFromWithOptions(have, options...), client.FieldOwner(desired.FieldManager))
+	return written, a.Client.Patch(ctx, written, client.MergeFromWithOptions(have, options...), client.FieldOwner(stamp.FieldManager))
 }
 
 // Delete deletes the object that was read; one that replaced it stays.

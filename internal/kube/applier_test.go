@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
@@ -120,7 +121,7 @@ func TestApply(t *testing.T) {
 				t.Errorf("Apply = %q with %d writes, want %q with %d", got, len(server.applied), test.want, test.writes)
 			}
 			for _, options := range server.applied {
-				if options.FieldManager != desired.FieldManager || !ptr.Deref(options.Force, false) {
+				if options.FieldManager != stamp.FieldManager || !ptr.Deref(options.Force, false) {
 					t.Errorf("applied with %+v", options)
 				}
 			}

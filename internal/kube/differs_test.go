@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
@@ -58,7 +59,7 @@ func stored[T client.Object](t *testing.T, want T, others func(T)) T {
 	have.SetUID("assigned")
 	have.SetResourceVersion("7")
 	have.SetGeneration(2)
-	have.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: desired.FieldManager, Operation: metav1.ManagedFieldsOperationApply, FieldsV1: &metav1.FieldsV1{Raw: []byte("{}")}}})
+	have.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager, Operation: metav1.ManagedFieldsOperationApply, FieldsV1: &metav1.FieldsV1{Raw: []byte("{}")}}})
 	if others != nil {
 		others(have)
 	}
@@ -164,7 +165,7 @@ func TestDiffers(t *testing.T) {
 	groups := map[string]func(*fleetv1.ClusterGroup){
 		"selector altered": func(have *fleetv1.ClusterGroup) { have.Spec.Selector.MatchLabels["x"] = "y" },
 		"selector gone":    func(have *fleetv1.ClusterGroup) { have.Spec.Selector = nil },
-		"label missing":    func(have *fleetv1.ClusterGroup) { delete(have.Labels, desired.ManagedByLabel) },
+		"label missing":    func(have *fleetv1.ClusterGroup) { delete(have.Labels, stamp.ManagedByLabel) },
 		"owner gone":       func(have *fleetv1.ClusterGroup) { have.OwnerReferences = nil },
 	}
 	for name, change := range groups {

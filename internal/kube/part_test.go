@@ -182,7 +182,7 @@ func (l *leaving) Patch(_ context.Context, object client.Object, patch client.Pa
 	maps.Copy(annotations, l.annotations)
 	object.SetAnnotations(annotations)
 	fields := &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:argocd.argoproj.io/sync-options":{},"f:argocd.argoproj.io/compare-options":{}}}}`)}
-	managed := []metav1.ManagedFieldsEntry{{Manager: desired.FieldManager, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: fields}}
+	managed := []metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: fields}}
 	if l.others {
 		managed = append(managed, metav1.ManagedFieldsEntry{Manager: "kubectl", FieldsV1: fields})
 	}

@@ -40,7 +40,7 @@ func Trim(object any) (any, error) {
 		return object, nil
 	}
 	accessor.SetManagedFields(Managers(accessor.GetManagedFields()))
-	dropOut(accessor)
+	maps.DeleteFunc(accessor.GetAnnotations(), func(key, _ string) bool { return desired.IsOut(key) })
 	switch typed := object.(type) {
 	case *fleetv1.Cluster:
 		if values := typed.Spec.TemplateValues; values != nil {
@@ -91,16 +91,6 @@ func AtMost[T any](most int, all []T) []T {
 		return all
 	}
 	return slices.Clone(all[:most])
-}
-
-// dropOut removes the annotations that desired.IsOut names.
-func dropOut(object client.Object) {
-	annotations := object.GetAnnotations()
-	before := len(annotations)
-	maps.DeleteFunc(annotations, func(key, _ string) bool { return desired.IsOut(key) })
-	if len(annotations) < before {
-		object.SetAnnotations(annotations)
-	}
 }
 
 // Managers reduces managedFields to manager and operation.

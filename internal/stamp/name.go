@@ -1,8 +1,6 @@
 package stamp
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -88,9 +86,7 @@ func Subdomain(name string) string {
 // shorten returns a name of at most limit characters. Characters that are not allowed
 // become '-', the end is cut off, and a hash keeps names apart.
 func shorten(full string, limit int, allowed func(rune) bool) string {
-	sum := sha256.Sum256([]byte(full))
-	hash := hex.EncodeToString(sum[:])[:hashLength]
-
+	hash := hexOf(full)[:hashLength]
 	readable := strings.TrimLeft(replace(full, allowed), "-._")
 	readable = readable[:min(len(readable), limit-hashLength-1)]
 	readable = strings.TrimRight(readable, "-._")

@@ -88,14 +88,8 @@ func Preferred[T any, P interface {
 	*T
 	metav1.Object
 }](several []T, expected string) string {
-	best := P(nil)
-	for i := range several {
-		candidate := P(&several[i])
-		if best == nil || compare(candidate, best, expected) < 0 {
-			best = candidate
-		}
-	}
-	return best.GetName()
+	best := slices.MinFunc(several, func(a, b T) int { return compare(P(&a), P(&b), expected) })
+	return P(&best).GetName()
 }
 
 func compare(a, b metav1.Object, expected string) int {
@@ -168,7 +162,7 @@ const (
 // being created has no UID yet. Lives reports whether the namespace has a Cluster of that name and
 // with that UID; an empty name or UID stands for any.
 func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid types.UID) bool) (relation Relation, why string) {
-	if owns(fleetCluster, cluster.GetUID()) {
+	if slices.ContainsFunc(fleetCluster.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return IsCluster(owner) && owner.UID == cluster.GetUID() }) {
 		if rival := preferredOwner(fleetCluster, cluster, lives); rival != "" {
 			return Foreign, fmt.Sprintf("Fleet Cluster %q belongs to Cluster %q, which owns it, too; remove one of the owners", fleetCluster.GetName(), rival)
 		}
@@ -204,12 +198,6 @@ func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid
 	default:
 		return Own, ""
 	}
-}
-
-func owns(fleetCluster metav1.Object, uid types.UID) bool {
-	return slices.ContainsFunc(fleetCluster.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
-		return IsCluster(owner) && owner.UID == uid
-	})
 }
 
 // preferredOwner returns the name of another Cluster that a Fleet Cluster with several living owners

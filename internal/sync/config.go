@@ -37,7 +37,6 @@ import (
 	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // statusInterval is the shortest time between two writes of changing counts.
@@ -176,7 +175,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	}
 	r.wrote = r.now()
 	object := &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: config.Name, UID: config.UID}}
-	return later, client.IgnoreNotFound(kube.ApplyStatus(ctx, r, desired.FieldManager, addonsv1.GroupVersion.WithKind("FleetAddonConfig"), object, &wanted))
+	return later, client.IgnoreNotFound(kube.ApplyStatus(ctx, r, stamp.FieldManager, addonsv1.GroupVersion.WithKind("FleetAddonConfig"), object, &wanted))
 }
 
 // reportGone reports that the FleetAddonConfig is gone, or that this could not be recorded ahead, and returns when to

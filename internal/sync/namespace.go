@@ -27,7 +27,6 @@ import (
 	"github.com/muster-fleet/muster/internal/rancher"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // workspaceAnnotation lets Rancher turn an existing namespace into a Fleet workspace.
@@ -193,7 +192,7 @@ func (r *namespaceReconciler) annotate(ctx context.Context, name string, its *ne
 	// deleted.
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, workspaceAnnotation, value)
 	namespace = namespace.DeepCopy()
-	err := r.Patch(ctx, namespace, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager))
+	err := r.Patch(ctx, namespace, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(stamp.FieldManager))
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 		ctrl.LoggerFrom(ctx).Info("The Namespace may not be annotated, so Rancher makes no workspace of it; nothing else depends on it",
 			"namespace", name, "reason", err.Error())

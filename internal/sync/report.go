@@ -23,7 +23,6 @@ import (
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 const (
@@ -73,7 +72,7 @@ func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, resul
 			return wait, nil
 		}
 	}
-	now, err := kube.ApplyConditions(ctx, r, desired.FieldManager, cluster, wanted)
+	now, err := kube.ApplyConditions(ctx, r, stamp.FieldManager, cluster, wanted)
 	if err != nil {
 		return 0, client.IgnoreNotFound(err)
 	}

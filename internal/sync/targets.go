@@ -459,7 +459,7 @@ func (t *targets) retarget(ctx context.Context, key types.NamespacedName, value 
 	bundle.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("Bundle"))
 	bundle.Namespace, bundle.Name = key.Namespace, key.Name
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, desired.RetargetAnnotation, value)
-	err := t.Client.Patch(ctx, bundle, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager))
+	err := t.Client.Patch(ctx, bundle, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(stamp.FieldManager))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("making Fleet look again at Bundle %s: %w", key, err)
 	}

@@ -212,7 +212,7 @@ var bookkeeping = map[string][]string{
 	"labels": {stamp.ClassNameLabel, stamp.ClassNamespaceLabel},
 	"annotations": {
 		stamp.ReleasedAnnotation, stamp.ImportedFromAnnotation, stamp.ImportedUIDAnnotation,
-		desired.TargetingAnnotation, desired.HashAnnotation, desired.ClassAnnotation, desired.RetargetAnnotation,
+		desired.TargetingAnnotation, desired.HashAnnotation, stamp.ClassFullNameAnnotation, desired.RetargetAnnotation,
 	},
 }
 
@@ -264,7 +264,7 @@ func TestBookkeepingIsMustersOwn(t *testing.T) {
 	}
 	t.Run("what Muster wrote is neither changed nor removed", func(t *testing.T) {
 		g := NewWithT(t)
-		written := map[string][]string{"labels": bookkeeping["labels"], "annotations": {desired.ImportedFromAnnotation, desired.HashAnnotation,
+		written := map[string][]string{"labels": bookkeeping["labels"], "annotations": {stamp.ImportedFromAnnotation, desired.HashAnnotation,
 			desired.TargetingAnnotation}}
 		for where, keys := range written {
 			for _, key := range keys {
@@ -279,7 +279,7 @@ func TestBookkeepingIsMustersOwn(t *testing.T) {
 	})
 	t.Run("everything else passes", func(t *testing.T) {
 		g := NewWithT(t)
-		for _, change := range []string{entry("annotations", stamp.AdoptAnnotation, `"true"`), entry("labels", desired.ManagedByLabel, "null")} {
+		for _, change := range []string{entry("annotations", stamp.AdoptAnnotation, `"true"`), entry("labels", stamp.ManagedByLabel, "null")} {
 			g.Expect(his.Patch(ctx, bare.DeepCopy(), mergePatch(change), client.DryRunAll)).To(Succeed())
 		}
 		g.Eventually(func(g Gomega) {

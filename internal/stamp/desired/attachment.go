@@ -26,23 +26,15 @@ const (
 // the namespace of the Cluster. It copies no key of Rancher's domain. If there is TooMuch to copy, it has what is not copied,
 // and WithCopies adds the rest.
 func Attachment(in settings.Settings, fleet types.NamespacedName, uid types.UID, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets) *fleetv1.Cluster {
-	classKey := cluster.GetClassKey()
-	labels, annotations, _ := copiedFrom(in, cluster, class)
+	labels, annotations, _ := metadataOf(in, cluster, class, targets)
 	labels, annotations = withoutRancher(labels), withoutRancher(annotations)
-	for key, value := range stamp.Labels(classKey) {
-		labels[key] = value
-		labels[map[string]string{stamp.ClassNameLabel: turtlesClassLabel, stamp.ClassNamespaceLabel: turtlesClassNamespaceLabel}[key]] = value
+	if cluster.GetClassKey().Name != "" {
+		labels[turtlesClassLabel], labels[turtlesClassNamespaceLabel] = labels[stamp.ClassNameLabel], labels[stamp.ClassNamespaceLabel]
 	}
 	labels[stamp.OriginNamespaceLabel] = cluster.Namespace
 
 	annotations[stamp.AttachedAnnotation] = cluster.Namespace + "/" + cluster.Name
 	annotations[stamp.AttachedUIDAnnotation] = string(cluster.UID)
-	if _, shortened := stamp.LabelValue(classKey.Name); shortened && classKey.Name != "" {
-		annotations[ClassAnnotation] = classKey.Name
-	}
-	if noted := targets.annotation(); noted != "" {
-		annotations[TargetingAnnotation] = noted
-	}
 	return seal(&fleetv1.Cluster{
 		TypeMeta:   metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Cluster"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: fleet.Namespace, Name: fleet.Name, UID: uid, Labels: labels, Annotations: annotations},
@@ -67,7 +59,7 @@ func WithCopies(in settings.Settings, want, before *fleetv1.Cluster) *fleetv1.Cl
 // Clusters, and the key of the label that marks Muster's own. The policy muster-syncer-fleet allows
 // that key neither as a label nor as an annotation.
 func withoutRancher(entries map[string]string) map[string]string {
-	delete(entries, ManagedByLabel)
+	delete(entries, stamp.ManagedByLabel)
 	maps.DeleteFunc(entries, func(key, _ string) bool {
 		return strings.Contains(key, "cattle.io") || strings.HasPrefix(key, "kubectl.kubernetes.io")
 	})
@@ -132,7 +124,7 @@ func WorkspaceGroup(in settings.Settings, workspace, origin string, classKey typ
 	group.Labels[stamp.OriginNamespaceLabel] = origin
 	group.Spec.Selector.MatchLabels[stamp.OriginNamespaceLabel] = origin
 	if _, shortened := stamp.LabelValue(classKey.Name); shortened {
-		group.Annotations[ClassAnnotation] = classKey.Name
+		group.Annotations[stamp.ClassFullNameAnnotation] = classKey.Name
 	}
 	return sealIf(isWhole, group)
 }

@@ -168,20 +168,10 @@ func removeVariables(parent map[string]any, key string, paths [][]string) {
 // isSegment reports whether a segment of a pointer leads to a key.
 func isSegment(segment, key string) bool { return segment == "*" || segment == key }
 
-// Keys of the objects that we make, and the field manager of every write.
-const (
-	ManagedByLabel         = stamp.ManagedByLabel
-	ManagedBy              = stamp.ManagedBy
-	ImportedFromAnnotation = stamp.ImportedFromAnnotation
-	FieldManager           = stamp.FieldManager
-
-	// HashAnnotation holds the hash of the object as last applied. It distinguishes a field that we no
-	// longer want from a field that another writer added, without keeping managedFields in memory. A desired
-	// object without it is a part, because there is too much to copy: all that it does not name stays.
-	HashAnnotation = stamp.Domain + "/applied-hash"
-	// ClassAnnotation holds the full class name of a Fleet Cluster whose label holds a shortened one.
-	ClassAnnotation = stamp.ClassFullNameAnnotation
-)
+// HashAnnotation holds the hash of the object as last applied. It distinguishes a field that we no
+// longer want from a field that another writer added, without keeping managedFields in memory. A desired
+// object without it is a part, because there is too much to copy: all that it does not name stays.
+const HashAnnotation = stamp.Domain + "/applied-hash"
 
 // reserved are the labels and annotations that Muster never copies to a Fleet object; prunedBy and IsOut have
 // further ones. They steer Fleet and Rancher (fleet.cattle.io/cluster-management makes Fleet ignore a
@@ -213,13 +203,22 @@ func copied(in settings.Settings, sources ...map[string]string) map[string]strin
 	return result
 }
 
-// copiedFrom returns the copied labels and annotations of a Fleet Cluster, in maps of our own; none, and isWhole is
-// false, if there is TooMuch to copy.
-func copiedFrom(in settings.Settings, cluster *clusterv1.Cluster, class *Class) (labels, annotations map[string]string, isWhole bool) {
-	if TooMuch(in, cluster, class) != "" {
-		return map[string]string{}, map[string]string{}, false
+// metadataOf returns the labels and annotations of a Fleet Cluster by which bundles are targeted, in maps of our own: those
+// that name its class and its targets, and the copied ones. IsWhole is false if these are left out, because there is TooMuch.
+func metadataOf(in settings.Settings, cluster *clusterv1.Cluster, class *Class, targets Targets) (labels, annotations map[string]string, isWhole bool) {
+	labels, annotations = map[string]string{}, map[string]string{}
+	if isWhole = TooMuch(in, cluster, class) == ""; isWhole {
+		labels, annotations = copied(in, classLabels(class), cluster.Labels), copied(in, cluster.Annotations)
 	}
-	return copied(in, classLabels(class), cluster.Labels), copied(in, cluster.Annotations), true
+	classKey := cluster.GetClassKey()
+	maps.Copy(labels, stamp.Labels(classKey))
+	if _, isShortened := stamp.LabelValue(classKey.Name); isShortened {
+		annotations[stamp.ClassFullNameAnnotation] = classKey.Name
+	}
+	if noted := targets.annotation(); noted != "" {
+		annotations[TargetingAnnotation] = noted
+	}
+	return labels, annotations, isWhole
 }
 
 // Class is the metadata of a ClusterClass; Muster reads nothing else of it. Nil stands for a class

@@ -26,18 +26,9 @@ import (
 // FleetCluster does not set the fields that Fleet itself writes (spec.clientID of an agent that it
 // installs, spec.agentSchedulingCustomization).
 func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets, clientID string) *fleetv1.Cluster {
-	classKey := cluster.GetClassKey()
-	labels, annotations, isWhole := copiedFrom(in, cluster, class)
-	maps.Copy(labels, stamp.Labels(classKey))
-	labels[ManagedByLabel] = ManagedBy
-
-	annotations[ImportedFromAnnotation] = cluster.Name
-	if _, shortened := stamp.LabelValue(classKey.Name); shortened && classKey.Name != "" {
-		annotations[ClassAnnotation] = classKey.Name
-	}
-	if noted := targets.annotation(); noted != "" {
-		annotations[TargetingAnnotation] = noted
-	}
+	labels, annotations, isWhole := metadataOf(in, cluster, class, targets)
+	labels[stamp.ManagedByLabel] = stamp.ManagedBy
+	annotations[stamp.ImportedFromAnnotation] = cluster.Name
 
 	fleetCluster := &fleetv1.Cluster{
 		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Cluster"},

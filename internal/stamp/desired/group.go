@@ -51,7 +51,7 @@ func group(in settings.Settings, key, classKey types.NamespacedName, class *Clas
 		labels = copied(in, classLabels(class))
 	}
 	maps.Copy(labels, stamp.Labels(classKey))
-	labels[ManagedByLabel] = ManagedBy
+	labels[stamp.ManagedByLabel] = stamp.ManagedBy
 	return &fleetv1.ClusterGroup{
 		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "ClusterGroup"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -114,7 +114,7 @@ func emptyMapping(classNamespace, clusterNamespace string) *fleetv1.BundleNamesp
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:   classNamespace,
 			Name:        clusterNamespace,
-			Labels:      map[string]string{ManagedByLabel: ManagedBy},
+			Labels:      map[string]string{stamp.ManagedByLabel: stamp.ManagedBy},
 			Annotations: maps.Clone(spared),
 		},
 	}

@@ -70,7 +70,7 @@ func copiesOn(in settings.Settings, keys map[string]string) map[string]map[strin
 	all["on a Fleet Cluster without owner"] = FleetCluster(in, cluster, class, nil, Targets{}, "").Labels
 	for _, its := range all {
 		maps.DeleteFunc(its, func(key, _ string) bool {
-			return stamp.IsKey(key) || key == ManagedByLabel || key == turtlesClassLabel || key == turtlesClassNamespaceLabel
+			return stamp.IsKey(key) || key == stamp.ManagedByLabel || key == turtlesClassLabel || key == turtlesClassNamespaceLabel
 		})
 	}
 	return all
@@ -112,7 +112,7 @@ func TestExcludedKeysAreNotCopied(t *testing.T) {
 	if tooMuch := TooMuch(settings.Default(), cluster, nil); tooMuch == "" {
 		t.Error("what is not excluded does not count")
 	}
-	if got := ClassGroup(in, makeClass("classes", "standard", map[string]string{"env": "prod"})); got.Labels[ManagedByLabel] != ManagedBy || got.Labels[stamp.ClassNameLabel] != "standard" {
+	if got := ClassGroup(in, makeClass("classes", "standard", map[string]string{"env": "prod"})); got.Labels[stamp.ManagedByLabel] != stamp.ManagedBy || got.Labels[stamp.ClassNameLabel] != "standard" {
 		t.Errorf("Muster's own labels went, too: %v", got.Labels)
 	}
 }
