@@ -1,8 +1,6 @@
 package registrar
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"time"
 
@@ -18,8 +16,9 @@ import (
 )
 
 const (
-	registrationPrefix  = "muster-"
-	registrationIDBytes = 16
+	registrationPrefix = "muster-"
+	// digestLength is how many hex digits of a digest are in a name.
+	digestLength = 32
 )
 
 const (
@@ -332,11 +331,11 @@ func (s *scope) isLater(one, other *fleetv1.ClusterRegistration) bool {
 // registrationName stays the same for the same Fleet Cluster, clientID and rotation, so that the
 // registrar registers only once.
 func (s *scope) registrationName() string {
-	sum := sha256.New()
+	parts := ""
 	for _, part := range []string{string(s.fleet.UID), s.fleet.Spec.ClientID, s.rotation()} {
-		fmt.Fprintf(sum, "%d %s", len(part), part)
+		parts += fmt.Sprintf("%d %s", len(part), part)
 	}
-	return registrationPrefix + hex.EncodeToString(sum.Sum(nil)[:registrationIDBytes])
+	return registrationPrefix + digest(parts)[:digestLength]
 }
 
 // hasOtherCredential reports whether the agent has checked in with a credential from elsewhere, and

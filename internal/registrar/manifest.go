@@ -2,8 +2,6 @@ package registrar
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -69,8 +67,7 @@ type credential struct {
 
 // credentialSecret returns the name of the Secret in which Fleet leaves a registration's credential.
 func credentialSecret(registration *fleetv1.ClusterRegistration) string {
-	sum := sha256.Sum256([]byte(registration.Spec.ClientID + registration.Spec.ClientRandom))
-	return ("c-" + hex.EncodeToString(sum[:]))[:63]
+	return ("c-" + digest(registration.Spec.ClientID+registration.Spec.ClientRandom))[:63]
 }
 
 func credentialOf(secret *corev1.Secret) *credential {

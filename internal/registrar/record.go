@@ -57,8 +57,7 @@ func digest(value string) string {
 
 // recordKey returns the key of the Secret that holds a Cluster's record.
 func (r *reconciler) recordKey(cluster types.NamespacedName) client.ObjectKey {
-	sum := sha256.Sum256([]byte(cluster.String()))
-	return client.ObjectKey{Namespace: r.RegistrationNamespace, Name: recordPrefix + hex.EncodeToString(sum[:registrationIDBytes])}
+	return client.ObjectKey{Namespace: r.RegistrationNamespace, Name: recordPrefix + digest(cluster.String())[:digestLength]}
 }
 
 // clusterOf returns the Cluster to which a record belongs.

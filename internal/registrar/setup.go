@@ -9,6 +9,7 @@ package registrar
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -111,23 +112,16 @@ func Setup(mgr ctrl.Manager, options Options) error {
 }
 
 func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &fleetv1.ClusterRegistration{}, byFleetCluster, ownersOf); err != nil {
-		return err
-	}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &fleetv1.ClusterRegistration{}, byClientID, clientIDOf); err != nil {
-		return err
-	}
-	if err := kube.IndexRivals(ctx, mgr.GetFieldIndexer()); err != nil {
-		return err
-	}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, byRegistration, func(object client.Object) []string {
-		return []string{string(object.(*corev1.Secret).Data[recordRegistration])}
-	}); err != nil {
-		return err
-	}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Cluster{}, byUID, func(object client.Object) []string {
-		return []string{string(object.GetUID())}
-	}); err != nil {
+	indexer := mgr.GetFieldIndexer()
+	if err := errors.Join(
+		kube.IndexRivals(ctx, indexer),
+		indexer.IndexField(ctx, &fleetv1.ClusterRegistration{}, byFleetCluster, ownersOf),
+		indexer.IndexField(ctx, &fleetv1.ClusterRegistration{}, byClientID, clientIDOf),
+		indexer.IndexField(ctx, &corev1.Secret{}, byRegistration, func(object client.Object) []string {
+			return []string{string(object.(*corev1.Secret).Data[recordRegistration])}
+		}),
+		indexer.IndexField(ctx, &clusterv1.Cluster{}, byUID, func(object client.Object) []string { return []string{string(object.GetUID())} }),
+	); err != nil {
 		return err
 	}
 	r := &reconciler{
@@ -254,16 +248,13 @@ func (r *reconciler) ofBundle(ctx context.Context, object client.Object) []recon
 }
 
 func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
-	return r.list(ctx)
+	return r.inNamespace(ctx, &metav1.PartialObjectMetadata{})
 }
 
-func (r *reconciler) inNamespace(ctx context.Context, object client.Object) []reconcile.Request {
-	return r.list(ctx, client.InNamespace(object.GetName()))
-}
-
-func (r *reconciler) list(ctx context.Context, options ...client.ListOption) []reconcile.Request {
+// inNamespace enqueues the Clusters of a Namespace; all for one without a name.
+func (r *reconciler) inNamespace(ctx context.Context, namespace client.Object) []reconcile.Request {
 	var clusters clusterv1.ClusterList
-	if err := r.List(ctx, &clusters, options...); err != nil {
+	if err := r.List(ctx, &clusters, client.InNamespace(namespace.GetName())); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Listing Clusters from the cache failed")
 		return nil
 	}

@@ -2,6 +2,7 @@ package registrar
 
 import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,7 +35,11 @@ func trim(object any) (any, error) {
 		}
 		paused, class := typed.Spec.Paused, typed.Spec.Topology.ClassRef
 		typed.Spec = clusterv1.ClusterSpec{Paused: paused, Topology: clusterv1.Topology{ClassRef: class}}
-		typed.Status = clusterv1.ClusterStatus{Conditions: conditionsRead(typed.Status.Conditions)}
+		ready := meta.FindStatusCondition(typed.Status.Conditions, addonsv1.FleetAgentManifestReadyCondition)
+		typed.Status = clusterv1.ClusterStatus{}
+		if ready != nil {
+			typed.Status.Conditions = []metav1.Condition{*ready}
+		}
 		typed.OwnerReferences = nil
 	case *fleetv1.Cluster:
 		trimFleetCluster(typed)
@@ -43,7 +48,7 @@ func trim(object any) (any, error) {
 		}
 	case *fleetv1.ClusterRegistration:
 		trimMetadata(typed)
-		keepManagedBy(typed)
+		typed.Labels = bounds.Names(typed.Labels, stamp.ManagedByLabel)
 		typed.OwnerReferences = stamp.BoundedOwners(typed)
 		typed.Spec = fleetv1.ClusterRegistrationSpec{ClientID: bounds.Name(typed.Spec.ClientID), ClientRandom: bounds.Name(typed.Spec.ClientRandom)}
 		typed.Status = fleetv1.ClusterRegistrationStatus{ClusterName: bounds.Name(typed.Status.ClusterName), Granted: typed.Status.Granted}
@@ -61,19 +66,6 @@ func trimMetadata(object client.Object, read ...string) {
 	object.SetFinalizers(nil)
 	object.SetGeneration(0)
 	object.SetAnnotations(bounds.Names(object.GetAnnotations(), read...))
-}
-
-func keepManagedBy(object client.Object) {
-	object.SetLabels(bounds.Names(object.GetLabels(), stamp.ManagedByLabel))
-}
-
-func conditionsRead(all []metav1.Condition) []metav1.Condition {
-	for _, condition := range all {
-		if condition.Type == addonsv1.FleetAgentManifestReadyCondition {
-			return []metav1.Condition{condition}
-		}
-	}
-	return nil
 }
 
 func trimFleetCluster(cluster *fleetv1.Cluster) {
