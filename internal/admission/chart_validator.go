@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -20,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/fleetpolicy"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/templates"
@@ -43,17 +43,7 @@ func (v ChartValidator) ValidateCreate(ctx context.Context, proxy *addonsv1.Helm
 
 // ValidateUpdate refuses errors that an update introduces, and changes of immutable fields.
 func (v ChartValidator) ValidateUpdate(ctx context.Context, old, proxy *addonsv1.HelmChartProxy) (admission.Warnings, error) {
-	known := map[string]bool{}
-	for _, err := range plan.Validate(old) {
-		known[err.Error()] = true
-	}
-	errs := plan.ValidateUpdate(old, proxy)
-	for _, err := range plan.Validate(proxy) {
-		if !known[err.Error()] {
-			errs = append(errs, err)
-		}
-	}
-	return v.validate(ctx, old, proxy, errs)
+	return v.validate(ctx, old, proxy, append(plan.ValidateUpdate(old, proxy), introduced(plan.Validate(old), plan.Validate(proxy))...))
 }
 
 // ValidateDelete allows every deletion.
@@ -67,7 +57,7 @@ func (v ChartValidator) validate(ctx context.Context, old, proxy *addonsv1.HelmC
 		if err != nil {
 			return nil, apierrors.NewInternalError(err)
 		}
-		refused, err := v.mayName(ctx, req.UserInfo, old, proxy)
+		refused, err := v.mayName(ctx, req.UserInfo, proxy)
 		if err != nil {
 			return nil, apierrors.NewInternalError(err)
 		}
@@ -82,17 +72,13 @@ func (v ChartValidator) validate(ctx context.Context, old, proxy *addonsv1.HelmC
 		}
 		errs = append(errs, ofTemplate...)
 	}
-	warnings := slices.Concat(plan.Warnings(proxy), template.Warnings)
-	if len(errs) == 0 {
-		return warnings, nil
-	}
-	return warnings, apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("HelmChartProxy").GroupKind(), proxy.Name, bounds.Errors(errs))
+	return slices.Concat(plan.Warnings(proxy), template.Warnings), invalid("HelmChartProxy", proxy, errs)
 }
 
 // mayName checks that the author may read the Secrets and ConfigMaps that the HelmChartProxy delivers, and may
 // deploy to the namespaces that it selects. When the spec changes, it checks all references again, even unchanged
 // ones: the same Secret may now go elsewhere.
-func (v ChartValidator) mayName(ctx context.Context, user authenticationv1.UserInfo, old, proxy *addonsv1.HelmChartProxy) (field.ErrorList, error) {
+func (v ChartValidator) mayName(ctx context.Context, user authenticationv1.UserInfo, proxy *addonsv1.HelmChartProxy) (field.ErrorList, error) {
 	var errs field.ErrorList
 	for _, named := range namedBy(proxy) {
 		allowed, err := mayDo(ctx, v.Reviewer, user, authorizationv1.ResourceAttributes{
@@ -106,7 +92,7 @@ func (v ChartValidator) mayName(ctx context.Context, user authenticationv1.UserI
 				user.Username, named.resource, named.name, named.namespace)))
 		}
 	}
-	if proxy.Spec.NamespaceSelector == nil || reflect.DeepEqual(old.Spec, proxy.Spec) {
+	if proxy.Spec.NamespaceSelector == nil {
 		return errs, nil
 	}
 	allowed, err := mayDo(ctx, v.Reviewer, user, authorizationv1.ResourceAttributes{
@@ -131,12 +117,8 @@ func namedBy(proxy *addonsv1.HelmChartProxy) []named {
 	spec, path := &proxy.Spec, field.NewPath("spec")
 	var all []named
 	secret := func(path *field.Path, ref corev1.SecretReference) {
-		namespace := ref.Namespace
-		if namespace == "" {
-			namespace = proxy.Namespace
-		}
 		if ref.Name != "" {
-			all = append(all, named{path, "secrets", namespace, ref.Name})
+			all = append(all, named{path, "secrets", cmp.Or(ref.Namespace, proxy.Namespace), ref.Name})
 		}
 	}
 	if spec.Credentials != nil {

@@ -114,7 +114,7 @@ func (c *checker) add(ctx context.Context, from *manifests.Object) error {
 			return nil
 		}
 		c.policies[about.Namespace] = append(c.policies[about.Namespace], policy)
-	case corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind():
+	case namespaceKind.GroupKind():
 		labels := map[string]string{}
 		maps.Copy(labels, from.Labels)
 		labels[corev1.LabelMetadataName] = from.Name

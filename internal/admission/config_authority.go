@@ -57,10 +57,7 @@ func authoritiesOf(config *addonsv1.FleetAddonConfig) []authority {
 		if ref == nil || ref.Name == "" || ref.Namespace == "" {
 			return
 		}
-		kind := ref.Kind
-		if kind == "" {
-			kind = "ConfigMap"
-		}
+		kind := cmp.Or(ref.Kind, "ConfigMap")
 		if authorityResources[kind] != "" {
 			result = append(result, authority{path: path.Child("apiServerCaConfigRef"), kind: kind, namespace: ref.Namespace, name: ref.Name})
 		}

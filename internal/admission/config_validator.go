@@ -39,17 +39,16 @@ func (v ConfigValidator) ValidateCreate(ctx context.Context, config *addonsv1.Fl
 // ValidateUpdate refuses problems that an update introduces. It accepts a problem that the old object has in the
 // same field with the same value.
 func (v ConfigValidator) ValidateUpdate(ctx context.Context, old, config *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
+	return v.validate(ctx, old, config, introduced(validateConfig(old), validateConfig(config)))
+}
+
+// introduced returns the errors that an object has now, and did not have before.
+func introduced(before, now field.ErrorList) field.ErrorList {
 	known := map[string]bool{}
-	for _, err := range validateConfig(old) {
+	for _, err := range before {
 		known[err.Error()] = true
 	}
-	var news field.ErrorList
-	for _, err := range validateConfig(config) {
-		if !known[err.Error()] {
-			news = append(news, err)
-		}
-	}
-	return v.validate(ctx, old, config, news)
+	return slices.DeleteFunc(now, func(err *field.Error) bool { return known[err.Error()] })
 }
 
 // validate adds the problems that depend on the cluster to the errors of the FleetAddonConfig itself.
@@ -58,7 +57,7 @@ func (v ConfigValidator) validate(ctx context.Context, old, config *addonsv1.Fle
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	return slices.Concat(warnings(config), unsure, v.surprises(ctx, old, config)), invalid(config, append(errs, authorities...))
+	return slices.Concat(warnings(config), unsure, v.surprises(ctx, old, config)), invalid("FleetAddonConfig", config, append(errs, authorities...))
 }
 
 // ValidateDelete allows every deletion, and warns that the settings will be unknown.
@@ -66,11 +65,12 @@ func (v ConfigValidator) ValidateDelete(ctx context.Context, _ *addonsv1.FleetAd
 	return v.deletion(ctx), nil
 }
 
-func invalid(config *addonsv1.FleetAddonConfig, errs field.ErrorList) error {
+// invalid returns the error of an object of one of Muster's kinds; nil if there are none.
+func invalid(kind string, object client.Object, errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("FleetAddonConfig").GroupKind(), config.Name, bounds.Errors(errs))
+	return apierrors.NewInvalid(addonsv1.GroupVersion.WithKind(kind).GroupKind(), object.GetName(), bounds.Errors(errs))
 }
 
 // oldestFleet is the oldest release of Fleet that the installer can install: the first one whose chart accepts the

@@ -34,6 +34,7 @@ var (
 	clusterKind      = clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind)
 	classKind        = clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind)
 	fleetClusterKind = fleetv1.SchemeGroupVersion.WithKind("Cluster")
+	namespaceKind    = corev1.SchemeGroupVersion.WithKind("Namespace")
 )
 
 // object is the part of other objects that policies see: their metadata.
@@ -158,7 +159,7 @@ func (i *Inventory) pinnedTo(ctx context.Context, namespace, fleetCluster string
 }
 
 func (i *Inventory) claims(ctx context.Context, fleetNamespace string) (all []stamp.FleetClaim, annotations map[string]string, err error) {
-	namespace := ofKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	namespace := ofKind(namespaceKind)
 	if err := i.namespaces.Get(ctx, types.NamespacedName{Name: fleetNamespace}, namespace); client.IgnoreNotFound(err) != nil {
 		return nil, nil, fmt.Errorf("reading Namespace: %w", err)
 	}
@@ -235,8 +236,6 @@ const (
 	// labelOverhead is the memory that a label takes in addition to its key and value: a place in a map that may be
 	// half empty, and the rounding up of its strings.
 	labelOverhead = 96
-	// maxOwners is the number of owners that the cache keeps of a Fleet Cluster. Usually it has one.
-	maxOwners = 8
 )
 
 // trim is the cache's transform, and keeps only the fields that policies need: for a Cluster the labels, which may
@@ -262,7 +261,13 @@ func trim(cached any) (any, error) {
 		trimmed.Annotations = bounds.Names(before.Annotations, stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation, stamp.RegistrationAnnotation)
 	case fleetClusterKind.GroupKind():
 		whole := &object{ObjectMeta: before}
-		trimmed.OwnerReferences = clusterOwners(whole)
+		whole.OwnerReferences = nil
+		for _, owner := range before.OwnerReferences {
+			if stamp.IsCluster(owner) {
+				whole.OwnerReferences = append(whole.OwnerReferences, owner)
+			}
+		}
+		trimmed.OwnerReferences = stamp.BoundedOwners(whole)
 		trimmed.Labels = bounds.Names(before.Labels, stamp.RancherClusterLabel)
 		trimmed.Annotations = bounds.Names(before.Annotations, stamp.ImportedFromAnnotation, stamp.ImportedUIDAnnotation, stamp.AdoptAnnotation)
 		if stamp.IsOurs(whole) {
@@ -293,28 +298,4 @@ func labelsTake(labels map[string]string) int {
 		bytes += len(key) + len(value) + labelOverhead
 	}
 	return bytes
-}
-
-// clusterOwners returns the CAPI Clusters that own a Fleet Cluster. If there are too many, it returns only the
-// Cluster that the Fleet Cluster was made from.
-func clusterOwners(fleetCluster *object) []metav1.OwnerReference {
-	var owners []metav1.OwnerReference
-	for _, owner := range fleetCluster.OwnerReferences {
-		if !stamp.IsCluster(owner) {
-			continue
-		}
-		if len(owners) == maxOwners {
-			origin := stamp.OriginOf(fleetCluster)
-			return []metav1.OwnerReference{ownedBy(origin.Name, origin.UID)}
-		}
-		owners = append(owners, ownedBy(owner.Name, owner.UID))
-	}
-	return owners
-}
-
-func ownedBy(name string, uid types.UID) metav1.OwnerReference {
-	return metav1.OwnerReference{
-		APIVersion: clusterKind.GroupVersion().String(), Kind: clusterKind.Kind,
-		Name: bounds.Name(name), UID: types.UID(bounds.Name(string(uid))),
-	}
 }

@@ -16,6 +16,9 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
+// maxOwners is about how many owners of a Fleet Cluster are kept.
+const maxOwners = 16
+
 // trimmed returns what trim keeps of an object that was received and shares no memory with others.
 func trimmed(t testing.TB, kind schema.GroupVersionKind, metadata metav1.ObjectMeta) *object {
 	t.Helper()

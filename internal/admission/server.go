@@ -14,8 +14,6 @@ import (
 	"net/http"
 	"path/filepath"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -100,19 +98,15 @@ const (
 // the programs and the user name of the syncer.
 func Setup(mgr ctrl.Manager, own, syncer string) error {
 	current := settings.NewReader(mgr.GetClient()).WithRecord(mgr.GetAPIReader(), nil, own)
-	namespace := &metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	for _, object := range []client.Object{namespace, &addonsv1.FleetAddonConfig{}} {
-		informer, err := mgr.GetCache().GetInformer(context.Background(), object)
-		if err != nil {
-			return fmt.Errorf("watching %T: %w", object, err)
-		}
-		if object == client.Object(namespace) {
-			continue
-		}
-		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { current.Saw(nil) }}); err != nil {
-			return fmt.Errorf("watching %T: %w", object, err)
-		}
+	if _, err := mgr.GetCache().GetInformer(context.Background(), ofKind(namespaceKind)); err != nil {
+		return fmt.Errorf("watching Namespaces: %w", err)
+	}
+	configs, err := mgr.GetCache().GetInformer(context.Background(), &addonsv1.FleetAddonConfig{})
+	if err == nil {
+		_, err = configs.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { current.Saw(nil) }})
+	}
+	if err != nil {
+		return fmt.Errorf("watching FleetAddonConfigs: %w", err)
 	}
 	others := NewInventory(mgr)
 	if err := mgr.Add(others); err != nil {

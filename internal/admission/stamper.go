@@ -12,8 +12,6 @@ import (
 	"github.com/go-openapi/jsonpointer"
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -134,8 +132,7 @@ func settingsFor(ctx context.Context, reader *settings.Reader, namespaces client
 }
 
 func namespaceLabels(ctx context.Context, reader client.Reader, name string) (map[string]string, error) {
-	namespace := &metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	namespace := ofKind(namespaceKind)
 	if err := reader.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
 		return nil, fmt.Errorf("reading Namespace: %w", err)
 	}
