@@ -97,7 +97,7 @@ func namespaceTaken(ctx context.Context, others inventory, fleetCluster types.Na
 		return "", nil
 	}
 	claims, annotations, err := others.claims(ctx, stamp.FleetNamespace(fleetCluster.Namespace, fleetCluster.Name))
-	if err != nil || stamp.FleetRival(fleetCluster, annotations, claims).Name == "" {
+	if err != nil || stamp.OtherHolder(fleetCluster, annotations, claims).Name == "" {
 		return "", err
 	}
 	return stamp.SharedFleetNamespace(fleetCluster.Namespace, fleetCluster.Name, cluster), nil

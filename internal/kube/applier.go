@@ -34,7 +34,7 @@ const (
 	Unchanged Result = "unchanged"
 	Created   Result = "created"
 	Updated   Result = "updated"
-	Retained  Result = "kept" // it differs, but must not be changed
+	Skipped   Result = "skipped" // it differs, but must not be changed
 )
 
 // Applier brings objects to their desired state.
@@ -45,10 +45,10 @@ type Applier struct {
 	Store *Store
 }
 
-// Keep creates or updates the object, unless it is being deleted or is not Muster's, and returns the
+// Ensure creates or updates the object, unless it is being deleted or is not Muster's, and returns the
 // UID of the resulting object; empty if there is none. If patch is false, an existing object stays as
 // it is. The error is a *ForeignError if another program made an object of this name.
-func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (types.UID, error) {
+func (a *Applier) Ensure(ctx context.Context, want client.Object, patch bool) (types.UID, error) {
 	have := emptyLike(want)
 	found, err := a.Store.Get(ctx, client.ObjectKeyFromObject(want), have)
 	switch {
@@ -152,7 +152,7 @@ func (a *Applier) apply(ctx context.Context, want, have client.Object, patch boo
 		case !Differs(want, have):
 			return have, Unchanged, nil
 		case !patch:
-			return have, Retained, nil
+			return have, Skipped, nil
 		}
 		result, write = Updated, a.update
 		if isPart {

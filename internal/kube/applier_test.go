@@ -105,7 +105,7 @@ func TestApply(t *testing.T) {
 		"unchanged":              {have: stored(t, wantedCluster(), nil), patch: true, want: Unchanged},
 		"unchanged, never patch": {have: stored(t, wantedCluster(), nil), want: Unchanged},
 		"altered":                {have: altered, patch: true, want: Updated, writes: 1},
-		"altered, never patch":   {have: altered, want: Retained},
+		"altered, never patch":   {have: altered, want: Skipped},
 		"refused":                {patch: true, err: errors.New("no"), writes: 1},
 	}
 	for name, test := range tests {

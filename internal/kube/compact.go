@@ -43,14 +43,14 @@ func Compact(object *unstructured.Unstructured) error {
 		return nil
 	}
 	metadata, _ := object.Object["metadata"].(map[string]any)
-	retained := map[string]any{}
+	identity := map[string]any{}
 	for _, key := range []string{"name", "namespace", "uid", "resourceVersion", "deletionTimestamp"} {
 		if value, ok := metadata[key]; ok {
-			retained[key] = value
+			identity[key] = value
 		}
 	}
 	if paused, ok := object.GetAnnotations()[clusterv1.PausedAnnotation]; ok {
-		retained["annotations"] = map[string]any{clusterv1.PausedAnnotation: paused}
+		identity["annotations"] = map[string]any{clusterv1.PausedAnnotation: paused}
 	}
 	document, err := json.Marshal(desired.Source(object.Object))
 	if err != nil {
@@ -59,7 +59,7 @@ func Compact(object *unstructured.Unstructured) error {
 	object.Object = map[string]any{
 		"apiVersion": object.GetAPIVersion(),
 		"kind":       object.GetKind(),
-		"metadata":   retained,
+		"metadata":   identity,
 		compacted:    deflate(document),
 	}
 	return nil

@@ -73,8 +73,8 @@ const (
 type outcome struct {
 	status          metav1.ConditionStatus
 	reason, message string
-	// keep leaves the earlier condition.
-	keep bool
+	// unchanged leaves the earlier condition.
+	unchanged bool
 	// after is when to reconcile the Cluster again without an event.
 	after time.Duration
 }
@@ -86,13 +86,13 @@ func waiting(reason, message string, after time.Duration) outcome {
 // scope has all facts about a Cluster that one reconcile needs.
 type scope struct {
 	cluster *clusterv1.Cluster
-	// retained means that everything stays as it is; byAgent, that the registrar registers the Cluster.
-	retained, byAgent bool
+	// suspended means that everything stays as it is; byAgent, that the registrar registers the Cluster.
+	suspended, byAgent bool
 	// fleet is the Fleet Cluster that belongs to the Cluster; nil if there is none.
 	fleet *fleetv1.Cluster
-	// rival is the Fleet Cluster that already has the namespace that Fleet would derive for this one;
+	// holder is the Fleet Cluster that already has the namespace that Fleet would derive for this one;
 	// zero if there is none.
-	rival types.NamespacedName
+	holder types.NamespacedName
 	// server is how agents reach Fleet; unreachable says why that is unknown.
 	server      server
 	unreachable string
@@ -119,12 +119,12 @@ type scope struct {
 // next returns the next step, or rest with the outcome. It is pure.
 func (s *scope) next() (step, outcome) {
 	switch {
-	case s.retained:
-		return rest, outcome{keep: true}
+	case s.suspended:
+		return rest, outcome{unchanged: true}
 	case !s.byAgent:
 		return s.nextOfEnd()
 	case s.isRegistered && s.fleet != nil && s.fleet.Spec.KubeConfigSecret != "":
-		return rest, outcome{keep: true, after: checkInterval} // The Cluster changes back to the manager, and the syncer has yet to report that.
+		return rest, outcome{unchanged: true, after: checkInterval} // The Cluster changes back to the manager, and the syncer has yet to report that.
 	case s.fleet == nil || s.fleet.Spec.KubeConfigSecret != "" || s.fleet.Spec.ClientID == "":
 		return rest, waiting(addonsv1.WaitingForFleetReason, "the syncer has not yet created its Fleet Cluster for an agent that registers itself; see the condition FleetImported", 0)
 	case len(s.fleet.Spec.ClientID) > bounds.MaxName: // The cache cuts longer ones.
@@ -137,7 +137,7 @@ func (s *scope) next() (step, outcome) {
 		return rest, waiting(addonsv1.RegistrationConflictReason, fmt.Sprintf(
 			"status.namespace of Fleet Cluster %q is %q, but Fleet would set %q, so something has changed it; restore it, or delete the Fleet Cluster, which the syncer then recreates",
 			s.fleet.Name, s.fleet.Status.Namespace, deploymentNamespace(s.fleet)), 0)
-	case s.rival.Name != "":
+	case s.holder.Name != "":
 		// The account that Fleet makes for the agent may read the Secrets in the shared namespace.
 		return rest, waiting(addonsv1.RegistrationConflictReason, stamp.SharedFleetNamespace(s.fleet.Namespace, s.fleet.Name, s.cluster.Name), checkInterval)
 	case s.unreachable != "":
@@ -261,7 +261,7 @@ func (s *scope) nextOfEnd() (step, outcome) {
 	case s.recorded.token != "" && s.isRegistered && conditions.GetReason(s.cluster, addonsv1.FleetAgentManifestReadyCondition) == addonsv1.RegistrationNotGrantedReason:
 		return rest, waiting(addonsv1.WaitingForFleetReason, "the agent that Fleet installs has not registered; the credential issued before stays valid", checkInterval)
 	case s.recorded.token != "" && s.isRegistered:
-		return rest, outcome{keep: true, after: checkInterval}
+		return rest, outcome{unchanged: true, after: checkInterval}
 	case s.recorded.token != "":
 		return withdraw, outcome{}
 	default:

@@ -28,7 +28,7 @@ import (
 
 // met is the situation in which a reconcile finds a Cluster.
 type met struct {
-	retained, byManager, rotate     bool
+	suspended, byManager, rotate    bool
 	noFleet, noNamespace, checkedIn bool
 	elsewhere                       bool          // status.namespace has been changed
 	edited                          time.Duration // how long ago it got another clientID; 0: never
@@ -68,7 +68,7 @@ func (m met) scope() *scope {
 		cluster.Annotations[stamp.RotateAnnotation] = "1"
 	}
 	s := &scope{
-		cluster: cluster, retained: m.retained, byAgent: !m.byManager, now: now, taken: map[step]bool{},
+		cluster: cluster, suspended: m.suspended, byAgent: !m.byManager, now: now, taken: map[step]bool{},
 		server: server{URL: "https://fleet.example.com", CA: []byte("ca")}, unreachable: m.unreachable, agent: "kind: Deployment",
 	}
 	switch m.recorded {
@@ -96,7 +96,7 @@ func (m met) scope() *scope {
 		s.fleet.Status.Namespace = ""
 	}
 	if m.shared {
-		s.rival = types.NamespacedName{Namespace: "other", Name: "prod"}
+		s.holder = types.NamespacedName{Namespace: "other", Name: "prod"}
 	}
 	if m.elsewhere {
 		s.fleet.Status.Namespace = "victim"
@@ -223,7 +223,7 @@ func TestSteps(t *testing.T) {
 		token  string // issued
 		keeps  bool   // what was reported before
 	}{
-		"held":                                       {met: with(func(m *met) { m.retained = true })},
+		"held":                                       {met: with(func(m *met) { m.suspended = true })},
 		"no Fleet Cluster yet":                       {met: met{noFleet: true}, reason: "WaitingForFleet"},
 		"it is not prepared for an agent yet":        {met: met{kubeconfig: true}, reason: "WaitingForFleet"},
 		"it has no clientID yet":                     {met: met{noClientID: true}, reason: "WaitingForFleet"},
@@ -288,7 +288,7 @@ func TestSteps(t *testing.T) {
 			if diff := cmp.Diff(test.steps, steps); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
-			if result.reason != test.reason || result.keep != (test.met.retained || test.keeps) || (result.status == metav1.ConditionTrue) != (test.reason == addonsv1.ManifestReadyReason) {
+			if result.reason != test.reason || result.unchanged != (test.met.suspended || test.keeps) || (result.status == metav1.ConditionTrue) != (test.reason == addonsv1.ManifestReadyReason) {
 				t.Errorf("got %+v, want reason %q", result, test.reason)
 			}
 			if !slices.Contains(steps, issue) {

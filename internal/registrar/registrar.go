@@ -105,9 +105,9 @@ func (r *reconciler) newScope(ctx context.Context, cluster *clusterv1.Cluster) (
 	}
 	s.byAgent = selected && stamp.RegistrationOf(in.Cluster, subject, s.fleet) == stamp.ByAgent
 	// A deselected Cluster that is kept stays as it is; one that left Fleet has no Fleet Cluster.
-	s.retained = !in.Cluster.Enabled || !cluster.DeletionTimestamp.IsZero() || capiannotations.IsPaused(cluster, cluster) ||
+	s.suspended = !in.Cluster.Enabled || !cluster.DeletionTimestamp.IsZero() || capiannotations.IsPaused(cluster, cluster) ||
 		!selected && s.fleet != nil
-	if s.retained {
+	if s.suspended {
 		return s, nil
 	}
 	if err := r.readRecord(ctx, s); err != nil || s.fleet == nil {
@@ -177,7 +177,7 @@ func (r *reconciler) readFleet(ctx context.Context, s *scope) error {
 	if s.server, err = serverOf(config); err != nil {
 		s.unreachable = err.Error()
 	}
-	if s.rival, err = kube.RivalOf(ctx, r, client.ObjectKeyFromObject(s.fleet)); err != nil {
+	if s.holder, err = kube.OtherHolder(ctx, r, client.ObjectKeyFromObject(s.fleet)); err != nil {
 		return err
 	}
 	var bundle fleetv1.Bundle

@@ -114,7 +114,7 @@ func Setup(mgr ctrl.Manager, options Options) error {
 func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	indexer := mgr.GetFieldIndexer()
 	if err := errors.Join(
-		kube.IndexRivals(ctx, indexer),
+		kube.IndexFleetNamespaces(ctx, indexer),
 		indexer.IndexField(ctx, &fleetv1.ClusterRegistration{}, byFleetCluster, ownersOf),
 		indexer.IndexField(ctx, &fleetv1.ClusterRegistration{}, byClientID, clientIDOf),
 		indexer.IndexField(ctx, &corev1.Secret{}, byRegistration, func(object client.Object) []string {

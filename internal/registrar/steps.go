@@ -163,7 +163,7 @@ func (r *reconciler) revoke(ctx context.Context, s *scope) error {
 
 // report writes the condition if it has changed, and an event if its reason has.
 func (r *reconciler) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) error {
-	if result.keep {
+	if result.unchanged {
 		return nil
 	}
 	var want []metav1.Condition

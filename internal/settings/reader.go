@@ -35,7 +35,7 @@ type InForce struct {
 	// Config is the FleetAddonConfig that the settings come from, as cached; nil if there is none.
 	Config *addonsv1.FleetAddonConfig
 	// Invalid explains why the FleetAddonConfig cannot be used; nil if it can. Until it is fixed, or back, everything
-	// stays as it is, and Settings are those of Retained.
+	// stays as it is, and Settings are those of Suspended.
 	Invalid error
 	// Effect differs if settings differ in a way that matters to a Cluster that is imported and stays selected.
 	// Naming does not matter to such a Cluster, nor do the selectors that select it.
@@ -76,7 +76,7 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 	case config == nil && r.had:
 		now = unknown(errors.New(r.record.missing()))
 	case now.Invalid != nil:
-		now.Settings = Retained(config)
+		now.Settings = Suspended(config)
 	}
 	if now.Effect, err = effectOf(now.Settings); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (r *Reader) look(ctx context.Context) error {
 }
 
 // unknown returns the settings of a FleetAddonConfig that is gone.
-func unknown(why error) *InForce { return &InForce{Settings: Retained(nil), Invalid: why} }
+func unknown(why error) *InForce { return &InForce{Settings: Suspended(nil), Invalid: why} }
 
 // Saw notes that there is a FleetAddonConfig, or was one: programs that seldom ask for the settings call it for each
 // event. It is a predicate that is always true.

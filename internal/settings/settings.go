@@ -188,23 +188,23 @@ func AsksForServer(server *addonsv1.Server) bool {
 	return custom.APIServerURL != nil || custom.APIServerCAConfigRef != nil
 }
 
-// Retained returns the settings for a FleetAddonConfig whose selectors cannot be parsed: disabled, so that
+// Suspended returns the settings for a FleetAddonConfig whose selectors cannot be parsed: disabled, so that
 // everything stays as it is, and otherwise as in the FleetAddonConfig. For one that is gone, nothing else of them may
 // be used.
-func Retained(config *addonsv1.FleetAddonConfig) Settings {
+func Suspended(config *addonsv1.FleetAddonConfig) Settings {
 	rest := config.DeepCopy()
 	if rest != nil && rest.Spec.Cluster != nil {
 		rest.Spec.Cluster.Selector, rest.Spec.Cluster.NamespaceSelector, rest.Spec.Cluster.AgentInitiatedSelector = nil, nil, nil
 	}
-	retained, err := From(rest)
+	suspended, err := From(rest)
 	if err != nil { // From fails on selectors only, and there are none.
 		panic(err)
 	}
-	retained.Cluster.Enabled = false
+	suspended.Cluster.Enabled = false
 	if config == nil {
-		retained.Cluster.Rancher = addonsv1.RancherOff // The roles for Rancher's objects may be missing.
+		suspended.Cluster.Rancher = addonsv1.RancherOff // The roles for Rancher's objects may be missing.
 	}
-	return retained
+	return suspended
 }
 
 // Default returns the effective settings without a FleetAddonConfig.

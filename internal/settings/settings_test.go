@@ -221,8 +221,8 @@ func TestRetained(t *testing.T) {
 	config.Spec.Cluster = &addonsv1.ClusterConfig{
 		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"no key!": "x"}}, SetOwnerReferences: ptr.To(false),
 	}
-	retained := Retained(config)
-	if retained.Cluster.Enabled || retained.Cluster.SetOwnerReferences || config.Spec.Cluster.Selector == nil {
-		t.Errorf("Held = %+v of %+v", retained, config.Spec.Cluster)
+	suspended := Suspended(config)
+	if suspended.Cluster.Enabled || suspended.Cluster.SetOwnerReferences || config.Spec.Cluster.Selector == nil {
+		t.Errorf("Suspended = %+v of %+v", suspended, config.Spec.Cluster)
 	}
 }

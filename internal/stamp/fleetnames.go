@@ -52,7 +52,7 @@ func (c FleetClaim) compare(other FleetClaim) int {
 	}
 }
 
-// FleetRival returns the Fleet Cluster that holds the namespace that Fleet derives for another one,
+// OtherHolder returns the Fleet Cluster that holds the namespace that Fleet derives for another one,
 // self; zero if self may have it. Claims are all the claims to that namespace. Annotations are the
 // annotations of the Namespace, if it exists.
 //
@@ -63,7 +63,7 @@ func (c FleetClaim) compare(other FleetClaim) int {
 //
 // Setting status.namespace to another name in advance does not help: when a Fleet Cluster is deleted,
 // Fleet removes the derived namespace only, and the other would stay.
-func FleetRival(self types.NamespacedName, annotations map[string]string, claims []FleetClaim) types.NamespacedName {
+func OtherHolder(self types.NamespacedName, annotations map[string]string, claims []FleetClaim) types.NamespacedName {
 	holder := types.NamespacedName{Namespace: annotations[fleetv1.ClusterNamespaceAnnotation], Name: annotations[fleetv1.ClusterAnnotation]}
 	if !IsFleetNamespace(annotations) {
 		if len(claims) == 0 {

@@ -79,7 +79,7 @@ func TestFleetRival(t *testing.T) {
 		"the Namespace is nobody's in Fleet":   {map[string]string{"note": "x"}, []FleetClaim{claim("other", 0)}, "other"},
 		"the same name, in another namespace.": {claims: []FleetClaim{{types.NamespacedName{Namespace: "a", Name: "me"}, first}, claim("me", time.Hour)}, want: "me"},
 	} {
-		got := FleetRival(key("me"), test.annotations, test.claims)
+		got := OtherHolder(key("me"), test.annotations, test.claims)
 		if got.Name != test.want {
 			t.Errorf("%s: %q", name, got)
 		}

@@ -163,8 +163,8 @@ const (
 // with that UID; an empty name or UID stands for any.
 func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid types.UID) bool) (relation Relation, why string) {
 	if slices.ContainsFunc(fleetCluster.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return IsCluster(owner) && owner.UID == cluster.GetUID() }) {
-		if rival := preferredOwner(fleetCluster, cluster, lives); rival != "" {
-			return Foreign, fmt.Sprintf("Fleet Cluster %q belongs to Cluster %q, which owns it, too; remove one of the owners", fleetCluster.GetName(), rival)
+		if other := preferredOwner(fleetCluster, cluster, lives); other != "" {
+			return Foreign, fmt.Sprintf("Fleet Cluster %q belongs to Cluster %q, which owns it, too; remove one of the owners", fleetCluster.GetName(), other)
 		}
 		return Own, ""
 	}

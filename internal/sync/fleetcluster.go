@@ -63,7 +63,7 @@ func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
 	if result == kube.Created && !s.byAgent {
 		observeLatency(s.cluster)
 	}
-	if result == kube.Retained {
+	if result == kube.Skipped {
 		if err := r.retarget(ctx, s); err != nil {
 			return err
 		}
@@ -345,7 +345,7 @@ func (l *scopeReader) rivalOf(ctx context.Context, s *scope, name string) (types
 			}
 		}
 	}
-	return kube.RivalOf(ctx, l, key, planned...)
+	return kube.OtherHolder(ctx, l, key, planned...)
 }
 
 // waitForRivals returns kube.ErrBehind while the cache does not show a Fleet Cluster that this process has made for another

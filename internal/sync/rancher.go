@@ -125,7 +125,7 @@ func (t *targets) keepInWorkspace(ctx context.Context, in settings.Settings, key
 	if err != nil {
 		return "", err
 	}
-	return t.Keep(ctx, desired.WorkspaceGroup(in, key.Namespace, of.namespace, of.class, class), in.Cluster.PatchResource)
+	return t.Ensure(ctx, desired.WorkspaceGroup(in, key.Namespace, of.namespace, of.class, class), in.Cluster.PatchResource)
 }
 
 // isOfWorkspaceItself reports whether a group of ours is that of a class in the workspace, or of

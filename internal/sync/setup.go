@@ -196,7 +196,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return fmt.Errorf("adding index %s: %w", index.name, err)
 		}
 	}
-	return errors.Join(kube.IndexRivals(ctx, indexer), rancher.IndexFields(ctx, indexer))
+	return errors.Join(kube.IndexFleetNamespaces(ctx, indexer), rancher.IndexFields(ctx, indexer))
 }
 
 // groupOf indexes Clusters and Fleet Clusters by the group of their use.

@@ -82,13 +82,13 @@ func (t *targets) ensureGroup(ctx context.Context, in settings.Settings, namespa
 	case err != nil:
 		return "", err
 	case !used.isZero() && in.Cluster.ApplyClassGroup:
-		return t.Keep(ctx, desired.CrossNamespaceGroup(in, namespace, classKey, class), in.Cluster.PatchResource)
+		return t.Ensure(ctx, desired.CrossNamespaceGroup(in, namespace, classKey, class), in.Cluster.PatchResource)
 	case !used.isZero(), class == nil, !class.DeletionTimestamp.IsZero(), !in.Class.Enabled, !isWatched(class, t.watchFilter):
 		return t.UID(ctx, key, &fleetv1.ClusterGroup{})
 	case capiannotations.HasPaused(class):
 		return t.ofPausedClass(ctx, in, class)
 	default:
-		return t.Keep(ctx, desired.ClassGroup(in, class), in.Class.PatchResource)
+		return t.Ensure(ctx, desired.ClassGroup(in, class), in.Class.PatchResource)
 	}
 }
 
@@ -101,7 +101,7 @@ func (t *targets) ofPausedClass(ctx context.Context, in settings.Settings, class
 	}
 	owners := slices.DeleteFunc(slices.Clone(group.OwnerReferences), func(owner metav1.OwnerReference) bool { return owner.UID == class.UID })
 	isOwned := len(owners) < len(group.OwnerReferences)
-	uid, err := t.Keep(ctx, desired.ClassGroup(in, class), isOwned || in.Class.PatchResource && kube.Contains(group.Annotations, desired.Spared()))
+	uid, err := t.Ensure(ctx, desired.ClassGroup(in, class), isOwned || in.Class.PatchResource && kube.Contains(group.Annotations, desired.Spared()))
 	if isOwned && kube.IsRefused(err) { // As in release.
 		_, err = t.Patch(ctx, &group, map[string]any{"metadata": map[string]any{"ownerReferences": owners}})
 		return group.UID, err
@@ -265,7 +265,7 @@ func (t *targets) write(ctx context.Context, in settings.Settings, key types.Nam
 			begun = strconv.FormatInt(mapping.Generation+1, 10)
 		}
 	}
-	return t.Keep(ctx, desired.BegunMapping(key.Namespace, key.Name, begun), in.Cluster.PatchResource || found && isRetired(&mapping))
+	return t.Ensure(ctx, desired.BegunMapping(key.Namespace, key.Name, begun), in.Cluster.PatchResource || found && isRetired(&mapping))
 }
 
 // retire removes a mapping for good. First the mapping is emptied, so that it maps nothing. Then Fleet

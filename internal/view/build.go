@@ -21,11 +21,11 @@ func Build(objects *Objects) *Graph {
 	b := &builder{Objects: objects, graph: &Graph{Counts: map[State]int{}, unread: objects.Unread}, classes: map[types.NamespacedName]*Node{}, namespaces: map[string]*Node{}}
 	current, err := settings.From(objects.Config)
 	if err != nil {
-		current = settings.Retained(objects.Config)
+		current = settings.Suspended(objects.Config)
 		b.note("%s: its selectors cannot be parsed, so nothing changes until it is corrected: %s", Config, message.Text(err.Error()))
 	}
 	if objects.IsConfigGone {
-		current = settings.Retained(nil)
+		current = settings.Suspended(nil)
 		b.note("%s: there is none any more: %s", Config, settings.MissingMeans)
 	}
 	b.settings = current

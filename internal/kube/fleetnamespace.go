@@ -19,9 +19,9 @@ import (
 // derives, if another could share it.
 const byFleetNamespace = "muster.fleetNamespace"
 
-// IndexRivals adds the indexes that RivalOf and PinnedTo read. Most names are too short to be
+// IndexFleetNamespaces adds the indexes that OtherHolder and PinnedTo read. Most names are too short to be
 // indexed.
-func IndexRivals(ctx context.Context, indexer client.FieldIndexer) error {
+func IndexFleetNamespaces(ctx context.Context, indexer client.FieldIndexer) error {
 	for _, index := range []struct {
 		object client.Object
 		values client.IndexerFunc
@@ -62,10 +62,10 @@ func PinnedTo(ctx context.Context, cache client.Reader, key types.NamespacedName
 	return all.Items, nil
 }
 
-// RivalOf returns the Fleet Cluster that has the namespace that Fleet derives for key; zero if key may
+// OtherHolder returns the Fleet Cluster that has the namespace that Fleet derives for key; zero if key may
 // have it. The planned claims are pins that count although their Fleet Clusters do not exist yet. See
-// stamp.FleetRival.
-func RivalOf(ctx context.Context, cache client.Reader, key types.NamespacedName, planned ...stamp.FleetClaim) (types.NamespacedName, error) {
+// stamp.OtherHolder.
+func OtherHolder(ctx context.Context, cache client.Reader, key types.NamespacedName, planned ...stamp.FleetClaim) (types.NamespacedName, error) {
 	none := types.NamespacedName{}
 	if !stamp.CanShareFleetNamespace(key.Namespace, key.Name) {
 		return none, nil
@@ -77,7 +77,7 @@ func RivalOf(ctx context.Context, cache client.Reader, key types.NamespacedName,
 		return none, fmt.Errorf("reading Namespace: %w", err)
 	}
 	if stamp.IsFleetNamespace(namespace.Annotations) { // The Namespace itself names its owner, whatever other claims there are.
-		return stamp.FleetRival(key, namespace.Annotations, nil), nil
+		return stamp.OtherHolder(key, namespace.Annotations, nil), nil
 	}
 	var all fleetv1.ClusterList
 	if err := cache.List(ctx, &all, client.MatchingFields{byFleetNamespace: shared}, client.UnsafeDisableDeepCopy); err != nil {
@@ -87,5 +87,5 @@ func RivalOf(ctx context.Context, cache client.Reader, key types.NamespacedName,
 	for i := range all.Items {
 		claims = append(claims, stamp.FleetClaim{NamespacedName: client.ObjectKeyFromObject(&all.Items[i]), Since: all.Items[i].CreationTimestamp.Time})
 	}
-	return stamp.FleetRival(key, namespace.Annotations, claims), nil
+	return stamp.OtherHolder(key, namespace.Annotations, claims), nil
 }
