@@ -89,7 +89,7 @@ func BiggestPart(values map[string]any) (pointer string, bytes int) {
 		fields, _ := node.(map[string]any)
 		key, size := "", 0
 		for name, child := range fields {
-			if its := len(appendCanonical(nil, child)); its > size || its == size && name < key {
+			if its := len(canonical(child)); its > size || its == size && name < key {
 				key, size = name, its
 			}
 		}

@@ -110,16 +110,13 @@ func HashOfValues(values map[string]any) string {
 	if hash, ok := values[shortKey].(string); ok {
 		return hash
 	}
-	return Hash(&fleetv1.GenericMap{Data: values})
+	return Hash(values)
 }
-
-// usualSize, in bytes, is a size that template values seldom exceed.
-const usualSize = 16 << 10
 
 // Hash returns a hash of a value's canonical JSON. It is the same for values that are equal once they
 // have been through an API server.
 func Hash(value any) string {
-	sum := sha256.Sum256(appendCanonical(make([]byte, 0, usualSize), value))
+	sum := sha256.Sum256(canonical(value))
 	return hex.EncodeToString(sum[:16])
 }
 
