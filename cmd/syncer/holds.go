@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	clientretry "k8s.io/client-go/util/retry"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,10 +38,6 @@ const (
 	// reasonLeft is the reason of the event on a Cluster whose hold could not be ended.
 	reasonLeft = "HoldLeft"
 )
-
-// holdsBackoff is when to try again what has failed: another client has changed the Cluster, or Cluster API's
-// webhooks cannot be reached.
-var holdsBackoff = wait.Backoff{Steps: 5, Duration: time.Second, Factor: 2}
 
 // endAllHolds is endHolds with the program's own account. While the webhook runs, only this account may remove holds.
 func endAllHolds(ctx context.Context) error {
@@ -130,8 +127,9 @@ func isRefusedByClusterAPI(err error) bool {
 
 // retry tries again what may succeed later, and returns the last error.
 func retry(ctx context.Context, try func() error) error {
-	err := errors.New("there was no time left")
-	_ = wait.ExponentialBackoffWithContext(ctx, holdsBackoff, func(context.Context) (bool, error) {
+	err, backoff := errors.New("there was no time left"), clientretry.DefaultBackoff
+	backoff.Steps = 6 // Cluster API's webhooks may be out of reach for some seconds.
+	_ = wait.ExponentialBackoffWithContext(ctx, backoff, func(context.Context) (bool, error) {
 		err = try()
 		return err == nil || isRefusedByClusterAPI(err), nil
 	})

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -68,6 +69,8 @@ type Client struct {
 	// queue belongs to the controller of Clusters, once started is closed. Changes of Rancher's objects add Clusters to it.
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
 	started chan struct{}
+	// Listed gets an event, of an empty FleetAddonConfig, when a kind has been listed.
+	Listed chan event.GenericEvent
 
 	mu sync.Mutex
 	// crd is the UID of the CRD when the watches began; empty while nothing is watched. since is when the last of them began,
@@ -82,7 +85,7 @@ type Client struct {
 
 // NewClient returns a Client. Its caches hold Rancher's objects, and are to Trim them.
 func NewClient(ctx context.Context, applier *kube.Applier, namespaces map[string]cache.Config, newCache kinds.NewCache) *Client {
-	return &Client{Applier: applier, Reader: applier.Client, namespaces: namespaces, newCache: newCache, ctx: ctx, started: make(chan struct{}), stop: func() {}}
+	return &Client{Applier: applier, Reader: applier.Client, namespaces: namespaces, newCache: newCache, ctx: ctx, started: make(chan struct{}), Listed: make(chan event.GenericEvent, 2), stop: func() {}}
 }
 
 // Source gives the Client the queue of the controller that reconciles Clusters. It may be started once.
@@ -190,8 +193,8 @@ func (c *Client) crdOf(ctx context.Context, name string) (types.UID, error) {
 	return crd.UID, nil
 }
 
-// begin watches a kind, unless it is watched. The caller holds the lock. The end of the list enqueues all Clusters: any
-// of them may have waited for it.
+// begin watches a kind, unless it is watched. The caller holds the lock. The end of the list enqueues all Clusters and namespaces:
+// any of them may have waited for it.
 func (c *Client) begin(kind schema.GroupVersionKind) {
 	if _, isBegun := c.listed[kind]; isBegun {
 		return
@@ -223,6 +226,10 @@ func (c *Client) begin(kind schema.GroupVersionKind) {
 		}
 		for i := range all.Items {
 			kube.Enqueue(c.queue, priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&all.Items[i])})
+		}
+		select {
+		case c.Listed <- event.GenericEvent{Object: &addonsv1.FleetAddonConfig{}}:
+		case <-ctx.Done():
 		}
 	})
 }

@@ -337,6 +337,11 @@ func TestTheEndOfAListWakesAll(t *testing.T) {
 		if s.woken.Done(its); isShutDown || its.NamespacedName != s.key {
 			t.Fatalf("woken: %v", its)
 		}
+		select { // The namespaces are reconciled, too.
+		case <-s.scopes.rancher.Listed:
+		case <-time.After(10 * time.Second):
+			t.Error("no event for the namespaces")
+		}
 	}
 	s.listRancher(t)
 }

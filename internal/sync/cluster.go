@@ -30,12 +30,6 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// absentInterval is how long to wait for a Namespace that the cache does not show yet.
-const absentInterval = time.Second
-
-// conflictInterval is how long to wait, at first, for the cache to show a conflicting write.
-const conflictInterval = 100 * time.Millisecond
-
 // clusterReconciler keeps the stamp of a CAPI Cluster and its Fleet Cluster: it reads the
 // Cluster, then does what it needs.
 type clusterReconciler struct {
@@ -83,10 +77,10 @@ func (r *clusterReconciler) setUp(c *common) error {
 		// Changes that may concern many Clusters at once.
 		WatchesMetadata(references.CRD(), r.values.CRDs(), builder.WithPredicates(references.ContractNews)).
 		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(rancher.CRDs, afterStart, changes(func(client.Object) []any { return nil }))).
-		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(fleetClusterFields)).
+		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(requiredCRDs, afterStart)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.rancher.Concerned), builder.WithPredicates(fleetClusterNews(c.bundlesReady))).
 		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
-		WatchesMetadata(namespaceMetadata(), enqueue(c.events.clusterOfHome), builder.WithPredicates(afterStart, homeNews)).
+		WatchesMetadata(namespaceMetadata(), behind(c.events.clusterOfHome), builder.WithPredicates(afterStart, homeNews)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
 		Watches(&fleetv1.ClusterGroup{}, behind(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existenceOrMaker)).
 		Watches(&fleetv1.BundleNamespaceMapping{}, behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, mappingNews)).
@@ -145,9 +139,7 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 	case err == nil:
 	case errors.Is(err, kube.ErrBehind):
 		return ctrl.Result{}, err
-	case errors.Is(err, errUncachedNamespace):
-		return ctrl.Result{RequeueAfter: absentInterval}, nil
-	case kube.IsAbsent(err): // The Cluster or its namespace is being deleted.
+	case kube.IsAbsent(err): // The Cluster or its namespace is being deleted, or the cache does not show the Namespace yet.
 		return ctrl.Result{}, nil
 	case errors.Is(err, references.ErrUnresolved):
 		return polled(references.Patience(err)), nil
@@ -156,23 +148,18 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 	case !in.Cluster.Enabled:
 		return ctrl.Result{}, ignoreUnserved(err)
 	case kube.IsUnserved(err):
-		result, err = unserved(err).again(unservedInterval), nil
+		result = unserved(err)
 	case kube.IsTooLarge(err):
 		result, err = failed(err).again(kube.TooLargeInterval), nil
+	case apierrors.IsConflict(err):
+		result = contended(err)
 	default:
 		result = failed(err)
 	}
 	if err != nil && s != nil {
 		result = s.untilHome(result)
 	}
-	lasted, isBrief := r.reporter.isBrief(req.NamespacedName, err)
-	again := min(max(lasted, conflictInterval), lastRetry)
-	switch isConflict := apierrors.IsConflict(err); {
-	case isConflict && isBrief: // We saw an old state; the new one is on its way.
-		return ctrl.Result{RequeueAfter: again}, nil
-	case isConflict:
-		result, err = contended(err).again(again), nil
-	case isBrief:
+	if r.reporter.isBrief(req.NamespacedName, err) {
 		return ctrl.Result{}, err // It is retried, and reported if it lasts.
 	}
 	if s != nil {
@@ -238,7 +225,7 @@ func (r *clusterReconciler) restamp(ctx context.Context, s *scope) (err error) {
 			return err
 		}
 		if waits {
-			s.again = waitingInterval
+			s.again = longestWait
 		}
 	}
 	return r.patchStamp(ctx, s, wanted)

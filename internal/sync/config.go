@@ -39,17 +39,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// statusInterval is the shortest time between two writes of changing counts.
+// statusInterval is the shortest time between two writes of changing counts: no Cluster's event is the last.
 const statusInterval = 2 * time.Second
-
-const (
-	// missingPatience is how long a FleetAddonConfig may be gone, as while a tool replaces it, before the syncer says
-	// so; missingInterval is how often it does.
-	missingPatience = time.Minute
-	missingInterval = time.Hour
-	// recordInterval is how often the syncer tries to write the record of the FleetAddonConfig after an error.
-	recordInterval = time.Minute
-)
 
 // configReconciler writes the status of the FleetAddonConfig.
 type configReconciler struct {
@@ -138,7 +129,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	}
 	var counts map[state]int
 	if r.missing != "" { // A CRD that exists may not be served yet.
-		later.RequeueAfter = statusInterval
+		later.RequeueAfter = kinds.ServedInterval
 	} else {
 		counts = map[state]int{}
 		if err := countClusters(ctx, r, r.watchFilter, func(_ *clusterv1.Cluster, its state) { counts[its]++ }); err != nil {
@@ -151,7 +142,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	if asks || available != nil || len(in.Mappings) > 0 {
-		later.RequeueAfter = kube.Sooner(later.RequeueAfter, installerInterval) // No event shows that a Lease grows old, or that a workspace has another Fleet Cluster.
+		later.RequeueAfter = kube.Sooner(later.RequeueAfter, presenceInterval) // No event shows that a Lease grows old, or that a workspace has another Fleet Cluster.
 	}
 	lacks := asks && r.installer.isMissing(ctx)
 	metrics.Condition(addonsv1.InstallerAvailableCondition, !lacks)
@@ -188,14 +179,14 @@ func (r *configReconciler) reportGone(ctx context.Context, in *settings.InForce)
 			ctrl.LoggerFrom(ctx).Error(err, "If the FleetAddonConfig is deleted, a program that starts later takes the defaults for its settings")
 			r.recorder.Eventf(in.Config, nil, corev1.EventTypeWarning, "NotRecorded", "Record", "%s", message.Short(
 				"if the FleetAddonConfig is deleted, a program that starts later takes the defaults for its settings: "+err.Error(), message.Note))
-			return ctrl.Result{RequeueAfter: recordInterval}
+			return ctrl.Result{RequeueAfter: longestWait}
 		}
 		return ctrl.Result{RequeueAfter: settings.RecordInterval}
 	}
 	if r.goneSince.IsZero() {
 		r.goneSince = r.now()
 	}
-	if left := missingPatience - r.now().Sub(r.goneSince); left > 0 {
+	if left := patience - r.now().Sub(r.goneSince); left > 0 {
 		return ctrl.Result{RequeueAfter: left}
 	}
 	metrics.ConfigMissing(true)
@@ -203,7 +194,7 @@ func (r *configReconciler) reportGone(ctx context.Context, in *settings.InForce)
 	key := r.settings.RecordKey()
 	r.recorder.Eventf(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, nil,
 		corev1.EventTypeWarning, "FleetAddonConfigMissing", "Wait", "%s", message.Short(in.Invalid.Error(), message.Note))
-	return ctrl.Result{RequeueAfter: missingInterval}
+	return ctrl.Result{RequeueAfter: settings.RecordInterval} // An event is kept for an hour.
 }
 
 // own returns the part of a status that the syncer writes. The installer writes the rest.
@@ -475,9 +466,6 @@ func countReleased(ctx context.Context, cache client.Reader, counts metrics.Coun
 
 // installerConditions are written by the installer; the syncer only reads them.
 var installerConditions = []string{addonsv1.FleetInstalledCondition, addonsv1.FleetConfiguredCondition}
-
-// installerInterval is how often the syncer checks whether the installer runs.
-const installerInterval = 30 * time.Second
 
 // installerAvailable reports whether the installer acts on spec.install and spec.config.
 func installerAvailable(missing bool) metav1.Condition {

@@ -126,15 +126,13 @@ func (e *enqueuer) clusterOfFleetCluster(ctx context.Context, object client.Obje
 		e.clusterRequests(ctx, client.InNamespace(namespace), client.MatchingFields{byPin: object.GetName()})...)
 }
 
-// clusterOfHome returns the Cluster whose Fleet Cluster Fleet has made a Namespace for.
+// clusterOfHome returns the Cluster whose Fleet Cluster Fleet has made a Namespace for, and the Clusters that may be waiting
+// for that to go.
 func (e *enqueuer) clusterOfHome(ctx context.Context, namespace client.Object) []reconcile.Request {
 	its := namespace.GetAnnotations()
-	var fleet fleetv1.Cluster
-	key := types.NamespacedName{Namespace: its[fleetv1.ClusterNamespaceAnnotation], Name: its[fleetv1.ClusterAnnotation]}
-	if err := e.Get(ctx, key, &fleet, client.UnsafeDisableDeepCopy); err != nil { // Its own event follows.
-		return nil
-	}
-	return e.clusterOfFleetCluster(ctx, &fleet)
+	fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: its[fleetv1.ClusterNamespaceAnnotation], Name: its[fleetv1.ClusterAnnotation]}}
+	_ = e.Get(ctx, client.ObjectKeyFromObject(fleet), fleet, client.UnsafeDisableDeepCopy) // It may not exist.
+	return append(e.clusterOfFleetCluster(ctx, fleet), e.clusterRequests(ctx, client.MatchingFields{byConflict: namespace.GetName()})...)
 }
 
 func (e *enqueuer) allClusters(ctx context.Context, _ client.Object) []reconcile.Request {
@@ -288,7 +286,7 @@ var first = handler.Funcs{CreateFunc: func(_ context.Context, e event.CreateEven
 }}
 
 // passInterval is how long the events of the Clusters of a namespace are collected: a pass lists them all, and an import of
-// thousands causes an event for each.
+// thousands causes an event for each, of which none is known to be the last.
 const passInterval = 500 * time.Millisecond
 
 // soon enqueues the objects that an event concerns after the passInterval.

@@ -1,15 +1,20 @@
 package sync
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
@@ -75,5 +80,35 @@ func TestChanges(t *testing.T) {
 		if !test.passes.Create(event.CreateEvent{Object: test.after}) || !test.passes.Delete(event.DeleteEvent{Object: test.after}) {
 			t.Errorf("%s: it does not pass an object that appears or disappears", name)
 		}
+	}
+}
+
+// When a Namespace of Fleet's goes, these Clusters are reconciled, without a look at intervals: its own, one that is pinned to
+// its name, and one that waits because Fleet would give it the same Namespace. The last two have no Fleet Cluster.
+func TestNamespaceInFleetGoes(t *testing.T) {
+	shared := stamp.FleetNamespace("team", "prod")
+	pinned := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "pinned", Annotations: map[string]string{stamp.ClusterNameAnnotation: "prod"}}}
+	conflicted := func(name, reason, message string) *clusterv1.Cluster {
+		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "others", Name: name}}
+		cluster.Status.Conditions = []metav1.Condition{{Type: addonsv1.FleetImportedCondition, Status: metav1.ConditionFalse, Reason: reason, Message: message}}
+		return cluster
+	}
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	builder := fake.NewClientBuilder().WithScheme(scheme)
+	if err := addIndexes(t.Context(), indexes{builder}); err != nil {
+		t.Fatal(err)
+	}
+	message := stamp.SharedFleetNamespace("team", "prod", "waits")
+	e := &enqueuer{builder.WithObjects(pinned, conflicted("waits", addonsv1.NameConflictReason, message), conflicted("in-fleet", addonsv1.ImportedReason, message),
+		conflicted("waits-for-another", addonsv1.NameConflictReason, stamp.SharedFleetNamespace("team", "test", "other")),
+		conflicted("foreign", addonsv1.NameConflictReason, "it is that of another")).Build()}
+	namespace := namespaceMetadata()
+	namespace.Name, namespace.Annotations = shared, map[string]string{fleetv1.ClusterNamespaceAnnotation: "team", fleetv1.ClusterAnnotation: "prod"}
+	got := e.clusterOfHome(t.Context(), namespace)
+	if want := requests(client.ObjectKey{Namespace: "team", Name: "pinned"}, client.ObjectKey{Namespace: "others", Name: "waits"}); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -44,13 +44,12 @@ const (
 	// without it.
 	holdManager = "muster-hold"
 
-	// holdInterval is how often the add-ons of a held Cluster are read, if nothing else is held, and
-	// longestHoldInterval if very many are, and are read quickly.
-	holdInterval        = 2 * time.Second
-	longestHoldInterval = time.Minute
+	// holdInterval is how often the add-ons of a held Cluster are read, if nothing else is held: BundleDeployments are not
+	// watched. If very many are held, and are read quickly, it is the longestWait.
+	holdInterval = 2 * time.Second
 	// perHeld and perLook lengthen the interval, so that many holds, or one Cluster whose add-ons take long to read, do
-	// not load the API server: the interval is at least perLook times as long as the last look took.
-	perHeld = 20 * time.Millisecond
+	// not load the API server: perHeld holds double it, and it is at least perLook times as long as the last look took.
+	perHeld = 100
 	perLook = 10
 )
 
@@ -183,7 +182,7 @@ func (r *holdReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 func settled(result ctrl.Result, err error) (ctrl.Result, error) {
 	switch {
 	case apierrors.IsConflict(err):
-		return ctrl.Result{RequeueAfter: conflictInterval}, nil
+		return ctrl.Result{}, kube.ErrBehind
 	case kube.IsAbsent(err):
 		return result, nil
 	}
@@ -377,7 +376,7 @@ func (r *holdReconciler) announce(cluster *clusterv1.Cluster, condition *metav1.
 func (r *holdReconciler) interval(key types.NamespacedName) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	interval := min(holdInterval+time.Duration(len(r.held))*perHeld, longestHoldInterval)
+	interval := min(holdInterval+holdInterval*time.Duration(len(r.held))/perHeld, longestWait)
 	if its := r.held[key]; its != nil {
 		interval = max(interval, perLook*its.took)
 	}
@@ -634,14 +633,11 @@ func newChartProxy(of *addonsv1.HelmChartProxy, now time.Time) *chartProxy {
 	return &chartProxy{HelmChartProxy: its, isUpToDate: plan.IsUpToDate(of), isPolled: len(of.Spec.ValuesFrom) > 0, isAwaited: isAwaited(of, now)}
 }
 
-// mostUnclaimed is the age at which a HelmChartProxy without Muster's finalizer no longer holds upgrades: component helm is
-// off, or its watch filter excludes the HelmChartProxy.
-const mostUnclaimed = time.Minute
-
-// isAwaited reports whether Muster installs a HelmChartProxy on Clusters that have no HelmReleaseProxy for it yet.
+// isAwaited reports whether Muster installs a HelmChartProxy on Clusters that have no HelmReleaseProxy for it yet. One that has
+// no finalizer of Muster's for long does not hold upgrades: component helm is off, or its watch filter excludes it.
 func isAwaited(proxy *addonsv1.HelmChartProxy, now time.Time) bool {
 	return controllerutil.ContainsFinalizer(proxy, plan.Finalizer) || !capiannotations.HasPaused(proxy) &&
-		!meta.IsStatusConditionTrue(proxy.Status.Conditions, addonsv1.NotManagedCondition) && now.Sub(proxy.CreationTimestamp.Time) < mostUnclaimed
+		!meta.IsStatusConditionTrue(proxy.Status.Conditions, addonsv1.NotManagedCondition) && now.Sub(proxy.CreationTimestamp.Time) < patience
 }
 
 // nameOf names a HelmChartProxy in a message.

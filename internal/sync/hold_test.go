@@ -389,7 +389,7 @@ func TestClassHoldMeetsAChange(t *testing.T) {
 	}).Build()
 	r := &holdReconciler{Client: c, applier: &kube.Applier{Client: c, Live: c, Store: kube.NewStore(c, scheme)}, now: time.Now, held: map[types.NamespacedName]*heldCluster{}}
 	request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)}
-	if result, err := r.Reconcile(t.Context(), request); err != nil || result.RequeueAfter == 0 {
+	if result, err := kube.Consistent(r).Reconcile(t.Context(), request); err != nil || result.RequeueAfter == 0 {
 		t.Errorf("%+v (%v)", result, err)
 	}
 	isChanged = false

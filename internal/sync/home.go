@@ -22,13 +22,9 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-const (
-	// lookAfter is how long Fleet gets to make the namespace of a Fleet Cluster before Muster makes it look: Fleet
-	// must have seen that the old one is gone.
-	lookAfter = 5 * time.Second
-	// keptAfter is how long a namespace may take to go before Muster says what keeps it.
-	keptAfter = time.Minute
-)
+// lookAfter is how long Fleet gets to make the Namespace of a Fleet Cluster before Muster makes it look: no event says that
+// Fleet has seen that the old one is gone.
+const lookAfter = 5 * time.Second
 
 // home is the state of the namespace that Fleet keeps for a Fleet Cluster. When a Fleet Cluster is deleted, Fleet
 // removes its namespace some time later, even from under a new Fleet Cluster of the same name, and makes it again only
@@ -40,7 +36,7 @@ type home struct {
 	isThere bool
 	// going is when the deletion of the namespace began; zero if it has not.
 	going time.Time
-	// kept says what keeps a namespace that has been going for longer than keptAfter.
+	// kept says what keeps a namespace that has been going for longer than patience.
 	kept string
 	// lacking is how long there has been no namespace, as far as this process has seen. No event tells that Fleet has
 	// done nothing for 5 s; after a restart, the conditions tell.
@@ -98,7 +94,7 @@ func (h home) message() string {
 	}
 	text := fmt.Sprintf(isGoing+"%q, of an earlier Fleet Cluster, is being deleted; Fleet makes it again when it is gone", h.name)
 	if h.kept != "" {
-		text += fmt.Sprintf("; it has been going for more than %s: %s", keptAfter, h.kept)
+		text += fmt.Sprintf("; it has been going for more than %s: %s", patience, h.kept)
 	}
 	return text
 }
@@ -128,10 +124,10 @@ func (r *clusterReconciler) readHome(ctx context.Context, s *scope) (err error) 
 	case s.home.isMissing():
 		s.home.untilLook = max(lookAfter-s.home.lacking, desired.LookOf(s.fleet.Annotations[desired.RetargetAnnotation]).Wait(now))
 	case s.home.going.IsZero():
-	case gone < keptAfter:
-		s.home.again = keptAfter - gone
+	case gone < patience:
+		s.home.again = patience - gone
 	default: // What keeps it changes without an event.
-		s.home.again = keptAfter
+		s.home.again = longestWait
 		s.home.kept = r.whatKeeps(ctx, s)
 	}
 	return nil

@@ -229,14 +229,14 @@ func TestNamespaceThatGoes(t *testing.T) {
 	}
 	s.removeNamespace(t)
 	s.now = time.Now()
-	if state, again, look := s.passes(t, 10*time.Second); state != "False WaitingForFleet Unknown WaitingForFleet" || again < 40*time.Second || again > keptAfter || look != "" {
+	if state, again, look := s.passes(t, 10*time.Second); state != "False WaitingForFleet Unknown WaitingForFleet" || again < 40*time.Second || again > patience || look != "" {
 		t.Errorf("got %q, again after %s, look %q", state, again, look)
 	}
 	_, message, _ := s.imported(t)
 	if strings.Contains(message, "finalizers remaining") || !strings.Contains(message, namespace.Name) {
 		t.Errorf("the message is %q", message)
 	}
-	if _, again, look := s.passes(t, time.Minute); again != keptAfter || look != "" {
+	if _, again, look := s.passes(t, time.Minute); again != longestWait || look != "" {
 		t.Errorf("again after %s, look %q", again, look)
 	}
 	_, message, _ = s.imported(t)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
@@ -53,7 +54,8 @@ func (r *namespaceReconciler) setUp(c *common) error {
 		Watches(&fleetv1.BundleNamespaceMapping{}, enqueue(namespaceOfMapping), builder.WithPredicates(kube.News)).
 		WatchesMetadata(newClass(), enqueue(c.events.namespacesOfClass), builder.WithPredicates(watched(c.WatchFilter), kube.News)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(c.events.allNamespaces), builder.WithPredicates(settingsNews)).
-		Complete(kube.Consistent(patient{r}))
+		WatchesRawSource(source.Channel(c.rancher.Listed, enqueue(c.events.allNamespaces))).
+		Complete(kube.Consistent(r))
 }
 
 // namespaceOf returns the namespace of an object, as the key of a Namespace.
@@ -87,9 +89,7 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	failed = append(failed, r.groups(ctx, in, namespace, its), r.annotate(ctx, namespace, its))
 	after, err := r.mappings(ctx, in, namespace, its)
 	failed = append(failed, err)
-	if errors.Is(its.err, rancher.ErrUnlisted) {
-		after = kube.Sooner(after, passInterval)
-	} else {
+	if !errors.Is(its.err, rancher.ErrUnlisted) { // Otherwise the end of the list wakes the namespace.
 		failed = append(failed, its.err)
 	}
 	if err = errors.Join(failed...); err != nil && after > 0 && !errors.Is(err, kube.ErrBehind) {

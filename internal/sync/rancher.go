@@ -68,7 +68,7 @@ func (r *clusterReconciler) detach(ctx context.Context, s *scope) error {
 	}
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Muster's fields stay on a Fleet Cluster of Rancher; it is tried again")
-		s.undetached, s.again = "; Muster's labels stay on another Fleet Cluster of Rancher: "+err.Error(), lastRetry
+		s.undetached, s.again = "; Muster's labels stay on another Fleet Cluster of Rancher: "+err.Error(), longestWait
 	}
 	return nil
 }

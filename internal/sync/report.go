@@ -91,12 +91,10 @@ func isMessageOnly(have, wanted []metav1.Condition, changed []string) bool {
 	return now != nil && !kube.IsTurned(have, *now) && was.Message != now.Message
 }
 
-// isBrief reports whether an error is a passing one that has not lasted long, and returns how long
-// it has lasted.
-func (r *reporter) isBrief(key types.NamespacedName, err error) (lasted time.Duration, isBrief bool) {
+// isBrief reports whether an error is a passing one that has not lasted long.
+func (r *reporter) isBrief(key types.NamespacedName, err error) bool {
 	fails := err != nil && (kube.IsPassing(err) || apierrors.IsConflict(err))
-	lasted = r.lasted(key, fails, func(its *moments) *time.Time { return &its.failing })
-	return lasted, fails && lasted < errorGracePeriod
+	return r.lasted(key, fails, func(its *moments) *time.Time { return &its.failing }) < errorGracePeriod && fails
 }
 
 // lacking returns how long the Fleet Cluster of a Cluster has been without its namespace, if it is.
@@ -291,7 +289,7 @@ func waitingForAgent(cluster string, unregistered bool) outcome {
 	}
 	return notImported(addonsv1.WaitingForAgentReason, fmt.Sprintf(
 		"its Fleet agent has not checked in yet; once the condition %s is True, apply the manifest in Secret %q (key %s) to the cluster, if its bootstrap does not",
-		addonsv1.FleetAgentManifestReadyCondition, stamp.ManifestSecret(cluster), stamp.ManifestKey)).again(waitingInterval)
+		addonsv1.FleetAgentManifestReadyCondition, stamp.ManifestSecret(cluster), stamp.ManifestKey)).again(longestWait)
 }
 
 // waitingForRancher is the outcome for a Cluster that Rancher manages, or will manage, and that has no

@@ -231,7 +231,7 @@ func TestPassingErrors(t *testing.T) {
 		{pass: errorGracePeriod, err: passing, isBrief: true},
 	} {
 		now = now.Add(step.pass)
-		if _, got := r.isBrief(key, step.err); got != step.isBrief {
+		if got := r.isBrief(key, step.err); got != step.isBrief {
 			t.Errorf("step %d: is passing: %v", i, got)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
@@ -108,7 +109,7 @@ func TestBundlesAreRetargetedTenASecond(t *testing.T) {
 	if slices.Max(each) != 10 || len(f.patched) != 50 || slices.Contains(f.patched, "agent") {
 		t.Errorf("annotated %v, each second %v", f.patched, each)
 	}
-	if took := f.now.Sub(begin); took < secondLook || took > secondLook+10*time.Second {
+	if took := f.now.Sub(begin); took < hold.Settle || took > hold.Settle+10*time.Second {
 		t.Errorf("it took %s", took)
 	}
 }
@@ -126,7 +127,7 @@ func TestRetargetingGoesOnAfterARestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.now = f.now.Add(after)
-		if after == secondLook {
+		if after == hold.Settle {
 			if _, err := f.follow(t.Context(), settings.Settings{Mappings: []types.NamespacedName{f.key}}, f.key); err != nil {
 				t.Fatal(err)
 			}

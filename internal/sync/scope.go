@@ -3,7 +3,6 @@ package sync
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -170,10 +169,6 @@ func (s *scope) withOwnPin() stamp.Subject {
 	return own
 }
 
-// errUncachedNamespace means that the cache does not show the Namespace of a Cluster yet, or no
-// longer does.
-var errUncachedNamespace = errors.New("the Namespace is not in the cache")
-
 type scopeReader struct {
 	client.Reader
 	store     *kube.Store
@@ -183,10 +178,7 @@ type scopeReader struct {
 
 func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (*scope, error) {
 	namespace := namespaceMetadata()
-	switch err := l.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); {
-	case apierrors.IsNotFound(err):
-		return nil, errUncachedNamespace
-	case err != nil:
+	if err := l.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("reading Namespace: %w", err)
 	}
 	s := &scope{
@@ -335,23 +327,9 @@ func (l *scopeReader) existing(ctx context.Context, s *scope) (string, error) {
 	return expected, nil
 }
 
-const (
-	// presenceInterval is the shortest time between two checks whether an optional program runs.
-	presenceInterval = 10 * time.Second
-	// presenceTimeout is how long the API server may take to answer.
-	presenceTimeout = 5 * time.Second
-	// waitingInterval is how often a Cluster whose agent has not checked in is reconciled: the
-	// registrar may have stopped.
-	waitingInterval = time.Minute
-	// leftoverInterval is how often we check whether Fleet has removed a namespace.
-	leftoverInterval = 2 * time.Second
-	// rivalInterval is how often we check whether another Fleet Cluster has left a namespace in Fleet.
-	// It is longer, because a tenant can make thousands of Clusters wait for one namespace.
-	rivalInterval = 15 * time.Second
-	// presencePatience is how long a Lease may go without a renewal: longer than another replica takes
-	// to become the leader.
-	presencePatience = time.Minute
-)
+// presenceInterval is how often the Lease of an optional program is read: no event says that a Lease grows old, and a watch
+// would tell of each renewal.
+const presenceInterval = 10 * time.Second
 
 // presence reports whether an optional program runs, such as the registrar or the installer. Users who
 // need it must learn from the status that it is missing.
@@ -400,8 +378,6 @@ func (r *presence) isMissing(ctx context.Context) bool {
 
 // ask reads the Lease from the API server.
 func (r *presence) ask(ctx context.Context, now time.Time) bool {
-	ctx, cancel := context.WithTimeout(ctx, presenceTimeout)
-	defer cancel()
 	var lease coordinationv1.Lease
 	switch err := r.Get(ctx, r.lease, &lease); {
 	case apierrors.IsNotFound(err):
@@ -417,6 +393,6 @@ func (r *presence) ask(ctx context.Context, now time.Time) bool {
 		if r.since.IsZero() || !renewed.Time.Equal(r.renewed) {
 			r.renewed, r.since = renewed.Time, now
 		}
-		return now.Sub(r.since) > presencePatience
+		return now.Sub(r.since) > patience // Another replica may become the leader.
 	}
 }

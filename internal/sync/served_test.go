@@ -3,50 +3,20 @@ package sync
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 )
-
-func TestPatient(t *testing.T) {
-	going := fmt.Errorf("applying: %w", apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "clustergroups"}, "create"))
-	other := errors.New("no")
-	for name, test := range map[string]struct {
-		err       error
-		wantErr   error
-		wantAfter time.Duration
-	}{
-		"done":                  {wantAfter: time.Second},
-		"the kind is not there": {err: going, wantAfter: unservedInterval},
-		"something else fails":  {err: other, wantErr: other, wantAfter: time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inner := reconcile.Func(func(context.Context, reconcile.Request) (ctrl.Result, error) {
-				return ctrl.Result{RequeueAfter: time.Second}, test.err
-			})
-			result, err := patient{inner}.Reconcile(t.Context(), reconcile.Request{})
-			if !errors.Is(err, test.wantErr) || err != nil && test.wantErr == nil || result.RequeueAfter != test.wantAfter {
-				t.Errorf("got %v, %v", result, err)
-			}
-		})
-	}
-}
 
 // crdOf returns the CRD of Fleet Clusters, whose spec has these fields.
 func crdOf(t *testing.T, version string, generation int64, fields ...string) *unstructured.Unstructured {

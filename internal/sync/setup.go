@@ -139,19 +139,19 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 }
 
 const (
-	firstRetry = 5 * time.Millisecond
-	// lastRetry is the longest wait after an error: a policy or webhook that has refused
-	// something for hours may be fixed now.
-	lastRetry = time.Minute
+	// longestWait is how long, at most, what failed waits for the next try, and what has no event for the next look: a policy
+	// or webhook that has refused something for hours may be fixed now, or a registrar may have stopped.
+	longestWait = time.Minute
+	// patience is how long something may be missing or under way before the syncer goes on without it, or says so: no event
+	// says that a FleetAddonConfig is not replaced, a Lease not renewed, a Namespace not removed.
+	patience = time.Minute
 )
 
-// retries returns the backoff after errors.
-func retries[T comparable]() workqueue.TypedRateLimiter[T] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[T](firstRetry, lastRetry)
-}
-
 func controllerOptions(concurrency int) controller.Options {
-	return controller.Options{MaxConcurrentReconciles: concurrency, RateLimiter: retries[reconcile.Request]()}
+	return controller.Options{
+		MaxConcurrentReconciles: concurrency,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, longestWait),
+	}
 }
 
 // Indexes, so that "who uses it now?" does not walk through all clusters.
@@ -160,6 +160,7 @@ const (
 	byGroup    = "muster.group"    // name of the cross-namespace ClusterGroup that a Cluster, or a Fleet Cluster of ours, uses
 	byPin      = "muster.pin"      // name of the Fleet Cluster it is pinned to
 	byUID      = "muster.uid"      // UID of a Cluster
+	byConflict = "muster.conflict" // the Namespace in Fleet that a Cluster waits for, because another has it
 	byOrigin   = "muster.origin"   // the CAPI Cluster a Fleet Cluster was made from: originName and originUID
 	byReleased = "muster.released" // "true" for a released Fleet Cluster
 	byMapped   = "muster.mapped"   // namespace of the Clusters that a mapping is for
@@ -180,6 +181,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return nonEmpty(stamp.PinOf(o.GetAnnotations()).ClusterName)
 		}},
 		{&clusterv1.Cluster{}, byUID, func(o client.Object) []string { return nonEmpty(string(o.GetUID())) }},
+		{&clusterv1.Cluster{}, byConflict, conflictOf},
 		{&fleetv1.Cluster{}, byOrigin, origins},
 		{&fleetv1.Cluster{}, byReleased, func(o client.Object) []string {
 			if o.GetAnnotations()[stamp.ReleasedAnnotation] != "true" {
@@ -205,6 +207,17 @@ func groupOf(object client.Object) []string {
 		return nonEmpty(useOfFleet(fleetCluster).group().Name)
 	}
 	return nonEmpty(needOf(object.(*clusterv1.Cluster)).group().Name)
+}
+
+// conflictOf returns the Namespace that the condition of a Cluster names, as stamp.SharedFleetNamespace writes it.
+func conflictOf(cluster client.Object) []string {
+	said := meta.FindStatusCondition(cluster.(*clusterv1.Cluster).Status.Conditions, addonsv1.FleetImportedCondition)
+	name := ""
+	if said == nil || said.Reason != addonsv1.NameConflictReason {
+		return nil
+	}
+	_, _ = fmt.Sscanf(said.Message, "Fleet would give it Namespace %q", &name) // Other conflicts say something else.
+	return nonEmpty(name)
 }
 
 // origins returns the keys by which a CAPI Cluster finds its Fleet Cluster.
@@ -244,11 +257,16 @@ const configCRD = "fleetaddonconfigs.addons.cluster.x-k8s.io"
 // ownCRDs are the CRDs of Muster's kinds. HelmChartProxies and HelmReleaseProxies may be of another program.
 var ownCRDs = []string{configCRD, stamp.HelmCRD, "helmreleaseproxies.addons.cluster.x-k8s.io"}
 
-// reportedCRDs passes the CRDs of the required kinds, and of Muster's own.
-var reportedCRDs = predicate.NewPredicateFuncs(func(crd client.Object) bool {
+// requiredCRDs passes the CRDs of the required kinds. A CRD that has changed may be served only now, or have other fields.
+var requiredCRDs = predicate.NewPredicateFuncs(func(crd client.Object) bool {
 	_, isRequired := required[crd.GetName()]
-	return isRequired || slices.Contains(ownCRDs, crd.GetName())
+	return isRequired
 })
+
+// reportedCRDs passes the CRDs of the required kinds, and of Muster's own.
+var reportedCRDs = predicate.Or(requiredCRDs, predicate.NewPredicateFuncs(func(crd client.Object) bool {
+	return slices.Contains(ownCRDs, crd.GetName())
+}))
 
 // olderCRDs says which of Muster's CRDs are older than the program, whose namespace tells the chart's from another program's;
 // empty if none is.
@@ -311,23 +329,6 @@ func (g *Gate) missing(ctx context.Context) (string, error) {
 	slices.Sort(missing)
 	metrics.Condition(addonsv1.APIsAvailableCondition, len(missing) == 0)
 	return strings.Join(missing, ", "), nil
-}
-
-// unservedInterval is how often we retry work that a missing CRD prevents. It does not grow: most
-// often a CRD is missing only for a moment, while it is replaced.
-const unservedInterval = 10 * time.Second
-
-// patient retries while a kind is not served. When one of Fleet's CRDs is deleted, its objects are
-// deleted with it, and no event says when they are back.
-type patient struct{ reconcile.Reconciler }
-
-// Reconcile calls the wrapped reconciler.
-func (p patient) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
-	result, err := p.Reconciler.Reconcile(ctx, req)
-	if kube.IsUnserved(err) {
-		return ctrl.Result{RequeueAfter: unservedInterval}, nil
-	}
-	return result, err
 }
 
 // fleetFields says which fields of Fleet Clusters the API server serves: an apply with another one is refused. It reads the
@@ -397,9 +398,3 @@ func (f *fleetFields) check(ctx context.Context, in *settings.InForce) (unserved
 	}
 	return unserved, err
 }
-
-// fleetClusterFields passes changes of the CRD of Fleet Clusters.
-var fleetClusterFields = predicate.And[client.Object](
-	predicate.NewPredicateFuncs(func(crd client.Object) bool { return crd.GetName() == fleetClusterCRD }), afterStart,
-	changes(func(crd client.Object) []any { return []any{crd.GetGeneration()} }),
-)

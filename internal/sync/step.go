@@ -95,7 +95,7 @@ func (s *scope) runImport(do actions) (outcome, error) {
 		err := s.takeIf(s.isToBeReclaimed(), do.reclaim)
 		name := stamp.OnSync(s.in, s.subject, s.pin()).Pin.ClusterName // The Cluster may not be pinned to it.
 		return retained(s.isIn(), addonsv1.NameConflictReason,
-			stamp.SharedFleetNamespace(s.cluster.Namespace, name, s.cluster.Name)).again(rivalInterval), err
+			stamp.SharedFleetNamespace(s.cluster.Namespace, name, s.cluster.Name)).again(longestWait), err
 	case s.displacing != "":
 		return displaced(s.isIn(), useOf(s.cluster), s.displacing), nil
 	}
@@ -142,7 +142,7 @@ func (s *scope) obstacle() outcome {
 			"Fleet Cluster %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", s.fleet.Name))
 	case s.leftover != "":
 		return notImported(addonsv1.FleetClusterDeletingReason, fmt.Sprintf(
-			"Fleet has yet to remove Namespace %q of an earlier cluster of this name; the Fleet Cluster is made when it has", s.leftover)).again(leftoverInterval)
+			"Fleet has yet to remove Namespace %q of an earlier cluster of this name; the Fleet Cluster is made when it has", s.leftover)).again(longestWait)
 	case s.isNew() && s.byAgent && s.isUnmade():
 		return notImported(addonsv1.WaitingForControlPlaneReason, "Cluster API has not made the control plane and the infrastructure yet; the Cluster is registered in Fleet when it has")
 	case s.isNew() && !s.byAgent && !s.isInitialized():

@@ -25,6 +25,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/pager"
@@ -179,14 +180,9 @@ func (t *targets) displacing(ctx context.Context, in settings.Settings, used use
 	return class.Name, nil
 }
 
-const (
-	// retireInterval is the shortest time between two checks whether a mapping's deployments are gone
-	// from Fleet, whatever wakes the reconciler: the syncer does not watch BundleDeployments.
-	retireInterval = time.Second
-	// retirePatience bounds how long a mapping waits for Fleet to drop them. Fleet reconciles every
-	// Bundle when it starts, so the mapping need not wait for a Fleet that is down.
-	retirePatience = time.Minute
-)
+// bundlesInterval is the shortest time between two lists of a mapping's BundleDeployments or Bundles, whatever wakes the
+// reconciler: the syncer does not watch them.
+const bundlesInterval = time.Second
 
 // retirement is the progress in retiring a mapping; of one that has begun to map, only the time.
 type retirement struct {
@@ -279,7 +275,7 @@ func (t *targets) retire(ctx context.Context, mapping *fleetv1.BundleNamespaceMa
 	written, _, err := t.Apply(ctx, want, mapping, true)
 	switch {
 	case apierrors.IsConflict(err):
-		return retireInterval, nil // It is gone, or a webhook of others says this of something else.
+		return bundlesInterval, nil // It is gone, or a webhook of others says this of something else.
 	case kube.IsAbsent(err):
 		return 0, client.IgnoreNotFound(t.Delete(ctx, mapping))
 	case err != nil:
@@ -294,8 +290,9 @@ func (t *targets) retire(ctx context.Context, mapping *fleetv1.BundleNamespaceMa
 	if err != nil {
 		return 0, err
 	}
-	// While a Bundle cannot be annotated, waiting proves nothing.
-	if len(bundles) == 0 || now.Sub(state.began) >= retirePatience && !state.refused {
+	// Fleet reconciles every Bundle when it starts, so the mapping need not wait for a Fleet that is down. While a Bundle cannot
+	// be annotated, waiting proves nothing.
+	if len(bundles) == 0 || now.Sub(state.began) >= patience && !state.refused {
 		if len(bundles) > 0 {
 			ctrl.LoggerFrom(ctx).Info("Fleet still deploys bundles of the class namespace; is another BundleNamespaceMapping in force?",
 				"bundleNamespaceMapping", key.String(), "bundles", bundles)
@@ -318,9 +315,9 @@ func (t *targets) retire(ctx context.Context, mapping *fleetv1.BundleNamespaceMa
 		}
 		state.refused = refused != nil
 	}
-	after := retireInterval
+	after := bundlesInterval
 	if state.refused {
-		after = min(lastRetry, retireInterval<<min(state.attempts, 6))
+		after = min(longestWait, bundlesInterval<<min(state.attempts, 6))
 	}
 	state.next, state.attempts = t.now().Add(after), state.attempts+1
 	if refused != nil {
@@ -382,14 +379,8 @@ func (t *targets) forgetAllBut(namespace string, keys map[types.NamespacedName]b
 	maps.DeleteFunc(t.retiring, func(key types.NamespacedName, _ *retirement) bool { return key.Name == namespace && !keys[key] })
 }
 
-const (
-	// secondLook is how long after a mapping began to map Fleet is to look again: Fleet's own view of
-	// the mapping may have lagged behind the first time.
-	secondLook = 15 * time.Second
-	// bundlesAtOnce is how many Bundles are annotated each second: Fleet works out the targets of
-	// each.
-	bundlesAtOnce = 10
-)
+// bundlesAtOnce is how many Bundles are annotated in each bundlesInterval: Fleet works out the targets of each.
+const bundlesAtOnce = 10
 
 // follow makes Fleet look twice at the Bundles of a mapping that has begun to map, because Fleet watches
 // no mappings. The mapping's annotation records the progress, and the reconciles of Clusters copy it to
@@ -405,12 +396,12 @@ func (t *targets) follow(ctx context.Context, in settings.Settings, key types.Na
 	}
 	if isAsked {
 		if isLeft, err := t.retargetBundles(ctx, &mapping); err != nil || isLeft {
-			return time.Second, err
+			return bundlesInterval, err
 		}
 	}
-	var next any // Nothing is left to do.
-	if !isSecond {
-		if wait := t.progress(&mapping).began.Add(secondLook).Sub(t.now()); wait > 0 {
+	var next any   // Nothing is left to do.
+	if !isSecond { // Fleet's own view of the mapping may have lagged behind the first time.
+		if wait := t.progress(&mapping).began.Add(hold.Settle).Sub(t.now()); wait > 0 {
 			return wait, nil
 		}
 		next = note + desired.RetargetAgain
