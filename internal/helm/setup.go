@@ -19,7 +19,6 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -144,7 +143,6 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	return setupBundles(mgr, options, e, wakeBundles, &bundle.Reconciler{
-		Busy:  keymutex.NewHashed(256),
 		Store: writes, Inputs: reader, Policies: policyReader, Managed: managed, Failures: failures, Wake: func(key plan.Key) { send(ctx, read, key) },
 	})
 }

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capilabels "sigs.k8s.io/cluster-api/util/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -43,8 +42,8 @@ type clusterReconciler struct {
 	targets      *targets
 	reporter     *reporter
 	bundlesReady bundlesReady
-	// busy serializes Clusters that want the same Fleet Cluster.
-	busy keymutex.KeyMutex
+	// fleetNamespaces serializes Clusters that want the same namespace in Fleet.
+	fleetNamespaces kube.Locks
 	// watchFilter limits reconciling to Clusters whose watch label has this value; empty for all
 	// Clusters.
 	watchFilter string
@@ -58,8 +57,8 @@ func newClusterReconciler(c *common, reader *references.Reader) *clusterReconcil
 			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
 		},
 		values: &memo{Reader: reader}, bundlesReady: c.bundlesReady, targets: c.targets,
-		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
-		reporter: newReporter(c.GetClient(), c.store, c.GetEventRecorder("muster-syncer")),
+		watchFilter: c.WatchFilter,
+		reporter:    newReporter(c.GetClient(), c.store, c.GetEventRecorder("muster-syncer")),
 	}
 }
 
@@ -187,8 +186,8 @@ func polled(after time.Duration) ctrl.Result {
 // run does what the Cluster needs and returns what to report on it.
 func (r *clusterReconciler) run(ctx context.Context, s *scope) (outcome, error) {
 	defer func() {
-		if s.claimed != "" {
-			_ = r.busy.UnlockKey(s.claimed) // It never fails.
+		if s.unlock != nil {
+			s.unlock()
 		}
 	}()
 	do := func(take func(context.Context, *scope) error) action {
@@ -233,9 +232,8 @@ func (r *clusterReconciler) restamp(ctx context.Context, s *scope) (err error) {
 
 // lock keeps other Clusters away from a Fleet Cluster and its namespace until the reconcile ends.
 func (r *clusterReconciler) lock(s *scope, fleetCluster string) {
-	if s.claimed == "" {
-		s.claimed = stamp.FleetNamespace(s.cluster.Namespace, fleetCluster)
-		r.busy.LockKey(s.claimed)
+	if s.unlock == nil {
+		s.unlock = r.fleetNamespaces.Lock(stamp.FleetNamespace(s.cluster.Namespace, fleetCluster))
 	}
 }
 

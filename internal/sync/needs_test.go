@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -140,7 +139,7 @@ func newTargetsOf(t *testing.T, live client.Reader, functions interceptor.Funcs,
 	}
 	return &targets{
 		Reader: cached, Applier: &kube.Applier{Client: cached, Live: cached, Store: kube.NewStore(cached, scheme)}, live: live,
-		busy: keymutex.NewHashed(4), retiring: map[types.NamespacedName]*retirement{},
+		retiring: map[types.NamespacedName]*retirement{},
 	}, cached
 }
 

@@ -105,7 +105,7 @@ func (t *targets) ensureInWorkspace(ctx context.Context, in settings.Settings, w
 		return "", nil
 	}
 	key := types.NamespacedName{Namespace: workspace, Name: stamp.WorkspaceGroupName(class, origin)}
-	defer t.lock(key)()
+	defer t.groupLocks.Lock(key.String())()
 	return t.keepInWorkspace(ctx, in, key, use{origin, class})
 }
 
@@ -144,7 +144,7 @@ func (t *targets) isOfWorkspaceItself(ctx context.Context, in settings.Settings,
 // keepOfWorkspace keeps a group in a workspace while a Fleet Cluster there is one of its members, and
 // deletes the group after that. Tenants can write the labels of a Fleet Cluster: these keep a group, and make none.
 func (t *targets) keepOfWorkspace(ctx context.Context, in settings.Settings, key types.NamespacedName) error {
-	defer t.lock(key)()
+	defer t.groupLocks.Lock(key.String())()
 	var group fleetv1.ClusterGroup
 	found, err := t.Store.Get(ctx, key, &group)
 	if err != nil || !found || !isOfWorkspace(&group) {

@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/keymutex"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -67,7 +66,7 @@ func (f *following) restart() {
 	store := kube.NewStore(f.Client, f.Client.Scheme())
 	f.targets = &targets{
 		Reader: f.Client, Applier: &kube.Applier{Client: f.Client, Live: f.Client, Store: store}, live: f.Client, now: func() time.Time { return f.now },
-		busy: keymutex.NewHashed(1), retiring: map[types.NamespacedName]*retirement{},
+		retiring: map[types.NamespacedName]*retirement{},
 	}
 }
 

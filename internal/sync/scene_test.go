@@ -22,7 +22,6 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/keymutex"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -187,9 +186,8 @@ func (s *server) reconciler(t testing.TB) *clusterReconciler {
 	return &clusterReconciler{
 		Client: s.WithWatch, live: s.direct, applier: applier, settings: in, values: &memo{Reader: reader},
 		scopes:   &scopeReader{Reader: s, store: store, registrar: newPresence(s.direct, "muster-system", stamp.RegistrarLease)},
-		targets:  &targets{Reader: s, Applier: applier, live: s.direct, busy: keymutex.NewHashed(2), retiring: map[types.NamespacedName]*retirement{}},
+		targets:  &targets{Reader: s, Applier: applier, live: s.direct, retiring: map[types.NamespacedName]*retirement{}},
 		reporter: newReporter(s.WithWatch, store, events.NewFakeRecorder(100)), bundlesReady: reflects,
-		busy: keymutex.NewHashed(1),
 	}
 }
 

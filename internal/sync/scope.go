@@ -69,8 +69,8 @@ type scope struct {
 	rancher    *fleetv1.Cluster
 	others     []string
 
-	// claimed is the Fleet Cluster that this reconcile has locked against others; empty for none.
-	claimed string
+	// unlock ends the lock on the namespace in Fleet; nil if there is none.
+	unlock func()
 	// displacing is the class whose group has the name that the Cluster's group would get; see
 	// targets.displacing.
 	displacing string

@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -48,8 +47,8 @@ type targets struct {
 	now      func() time.Time
 	// watchFilter limits which classes are reconciled; empty for all.
 	watchFilter string
-	// busy serializes the writers of the same group or mapping: a removal decides again when it has the lock.
-	busy keymutex.KeyMutex
+	// groupLocks and mappingLocks serialize the writers of the same object: a removal decides again when it has the lock.
+	groupLocks, mappingLocks kube.Locks
 
 	mu       gosync.Mutex
 	retiring map[types.NamespacedName]*retirement
@@ -58,14 +57,8 @@ type targets struct {
 func newTargets(c *common) *targets {
 	return &targets{
 		Reader: c.GetClient(), Applier: c.applier, live: c.GetAPIReader(), rancher: c.rancher, watchFilter: c.WatchFilter,
-		recorder: c.GetEventRecorder("muster-syncer"), now: time.Now, busy: keymutex.NewHashed(64), retiring: map[types.NamespacedName]*retirement{},
+		recorder: c.GetEventRecorder("muster-syncer"), now: time.Now, retiring: map[types.NamespacedName]*retirement{},
 	}
-}
-
-// lock keeps other writers of a group or mapping away until the result is called.
-func (t *targets) lock(key types.NamespacedName) (unlock func()) {
-	t.busy.LockKey(key.String())
-	return func() { _ = t.busy.UnlockKey(key.String()) } // UnlockKey never fails.
 }
 
 // ensureGroup makes the group through which a Cluster of this class in this namespace is targeted, and
@@ -77,7 +70,7 @@ func (t *targets) ensureGroup(ctx context.Context, in settings.Settings, namespa
 	}
 	used := crossNamespace(namespace, classKey)
 	key := cmp.Or(used.group(), classKey)
-	defer t.lock(key)()
+	defer t.groupLocks.Lock(key.String())()
 	class, err := classMetadata(ctx, t.Reader, classKey)
 	switch {
 	case err != nil:
@@ -113,7 +106,7 @@ func (t *targets) ofPausedClass(ctx context.Context, in settings.Settings, class
 // removeGroup deletes a group of ours whose class is gone, or which was made for a class of another namespace, if nothing
 // needs it. With setOwnerReferences off, the group of a class stays, like the Fleet Cluster.
 func (t *targets) removeGroup(ctx context.Context, in settings.Settings, key types.NamespacedName) error {
-	defer t.lock(key)()
+	defer t.groupLocks.Lock(key.String())()
 	if class, err := classMetadata(ctx, t.Reader, key); err != nil || class != nil {
 		return err
 	}
@@ -197,7 +190,7 @@ type retirement struct {
 
 // keepMapping makes or restores a mapping that the administrator asks for or that a maker needs, and returns when to look again.
 func (t *targets) keepMapping(ctx context.Context, in settings.Settings, key types.NamespacedName) (time.Duration, error) {
-	defer t.lock(key)()
+	defer t.mappingLocks.Lock(key.String())()
 	if _, err := t.write(ctx, in, key); err != nil {
 		return 0, err
 	}
@@ -207,7 +200,7 @@ func (t *targets) keepMapping(ctx context.Context, in settings.Settings, key typ
 // removeMapping retires a mapping of ours, and returns when to look again. An active mapping that anything needs stays as it
 // is; no retired one is reactivated.
 func (t *targets) removeMapping(ctx context.Context, in settings.Settings, key types.NamespacedName, its *needs) (time.Duration, error) {
-	defer t.lock(key)()
+	defer t.mappingLocks.Lock(key.String())()
 	var mapping fleetv1.BundleNamespaceMapping
 	found, err := t.Store.Get(ctx, key, &mapping)
 	if err != nil || !found || !mapping.DeletionTimestamp.IsZero() || !stamp.IsOurs(&mapping) {
@@ -235,7 +228,7 @@ func (t *targets) ensureMapping(ctx context.Context, in settings.Settings, used 
 		return "", nil
 	}
 	key := used.mapping()
-	defer t.lock(key)()
+	defer t.mappingLocks.Lock(key.String())()
 	if !in.Cluster.ApplyClassGroup {
 		return t.UID(ctx, key, &fleetv1.BundleNamespaceMapping{})
 	}

@@ -16,7 +16,6 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/keymutex"
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -62,7 +61,7 @@ type Reconciler struct {
 	Wake func(proxy plan.Key)
 
 	// Busy has those wait for each other who may take a release on the same Fleet Cluster.
-	Busy   keymutex.KeyMutex
+	Busy   kube.Locks
 	taking taking
 }
 

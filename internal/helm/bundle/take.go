@@ -32,8 +32,7 @@ func (r *Reconciler) take(ctx context.Context, s *scope, release *addonsv1.HelmR
 	own, on := client.ObjectKeyFromObject(s.of), s.key.Namespace+"/"+fleetCluster
 	id := on + "/" + plan.ReleaseOf(release)
 	// The more releases a user asks for on this Cluster, the longer reading takes. Releases on other Clusters do not wait for it.
-	r.Busy.LockKey(on)
-	defer func() { _ = r.Busy.UnlockKey(on) }() // It never fails.
+	defer r.Busy.Lock(on)()
 	claims, asking, err := proxy.Claims(ctx, r, release, fleetCluster)
 	if err != nil {
 		return nil, err
