@@ -129,10 +129,11 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 	var result outcome
 	s, err := r.scopes.newScope(ctx, in, cluster)
 	if err == nil {
-		err = r.readHome(ctx, s)
+		s.namespace, err = r.readNamespace(ctx, s)
 	}
 	if err == nil {
-		result, err = r.run(ctx, s)
+		result, err = s.run(ctx, r)
+		err = cmp.Or(err, s.rancher.Unknown) // What is said may be about Rancher.
 	}
 	switch {
 	case err == nil:
@@ -156,7 +157,7 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 		result = failed(err)
 	}
 	if err != nil && s != nil {
-		result = s.untilHome(result)
+		result = s.untilNamespace(result)
 	}
 	if r.reporter.isBrief(req.NamespacedName, err) {
 		return ctrl.Result{}, err // It is retried, and reported if it lasts.
@@ -183,143 +184,243 @@ func polled(after time.Duration) ctrl.Result {
 	return ctrl.Result{RequeueAfter: after, Priority: new(behindPriority)}
 }
 
-// run does what the Cluster needs and returns what to report on it.
-func (r *clusterReconciler) run(ctx context.Context, s *scope) (outcome, error) {
-	defer func() {
-		if s.unlock != nil {
-			s.unlock()
-		}
-	}()
-	do := func(take func(context.Context, *scope) error) action {
-		return func(s *scope) error { return take(ctx, s) }
-	}
-	result, err := s.run(actions{
-		do(r.restamp), do(r.claim), do(r.target), do(r.resolve), do(r.takeOver), do(r.put), do(r.retarget), do(r.look),
-		do(r.release), do(r.reclaim), do(r.attach), do(r.detach), do(r.withdraw),
-	})
-	return result, cmp.Or(err, s.beside.Unknown) // What is said may be about Rancher.
+// actions are all that a reconcile may do for a Cluster. Each returns what it has read or written; only run notes that.
+type actions interface {
+	// lock keeps other Clusters away from a Fleet Cluster and its namespace until the result is called.
+	lock(s scope, fleetCluster string) (unlock func())
+	checkNames(ctx context.Context, s scope, fleetCluster string) (fleetState, names, error)
+	applyStamp(ctx context.Context, s scope, wanted stamp.Stamp) (*clusterv1.Cluster, error)
+	ensureTargets(ctx context.Context, s scope) (targeting, error)
+	readCopies(ctx context.Context, s scope) (copies, error)
+	adopt(ctx context.Context, s scope) (fleetState, error)
+	applyFleetCluster(ctx context.Context, s scope) (fleetState, error)
+	retarget(ctx context.Context, s scope) (fleetState, error)
+	touch(ctx context.Context, s scope) (fleetState, error)
+	release(ctx context.Context, s scope) (fleetState, error)
+	reclaim(ctx context.Context, s scope) (fleetState, error)
+	attach(ctx context.Context, s scope) (attachment, targeting, error)
+	detach(ctx context.Context, s scope) (attachment, error)
+	withdraw(ctx context.Context, s scope) (*clusterv1.Cluster, error)
 }
 
-// restamp gives the Cluster the wanted stamp. It does not pin a Cluster to a name whose namespace in
-// Fleet belongs to another Fleet Cluster: the pin would hold the name against that one.
-func (r *clusterReconciler) restamp(ctx context.Context, s *scope) (err error) {
-	existing := ""
-	// A deselected Cluster gets a lost pin back, but what CAAPF imported never had one.
-	if s.has() && (s.selected || stamp.PinOf(s.cluster.Annotations).IsComplete() || s.fleet.Labels[stamp.ManagedByLabel] == stamp.ManagedBy) {
-		existing = s.fleet.Name
+// run does what the Cluster needs, each action at most once, and returns what to report. Besides the actions, it reads
+// nothing but the scope.
+func (s *scope) run(ctx context.Context, do actions) (outcome, error) {
+	result, err := s.decide(ctx, do)
+	if err == nil {
+		err = s.changeIf(ctx, s.needsTouch(), do.touch)
 	}
-	wanted := stamp.OnSync(s.in, s.withOwnPin(), existing)
-	if has := stamp.PinOf(s.cluster.Annotations); !has.IsComplete() && wanted.Pin.IsComplete() && !s.has() {
-		r.lock(s, wanted.Pin.ClusterName)
-		if s.rival, err = r.scopes.rivalOf(ctx, s, wanted.Pin.ClusterName); err != nil {
-			return err
-		}
-		if s.rival.Name != "" {
-			wanted.Pin = has
-		}
+	if err != nil {
+		return outcome{}, err
 	}
-	if s.selected {
-		waits, err := r.scopes.rancher.Recheck(ctx, &s.beside)
-		if err != nil {
-			return err
-		}
-		if waits {
-			s.again = longestWait
-		}
-	}
-	return r.patchStamp(ctx, s, wanted)
+	return s.untilNamespace(result), nil
 }
 
-// lock keeps other Clusters away from a Fleet Cluster and its namespace until the reconcile ends.
-func (r *clusterReconciler) lock(s *scope, fleetCluster string) {
-	if s.unlock == nil {
-		s.unlock = r.fleetNamespaces.Lock(stamp.FleetNamespace(s.cluster.Namespace, fleetCluster))
+// changeIf changes the Fleet Cluster if that is needed.
+func (s *scope) changeIf(ctx context.Context, isNeeded bool, change func(context.Context, scope) (fleetState, error)) (err error) {
+	if isNeeded {
+		s.fleetState, err = change(ctx, *s)
 	}
-}
-
-// claim reads again the objects that another Cluster may just have made. It checks whether the
-// namespace in Fleet and the group that the Cluster needs are free. Until the reconcile ends, it locks
-// out other Clusters that want the same Fleet Cluster.
-func (r *clusterReconciler) claim(ctx context.Context, s *scope) (err error) {
-	r.lock(s, s.pin())
-	if !s.has() {
-		if err := r.scopes.readFleetCluster(ctx, s, s.pin()); err != nil {
-			return err
-		}
-		if err := r.readHome(ctx, s); err != nil {
-			return err
-		}
-	}
-	if err := r.scopes.findLeftover(ctx, s, s.pin()); err != nil {
-		return err
-	}
-	if s.rival, err = r.scopes.rivalOf(ctx, s, s.pin()); err != nil {
-		return err
-	}
-	s.displacing, err = r.targets.displacing(ctx, s.in, useOf(s.cluster))
 	return err
 }
 
-// target makes the group and the mapping through which the Cluster's bundles are targeted,
-// and records their UIDs. The Fleet Cluster carries a hash of them: if one is recreated, the
+// decide is run, whatever the state of the Fleet Cluster's namespace.
+func (s *scope) decide(ctx context.Context, do actions) (result outcome, err error) {
+	isDeleted := !s.cluster.DeletionTimestamp.IsZero()
+	switch {
+	case s.frozen && !s.isClaimed():
+		return outcome{}, nil
+	case s.frozen && s.paused:
+		// One action does not wait: clusterctl may move Clusters while the import is turned off, and
+		// Fleet would uninstall their applications.
+		return s.unreported(), s.changeIf(ctx, s.isToBeReleased(), do.release)
+	case s.unknown, isDeleted && s.paused: // Unknown is also whether the Fleet Cluster is to have an owner.
+		return s.unreported(), nil
+	case s.frozen, isDeleted:
+		// One that was paused, deleted, then unpaused: its Fleet Cluster must be deleted with it.
+		return s.unreported(), s.changeIf(ctx, s.isToBeReclaimed(), do.reclaim)
+	case s.paused && !s.selected && !s.isClaimed():
+		return unselected(false, false, s.why), nil
+	case s.paused:
+		// Everything stays as it is, except the owner reference.
+		return paused(s.isIn()), s.changeIf(ctx, s.isToBeReleased(), do.release)
+	case s.selected:
+		return s.decideSelected(ctx, do)
+	case s.isClaimed() && s.in.Cluster.OnDeselect == addonsv1.DeselectDelete:
+		s.cluster, err = do.withdraw(ctx, *s)
+		return unselected(false, false, ""), err
+	}
+	if s.cluster, err = do.applyStamp(ctx, *s, s.stamp()); err == nil {
+		err = s.changeIf(ctx, s.isClaimed() && s.has() && s.fleet.DeletionTimestamp.IsZero(), do.retarget)
+	}
+	if err == nil {
+		err = s.changeIf(ctx, s.isToBeReclaimed(), do.reclaim)
+	}
+	return unselected(s.isClaimed(), s.isIn(), s.why), err
+}
+
+// decideSelected is decide for a Cluster that is selected, and neither paused nor being deleted.
+func (s *scope) decideSelected(ctx context.Context, do actions) (result outcome, err error) {
+	wanted, has := s.stamp(), stamp.PinOf(s.cluster.Annotations)
+	name := wanted.Pin.ClusterName
+	defer do.lock(*s, name)()
+	if s.fleetState, s.names, err = do.checkNames(ctx, *s, name); err != nil {
+		return outcome{}, err
+	}
+	if s.namespaceOwner.Name != "" && !has.IsComplete() && !s.has() {
+		wanted.Pin = has // A pin would hold the name against the owner of the namespace.
+	}
+	if s.cluster, err = do.applyStamp(ctx, *s, wanted); err != nil {
+		return outcome{}, err
+	}
+	if s.rancher.Way != rancher.Import && !s.has() {
+		return s.decideAttached(ctx, do)
+	}
+	if s.isElsewhere {
+		if s.attachment, err = do.detach(ctx, *s); err != nil {
+			return outcome{}, err
+		}
+	}
+	if result := s.nameConflict(); !result.isNothing() {
+		return result, s.changeIf(ctx, s.namespaceOwner.Name != "" && s.isToBeReclaimed(), do.reclaim)
+	}
+	if s.targeting, err = do.ensureTargets(ctx, *s); err != nil {
+		return outcome{}, err
+	}
+	if result := s.obstacle(); !result.isNothing() {
+		return result, nil
+	}
+	if s.copies, err = do.readCopies(ctx, *s); err != nil {
+		return outcome{}, err
+	}
+	if result := s.lack(!s.has(), s.isNew()); !result.isNothing() {
+		return result, nil
+	}
+	err = s.changeIf(ctx, s.fleet != nil && (s.relation == stamp.HandedOver || s.relation == stamp.Orphan), do.adopt)
+	if err == nil { // The patch that gives the owner back must also remove what makes other tools spare the object.
+		err = s.changeIf(ctx, s.isToBeReclaimed(), do.reclaim)
+	}
+	if err == nil {
+		err = s.changeIf(ctx, true, do.applyFleetCluster)
+	}
+	if err != nil {
+		return outcome{}, err
+	}
+	return s.placed(), nil
+}
+
+// decideAttached is decideSelected for a Cluster whose Fleet Cluster is, or will be, Rancher's.
+func (s *scope) decideAttached(ctx context.Context, do actions) (result outcome, err error) {
+	if s.rancher.Way == rancher.Wait {
+		return waitingForRancher(s.rancher.For).again(s.wait()), nil
+	}
+	if s.copies, err = do.readCopies(ctx, *s); err != nil {
+		return outcome{}, err
+	}
+	if result := s.lack(s.attached == nil, s.attached == nil); !result.isNothing() {
+		return result, nil
+	}
+	if s.attachment, s.targeting, err = do.attach(ctx, *s); err != nil {
+		return outcome{}, err
+	}
+	if s.attached == nil { // It is deleted; when it appears again, the event brings the Cluster back.
+		return waitingForRancher(fmt.Sprintf("Fleet Cluster %q of Rancher", s.rancher.Fleet)), nil
+	}
+	if s.isElsewhere {
+		if s.attachment, err = do.detach(ctx, *s); err != nil {
+			return outcome{}, err
+		}
+	}
+	return s.placedByRancher(), nil
+}
+
+var _ actions = (*clusterReconciler)(nil)
+
+// lock keeps other Clusters away from a Fleet Cluster and its namespace until the result is called.
+func (r *clusterReconciler) lock(s scope, fleetCluster string) (unlock func()) {
+	return r.fleetNamespaces.Lock(stamp.FleetNamespace(s.cluster.Namespace, fleetCluster))
+}
+
+// checkNames reads again the objects that another Cluster may just have made. It checks whether the
+// namespace in Fleet and the group that the Cluster needs are free.
+func (r *clusterReconciler) checkNames(ctx context.Context, s scope, fleetCluster string) (_ fleetState, found names, err error) {
+	if !s.has() {
+		if s.fleetState, err = r.scopes.readFleetCluster(ctx, &s, fleetCluster); err == nil {
+			s.namespace, err = r.readNamespace(ctx, &s)
+		}
+	}
+	if err == nil {
+		found.oldNamespace, err = r.scopes.oldNamespace(ctx, &s, fleetCluster)
+	}
+	if err == nil {
+		found.namespaceOwner, err = r.scopes.namespaceOwner(ctx, &s, fleetCluster)
+	}
+	if err == nil {
+		found.groupOwner, err = r.targets.groupOwner(ctx, s.in, useOf(s.cluster))
+	}
+	return s.fleetState, found, err
+}
+
+// ensureTargets makes the group and the mapping through which the Cluster's bundles are targeted,
+// and returns their UIDs. The Fleet Cluster carries a hash of them: if one is recreated, the
 // hash changes, and Fleet works out the bundles again.
-func (r *clusterReconciler) target(ctx context.Context, s *scope) error {
+func (r *clusterReconciler) ensureTargets(ctx context.Context, s scope) (made targeting, err error) {
 	group, err := r.targets.ensureGroup(ctx, s.in, s.cluster.Namespace, s.subject.Class)
-	if s.targets.Group, err = s.orForeign(group, err); err != nil {
-		return err
+	if made.targets.Group, err = made.orForeign(group, err); err != nil {
+		return made, err
 	}
 	mapping, err := r.targets.ensureMapping(ctx, s.in, useOf(s.cluster))
-	s.targets.Mapping, err = s.orForeign(mapping, err)
-	return err
+	made.targets.Mapping, err = made.orForeign(mapping, err)
+	return made, err
 }
 
 // orForeign notes a target that Muster did not make. Muster still imports the Cluster: other bundles
 // reach it, and the foreign object may select it, too.
-func (s *scope) orForeign(uid types.UID, err error) (types.UID, error) {
+func (t *targeting) orForeign(uid types.UID, err error) (types.UID, error) {
 	var foreign *kube.ForeignError
 	if !errors.As(err, &foreign) {
 		return uid, err
 	}
-	if s.foreign != "" {
-		s.foreign += "; "
+	if t.foreign != "" {
+		t.foreign += "; "
 	}
-	s.foreign += foreign.Error()
+	t.foreign += foreign.Error()
 	return foreign.UID(), nil
 }
 
-// resolve reads the class and, unless there is too much to copy, the template values. A Cluster that has its values, or
+// readCopies reads the class and, unless there is too much to copy, the template values. A Cluster that has its values, or
 // says why not, says nothing of a first list that has just begun: a start writes nothing.
-func (r *clusterReconciler) resolve(ctx context.Context, s *scope) (err error) {
-	if s.class, err = classMetadata(ctx, r.Client, s.subject.Class); err != nil {
-		return err
+func (r *clusterReconciler) readCopies(ctx context.Context, s scope) (read copies, err error) {
+	if read.class, err = classMetadata(ctx, r.Client, s.subject.Class); err != nil {
+		return read, err
 	}
-	if s.tooMuch = desired.TooMuch(s.in, s.cluster, s.class); s.tooMuch != "" {
-		return nil
+	if read.tooMuch = desired.TooMuch(s.in, s.cluster, read.class); read.tooMuch != "" {
+		return read, nil
 	}
-	s.templateValues, err = r.values.of(ctx, s.in, s.cluster, s.attachedTo().Name != "")
+	read.templateValues, err = r.values.of(ctx, s.in, s.cluster, s.attachedTo().Name != "")
 	if !errors.Is(err, references.ErrUnresolved) {
-		return err
+		return read, err
 	}
 	said := meta.FindStatusCondition(s.cluster.Status.Conditions, addonsv1.FleetImportedCondition)
-	if references.Patience(err) > 0 && (!s.isNew() || s.rancher != nil || said != nil && said.Reason == addonsv1.TemplateValuesUnresolvedReason) {
-		return err
+	if references.Patience(err) > 0 && (!s.isNew() || s.attached != nil || said != nil && said.Reason == addonsv1.TemplateValuesUnresolvedReason) {
+		return read, err
 	}
-	s.unresolved = err.Error()
-	return nil
+	read.unresolved = err.Error()
+	return read, nil
 }
 
-// patchStamp writes the stamp's keys to a Cluster, or nothing if they are right already. It uses a
+// applyStamp writes the stamp's keys to a Cluster, or nothing if they are right already. It uses a
 // merge patch because the webhook's keys belong to the field manager of the user's request, and an
 // apply could not remove them.
-func (r *clusterReconciler) patchStamp(ctx context.Context, s *scope, wanted stamp.Stamp) error {
+func (r *clusterReconciler) applyStamp(ctx context.Context, s scope, wanted stamp.Stamp) (*clusterv1.Cluster, error) {
 	labels := stamp.Changes(s.cluster.Labels, wanted.LabelValues())
 	values := wanted.AnnotationValues()
 	if s.selected { // Muster leaves other Clusters to Rancher.
-		values[rancher.NoteAnnotation] = s.beside.Management
+		values[rancher.NoteAnnotation] = s.rancher.Management
 	}
 	annotations := stamp.Changes(s.cluster.Annotations, values)
 	if labels == nil && annotations == nil {
-		return nil
+		return s.cluster, nil
 	}
 	metadata := map[string]any{}
 	if labels != nil {
@@ -330,10 +431,9 @@ func (r *clusterReconciler) patchStamp(ctx context.Context, s *scope, wanted sta
 	}
 	written, err := r.applier.Patch(ctx, s.cluster, map[string]any{"metadata": metadata})
 	if err != nil {
-		return fmt.Errorf("stamping Cluster: %w", err)
+		return s.cluster, fmt.Errorf("stamping Cluster: %w", err)
 	}
-	s.cluster = written.(*clusterv1.Cluster)
-	return nil
+	return written.(*clusterv1.Cluster), nil
 }
 
 func ignoreUnserved(err error) error {

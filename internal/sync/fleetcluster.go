@@ -27,9 +27,9 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// put applies the Fleet Cluster. If its template values cannot be resolved, the last good ones stay; if there is too much
-// to copy, all copies stay.
-func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
+// applyFleetCluster applies the Fleet Cluster. If its template values cannot be resolved, the last good ones stay; if there is too
+// much to copy, all copies stay.
+func (r *clusterReconciler) applyFleetCluster(ctx context.Context, s scope) (fleetState, error) {
 	var have client.Object
 	if s.fleet != nil {
 		have = s.fleet
@@ -41,34 +41,36 @@ func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
 			s.values = s.fleet.Spec.TemplateValues.Data
 		}
 	}
-	clientID, err := r.clientID(ctx, s)
+	clientID, err := r.clientID(ctx, &s)
 	if err != nil {
-		return err
+		return s.fleetState, err
 	}
-	if s.begun, err = begunFor(ctx, r.Client, r.applier.Store, s.cluster.Namespace, useOf(s.cluster)); err != nil {
-		return err
+	begun, err := begunFor(ctx, r.Client, r.applier.Store, s.cluster.Namespace, useOf(s.cluster))
+	if err != nil {
+		return s.fleetState, err
 	}
-	want := s.wants(clientID)
+	want := s.wants(clientID, begun)
 	if s.whole != nil && (have == nil || s.in.Cluster.PatchResource && kube.Differs(want, have)) {
 		if err := s.inflate(); err != nil {
-			return err
+			return s.fleetState, err
 		}
-		want = s.wants(clientID)
+		want = s.wants(clientID, begun)
 	}
 	written, result, err := r.applier.Apply(ctx, want, have, s.in.Cluster.PatchResource)
 	if err != nil {
-		return s.explained(err)
+		return s.fleetState, s.explained(err)
 	}
 	s.fleet, s.relation = written.(*fleetv1.Cluster), stamp.Own
 	if result == kube.Created && !s.byAgent {
 		observeLatency(s.cluster)
 	}
 	if result == kube.Skipped {
-		if err := r.retarget(ctx, s); err != nil {
-			return err
-		}
+		s.fleetState, err = r.retarget(ctx, s)
 	}
-	return r.readHome(ctx, s)
+	if err == nil {
+		s.namespace, err = r.readNamespace(ctx, &s)
+	}
+	return s.fleetState, err
 }
 
 // explained adds to a refusal of a Fleet Cluster as too large what makes it so.
@@ -83,11 +85,11 @@ func (s *scope) explained(err error) error {
 	return fmt.Errorf("the Fleet Cluster is too large%s; the same content is tried again once an hour: %w", biggest, err)
 }
 
-// wants returns the desired Fleet Cluster. A clientID stays when the Cluster turns to the manager,
+// wants returns the desired Fleet Cluster; begun are the mappings to show to Fleet. A clientID stays when the Cluster turns to the manager,
 // whether Muster or Fleet drew it. An apply without it would remove ours, Fleet would draw another,
 // and an agent that registers itself would lose its registration. Fleet revokes that registration
 // itself when its own agent registers under the same clientID.
-func (s *scope) wants(clientID string) *fleetv1.Cluster {
+func (s *scope) wants(clientID string, begun []string) *fleetv1.Cluster {
 	in := s.in
 	in.Cluster.AgentNamespace = s.agentNamespace()
 	want := desired.FleetCluster(in, s.cluster, s.class, s.values, s.targets, clientID)
@@ -101,7 +103,7 @@ func (s *scope) wants(clientID string) *fleetv1.Cluster {
 	if s.fleet != nil {
 		noted = s.fleet.Annotations[desired.RetargetAnnotation]
 	}
-	if noted = desired.Retargeted(noted, s.begun); noted != "" {
+	if noted = desired.Retargeted(noted, begun); noted != "" {
 		want.Annotations[desired.RetargetAnnotation] = noted
 	}
 	return want
@@ -162,16 +164,16 @@ func (r *clusterReconciler) lastGoodValues(ctx context.Context, key types.Namesp
 
 // withdraw undoes an import. It deletes the Fleet Cluster before it removes the pin, so that an
 // interrupted withdrawal resumes.
-func (r *clusterReconciler) withdraw(ctx context.Context, s *scope) error {
+func (r *clusterReconciler) withdraw(ctx context.Context, s scope) (*clusterv1.Cluster, error) {
 	if s.has() && s.fleet.DeletionTimestamp.IsZero() {
 		if err := r.applier.Delete(ctx, s.fleet); err != nil {
-			return err
+			return s.cluster, err
 		}
 	}
 	if err := r.scopes.rancher.Detach(ctx, client.ObjectKeyFromObject(s.cluster), types.NamespacedName{}); err != nil {
-		return err
+		return s.cluster, err
 	}
-	return r.patchStamp(ctx, s, stamp.WithoutPin(s.subject))
+	return r.applyStamp(ctx, s, stamp.WithoutPin(s.subject))
 }
 
 // observeLatency measures the import of a Cluster that waited only for its control plane. A Cluster
@@ -204,15 +206,15 @@ func (s *scope) isToBeReclaimed() bool {
 }
 
 // release removes the Cluster from the owners of its Fleet Cluster, and has tools spare it that delete what has no owner.
-func (r *clusterReconciler) release(ctx context.Context, s *scope) error {
+func (r *clusterReconciler) release(ctx context.Context, s scope) (fleetState, error) {
 	annotations := map[string]any{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: s.cluster.UID}
 	metadata := map[string]any{"ownerReferences": withoutOwner(s.fleet, s.cluster), "annotations": annotations}
 	for key, value := range desired.Spared() {
 		annotations[key] = value
 	}
-	err := r.patchFleetCluster(ctx, s, map[string]any{"metadata": metadata})
+	state, err := r.patchFleetCluster(ctx, s, map[string]any{"metadata": metadata})
 	if !kube.IsRefused(err) && !kube.IsTooLarge(err) {
-		return err
+		return state, err
 	}
 	// The API server may refuse these annotations, because of another policy or their size. Without this patch, clusterctl
 	// move would have Fleet uninstall everything.
@@ -224,7 +226,7 @@ func (r *clusterReconciler) release(ctx context.Context, s *scope) error {
 
 // reclaim undoes a release when the Cluster is unpaused. If owner references are on, the Fleet Cluster
 // gets its owner back, even if patchResource is off.
-func (r *clusterReconciler) reclaim(ctx context.Context, s *scope) error {
+func (r *clusterReconciler) reclaim(ctx context.Context, s scope) (fleetState, error) {
 	annotations := map[string]any{stamp.ReleasedAnnotation: nil}
 	metadata := map[string]any{"annotations": annotations}
 	if s.in.Cluster.SetOwnerReferences {
@@ -248,11 +250,11 @@ func (s *scope) unspare(annotations map[string]any) {
 	}
 }
 
-// takeOver gives the Cluster a Fleet Cluster that was handed over, or that an earlier Cluster of the
+// adopt gives the Cluster a Fleet Cluster that was handed over, or that an earlier Cluster of the
 // same name left behind. It uses one write that fails if the object has changed meanwhile, so only one
 // of two Clusters gets it. Fleet takes the agent of a Fleet Cluster that was left behind for deployed,
-// so takeOver makes Fleet deploy it again.
-func (r *clusterReconciler) takeOver(ctx context.Context, s *scope) error {
+// so adopt makes Fleet deploy it again.
+func (r *clusterReconciler) adopt(ctx context.Context, s scope) (fleetState, error) {
 	annotations := map[string]any{
 		stamp.AdoptAnnotation: nil, stamp.ReleasedAnnotation: nil,
 		stamp.ImportedFromAnnotation: s.cluster.Name, stamp.ImportedUIDAnnotation: nil,
@@ -287,11 +289,11 @@ func (r *clusterReconciler) takeOver(ctx context.Context, s *scope) error {
 	case s.relation == stamp.Orphan:
 		change["spec"] = map[string]any{"redeployAgentGeneration": s.fleet.Spec.RedeployAgentGeneration + 1}
 	}
-	if err := r.patchFleetCluster(ctx, s, change); err != nil {
-		return err
+	state, err := r.patchFleetCluster(ctx, s, change)
+	if err == nil {
+		state.relation = stamp.Own
 	}
-	s.relation = stamp.Own
-	return nil
+	return state, err
 }
 
 func isOwner(live *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
@@ -303,22 +305,22 @@ func withoutOwner(live *fleetv1.Cluster, cluster *clusterv1.Cluster) []metav1.Ow
 }
 
 // patchFleetCluster changes the Fleet Cluster of a reconcile.
-func (r *clusterReconciler) patchFleetCluster(ctx context.Context, s *scope, change map[string]any) error {
+func (r *clusterReconciler) patchFleetCluster(ctx context.Context, s scope, change map[string]any) (fleetState, error) {
 	written, err := r.applier.Patch(ctx, s.fleet, change)
 	if err != nil {
-		return fmt.Errorf("patching Fleet Cluster: %w", err)
+		return s.fleetState, fmt.Errorf("patching Fleet Cluster: %w", err)
 	}
 	s.fleet = written.(*fleetv1.Cluster)
-	return nil
+	return s.fleetState, nil
 }
 
-// rivalOf returns the Cluster or Fleet Cluster that holds the namespace in Fleet that a Fleet Cluster
+// namespaceOwner returns the Cluster or Fleet Cluster that holds the namespace in Fleet that a Fleet Cluster
 // of this name would get; zero if the Cluster may have that namespace.
 //
 // The webhook checks names as Clusters are created. The syncer checks a Cluster that is selected
 // later, or that was created while the webhook was down: before it pins the Cluster, and before it
 // makes the Fleet Cluster. A Cluster in Fleet yields to Fleet Clusters only.
-func (l *scopeReader) rivalOf(ctx context.Context, s *scope, name string) (types.NamespacedName, error) {
+func (l *scopeReader) namespaceOwner(ctx context.Context, s *scope, name string) (types.NamespacedName, error) {
 	key := types.NamespacedName{Namespace: s.cluster.Namespace, Name: name}
 	if !stamp.CanShareFleetNamespace(key.Namespace, key.Name) {
 		return types.NamespacedName{}, nil
@@ -326,7 +328,7 @@ func (l *scopeReader) rivalOf(ctx context.Context, s *scope, name string) (types
 	var planned []stamp.FleetClaim
 	if !s.has() {
 		// The cache may lag behind the Fleet Clusters that this process makes for other Clusters.
-		if err := l.waitForRivals(ctx, key); err != nil {
+		if err := l.waitForCreated(ctx, key); err != nil {
 			return types.NamespacedName{}, err
 		}
 		pinned, err := kube.PinnedTo(ctx, l, key)
@@ -348,9 +350,9 @@ func (l *scopeReader) rivalOf(ctx context.Context, s *scope, name string) (types
 	return kube.OtherHolder(ctx, l, key, planned...)
 }
 
-// waitForRivals returns kube.ErrBehind while the cache does not show a Fleet Cluster that this process has made for another
+// waitForCreated returns kube.ErrBehind while the cache does not show a Fleet Cluster that this process has made for another
 // Cluster, in the same namespace in Fleet.
-func (l *scopeReader) waitForRivals(ctx context.Context, key types.NamespacedName) error {
+func (l *scopeReader) waitForCreated(ctx context.Context, key types.NamespacedName) error {
 	creating, err := l.store.Creating(&fleetv1.Cluster{})
 	for _, other := range creating {
 		if err == nil && stamp.FleetNamespace(other.Namespace, other.Name) == stamp.FleetNamespace(key.Namespace, key.Name) {

@@ -41,7 +41,7 @@ func TestClientID(t *testing.T) {
 	} {
 		live := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge"}}
 		live.Spec.ClientID = test.had + test.live
-		s := &scope{byAgent: true, cluster: &clusterv1.Cluster{ObjectMeta: live.ObjectMeta}, fleet: live.DeepCopy()}
+		s := &scope{byAgent: true, cluster: &clusterv1.Cluster{ObjectMeta: live.ObjectMeta}, fleetState: fleetState{fleet: live.DeepCopy()}}
 		if s.fleet.Spec.ClientID = test.had; test.checkedIn {
 			s.fleet.Status.Agent.LastSeen = metav1.NewTime(time.Now())
 		}
@@ -68,10 +68,10 @@ func TestClientID(t *testing.T) {
 func TestClientIDIsRetained(t *testing.T) {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge"}}
 	s := &scope{in: settings.Default(), cluster: cluster}
-	first := s.wants("")
+	first := s.wants("", nil)
 	s.fleet = first.DeepCopy()
 	s.fleet.Spec.ClientID = "drawn"
-	again := s.wants("")
+	again := s.wants("", nil)
 	if again.Spec.ClientID != "drawn" || again.Spec.KubeConfigSecret != "edge-kubeconfig" || kube.Differs(again, s.fleet) {
 		t.Errorf("it is to become %+v", again.Spec)
 	}

@@ -333,7 +333,7 @@ func (t *targets) needsOf(ctx context.Context, in settings.Settings, namespace s
 		return nil, fmt.Errorf("listing Fleet Clusters: %w", err)
 	}
 	return findNeeds(in, metadata.Labels, clusters.Items, fleetClusters.Items, func(cluster *clusterv1.Cluster) (bool, error) {
-		if class, err := t.displacing(ctx, in, useOf(cluster)); err != nil || class != "" {
+		if class, err := t.groupOwner(ctx, in, useOf(cluster)); err != nil || class != "" {
 			return false, err
 		}
 		// Rancher may manage the Cluster although no annotation says so yet; see needOf.

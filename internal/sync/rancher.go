@@ -20,57 +20,55 @@ import (
 )
 
 // attach makes the group in the workspace, then attaches the Cluster to Rancher's Fleet Cluster.
-func (r *clusterReconciler) attach(ctx context.Context, s *scope) error {
+func (r *clusterReconciler) attach(ctx context.Context, s scope) (attachment, targeting, error) {
 	have := &fleetv1.Cluster{}
-	found, err := r.applier.Store.Get(ctx, s.beside.Fleet, have)
+	found, err := r.applier.Store.Get(ctx, s.rancher.Fleet, have)
 	if err != nil || !found {
-		return err
+		return s.attachment, s.targeting, err
 	}
-	s.rancher = have
+	s.attached = have
 	if s.unresolved != "" || rancher.IsAttachedTo(have, s.cluster) && !s.in.Cluster.PatchResource {
-		return nil // The attached fields stay as they are.
+		return s.attachment, s.targeting, nil // The attached fields stay as they are.
 	}
 	var taken rancher.TakenError
-	group, err := r.targets.ensureInWorkspace(ctx, s.in, s.beside.Fleet.Namespace, s.cluster.Namespace, s.subject.Class)
+	group, err := r.targets.ensureInWorkspace(ctx, s.in, s.rancher.Fleet.Namespace, s.cluster.Namespace, s.subject.Class)
 	if errors.As(err, &taken) {
 		s.foreign, err = taken.Error(), nil
 	}
 	if s.targets.Group, err = s.orForeign(group, err); err != nil {
-		return err
+		return s.attachment, s.targeting, err
 	}
-	want := desired.Attachment(s.in, s.beside.Fleet, have.UID, s.cluster, s.class, s.values, s.targets)
+	want := desired.Attachment(s.in, s.rancher.Fleet, have.UID, s.cluster, s.class, s.values, s.targets)
 	lacks, others := desired.Unattached(want, have)
 	if s.others = others; !lacks && want.Annotations[desired.HashAnnotation] == have.Annotations[desired.HashAnnotation] {
-		return nil
+		return s.attachment, s.targeting, nil
 	}
 	if err := s.inflate(); err != nil {
-		return err
+		return s.attachment, s.targeting, err
 	}
 	want.Spec.TemplateValues.Data = s.values
 	now, others, err := r.scopes.rancher.Attach(ctx, s.in, want, have, s.tooMuch != "")
 	switch {
 	case errors.As(err, &taken):
-		s.foreign = taken.Error()
-	case err != nil:
-		return s.explained(err)
-	default:
-		s.rancher, s.others = now, others
+		s.foreign, err = taken.Error(), nil
+	case err == nil:
+		s.attached, s.others = now, others
 	}
-	return nil
+	return s.attachment, s.targeting, s.explained(err)
 }
 
 // detach removes Muster's fields from the Fleet Clusters that the Cluster is no longer attached to. If
 // that fails, the condition says so, and nothing else waits for it.
-func (r *clusterReconciler) detach(ctx context.Context, s *scope) error {
+func (r *clusterReconciler) detach(ctx context.Context, s scope) (attachment, error) {
 	err := r.scopes.rancher.Detach(ctx, client.ObjectKeyFromObject(s.cluster), s.attachedTo())
 	if errors.Is(err, kube.ErrBehind) {
-		return err
+		return s.attachment, err
 	}
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Muster's fields stay on a Fleet Cluster of Rancher; it is tried again")
-		s.undetached, s.again = "; Muster's labels stay on another Fleet Cluster of Rancher: "+err.Error(), longestWait
+		s.undetached = "; Muster's labels stay on another Fleet Cluster of Rancher: " + err.Error()
 	}
-	return nil
+	return s.attachment, nil
 }
 
 // byWorkspaceGroup indexes Fleet Clusters by the ClusterGroup, in Rancher's workspace, that selects them.

@@ -49,7 +49,7 @@ type reporter struct {
 type moments struct {
 	failing time.Time // when it first met passing errors
 	message time.Time // when a changed message alone was last written
-	lacking time.Time // when its Fleet Cluster was first seen without a namespace
+	missing time.Time // when its Fleet Cluster was first seen without a namespace
 }
 
 func newReporter(writer client.Client, store *kube.Store, recorder events.EventRecorder) *reporter {
@@ -97,9 +97,9 @@ func (r *reporter) isBrief(key types.NamespacedName, err error) bool {
 	return r.lasted(key, fails, func(its *moments) *time.Time { return &its.failing }) < errorGracePeriod && fails
 }
 
-// lacking returns how long the Fleet Cluster of a Cluster has been without its namespace, if it is.
-func (r *reporter) lacking(key types.NamespacedName, lacks bool) time.Duration {
-	return r.lasted(key, lacks, func(its *moments) *time.Time { return &its.lacking })
+// missingFor returns how long the Fleet Cluster of a Cluster has been without its namespace, if it is.
+func (r *reporter) missingFor(key types.NamespacedName, isMissing bool) time.Duration {
+	return r.lasted(key, isMissing, func(its *moments) *time.Time { return &its.missing })
 }
 
 // lasted returns how long something holds for a Cluster, and notes since when.
@@ -170,8 +170,8 @@ type outcome struct {
 	bare bool
 	// passing leaves the status of FleetImportedCondition as it is, if there is one.
 	passing bool
-	// unsaid leaves all conditions as they are.
-	unsaid bool
+	// isSilent leaves all conditions as they are.
+	isSilent bool
 	// after is the delay until the next reconcile if no event brings the Cluster back; zero for never.
 	after time.Duration
 }
@@ -226,10 +226,10 @@ func failed(err error) outcome {
 	return result
 }
 
-// displaced is the outcome for a Cluster whose group would have the name of the group of a class in
+// groupConflict is the outcome for a Cluster whose group would have the name of the group of a class in
 // the Cluster's own namespace. The objects in Fleet stay as they are.
-func displaced(imported bool, used use, class string) outcome {
-	return retained(imported, addonsv1.NameConflictReason, fmt.Sprintf(
+func groupConflict(imported bool, used use, class string) outcome {
+	return unchanged(imported, addonsv1.NameConflictReason, fmt.Sprintf(
 		"ClusterGroup %q of this namespace is that of ClusterClass %q here, and would be that of ClusterClass %q of namespace %q: bundles for one would reach the other; rename one of the two classes",
 		used.group().Name, class, used.class.Name, used.class.Namespace))
 }
@@ -246,20 +246,20 @@ func unserved(err error) outcome {
 
 // paused is the outcome for a paused Cluster: in Fleet or not, as it was.
 func paused(imported bool) outcome {
-	return retained(imported, addonsv1.PausedReason, "the Cluster is paused; nothing is changed in Fleet until it is unpaused")
+	return unchanged(imported, addonsv1.PausedReason, "the Cluster is paused; nothing is changed in Fleet until it is unpaused")
 }
 
-// unselected is the outcome for a Cluster that no selector matches: if it was claimed, Muster retains
-// it; otherwise Muster ignores it.
+// unselected is the outcome for a Cluster that no selector matches: if it was claimed, it stays as
+// it is; otherwise Muster ignores it.
 func unselected(claimed, imported bool, why string) outcome {
 	if !claimed {
 		return outcome{bare: true}
 	}
-	return retained(imported, addonsv1.DeselectedReason, "what Fleet has of it is kept as it was: "+why)
+	return unchanged(imported, addonsv1.DeselectedReason, "what Fleet has of it is kept as it was: "+why)
 }
 
-// retained is the outcome for a Cluster that the syncer leaves unchanged for now.
-func retained(imported bool, reason, message string) outcome {
+// unchanged is the outcome for a Cluster that the syncer leaves unchanged for now: in Fleet or not, as it was.
+func unchanged(imported bool, reason, message string) outcome {
 	result := notImported(reason, message)
 	if imported {
 		result.conditions[0].Status = metav1.ConditionTrue
@@ -267,9 +267,9 @@ func retained(imported bool, reason, message string) outcome {
 	return result
 }
 
-// unchanged is the outcome for a Cluster whose FleetImported stays as it is: the Cluster is being
+// unreported is the outcome for a Cluster whose FleetImported stays as it is: the Cluster is being
 // deleted, the import is turned off, or the FleetAddonConfig cannot be used.
-func (s *scope) unchanged() outcome {
+func (s *scope) unreported() outcome {
 	if !s.isClaimed() {
 		return outcome{}
 	}
@@ -349,14 +349,14 @@ type bundlesReady struct {
 func (m bundlesReady) of(s *scope, result outcome) outcome {
 	fleet := s.fleet
 	if !s.has() {
-		fleet = s.rancher
+		fleet = s.attached
 	}
-	if fleet == nil || result.isNothing() || result.unsaid {
+	if fleet == nil || result.isNothing() || result.isSilent {
 		return result
 	}
 	condition := m.condition(fleet)
-	if s.has() && !s.home.isThere && (condition.Status == metav1.ConditionTrue || !s.home.isExpected()) {
-		condition.Status, condition.Reason, condition.Message = metav1.ConditionUnknown, addonsv1.WaitingForFleetReason, s.home.message()
+	if s.has() && !s.namespace.isThere && (condition.Status == metav1.ConditionTrue || !s.namespace.isExpected()) {
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionUnknown, addonsv1.WaitingForFleetReason, s.namespace.message()
 	}
 	result.conditions = append(result.conditions, condition)
 	return result.again(kube.Sooner(result.after, m.untilStale(fleet)))

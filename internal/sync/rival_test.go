@@ -77,7 +77,7 @@ func TestRivalThatIsNotInTheCacheYet(t *testing.T) {
 	l := &scopeReader{Reader: cache, store: store}
 	for name, isBehind := range map[string]bool{second: true, "a-production-eu-west-1-payments-cluster-00024711": false} {
 		s := &scope{cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}}
-		if rival, err := l.rivalOf(t.Context(), s, name); errors.Is(err, kube.ErrBehind) != isBehind || err != nil && !isBehind || rival.Name != "" {
+		if rival, err := l.namespaceOwner(t.Context(), s, name); errors.Is(err, kube.ErrBehind) != isBehind || err != nil && !isBehind || rival.Name != "" {
 			t.Errorf("the rival of %s is %q (%v)", name, rival.Name, err)
 		}
 	}

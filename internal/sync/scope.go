@@ -28,14 +28,15 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// scope holds what one reconcile has read and written about a Cluster, each object once.
+// scope is what one reconcile knows of a Cluster: what was read at first, and what each action has returned. Actions get a
+// copy, so that only run notes anything.
 type scope struct {
 	in settings.Settings
-	// retained means that nothing changes: the import is turned off, or the FleetAddonConfig cannot be
+	// frozen means that nothing changes: the import is turned off, or the FleetAddonConfig cannot be
 	// used. Unknown means that nothing is known of the settings.
-	retained, unknown bool
-	cluster           *clusterv1.Cluster // as cached or written, read-only
-	subject           stamp.Subject
+	frozen, unknown bool
+	cluster         *clusterv1.Cluster // as cached or written, read-only
+	subject         stamp.Subject
 	// selected reports whether the Cluster should be imported; if not, why names the reason.
 	selected bool
 	why      string
@@ -43,50 +44,70 @@ type scope struct {
 	// byAgent means that the Cluster is registered ahead and its agent registers itself; unregistered
 	// means that no registrar runs to register it.
 	byAgent, unregistered bool
-	// leftover is the namespace of an earlier Fleet Cluster of the same name that Fleet has yet to
-	// remove; empty if there is none.
-	leftover string
-	// rival is the Fleet Cluster that holds the namespace in Fleet that this one would get; zero if
-	// there is none.
-	rival types.NamespacedName
+	// rancher says how the Cluster comes into Fleet, given Rancher's objects.
+	rancher rancher.Relation
+	fleetState
+	names
+	targeting
+	copies
+	attachment
+}
+
+// fleetState is the state of a Cluster in Fleet.
+type fleetState struct {
 	// fleet is the Cluster's Fleet Cluster, or another one that has the name it would get; nil if
 	// there is none. It is as cached or written, read-only.
 	fleet *fleetv1.Cluster
-	// relation is the relation of fleet to the Cluster; whose names the owner of a foreign one.
+	// relation is the relation of fleet to the Cluster; conflict says whose it is if it is foreign.
 	relation stamp.Relation
-	whose    string
-	// home is the state of the namespace that Fleet keeps for fleet, if that is the Cluster's own.
-	home home
+	conflict string
+	// namespace is the one that Fleet keeps for fleet, if that is the Cluster's own.
+	namespace fleetNamespace
+}
 
-	// beside says how the Cluster comes into Fleet, given Rancher's objects. Stray reports that a Fleet
-	// Cluster of Rancher still has Muster's fields although the Cluster is not attached to it;
-	// undetached says why they could not be taken off.
-	// Rancher is the Fleet Cluster that the Cluster is attached to, as cached or written. Others are
-	// the fields of it that another writer has set.
-	beside     rancher.Relation
-	stray      bool
-	undetached string
-	rancher    *fleetv1.Cluster
-	others     []string
+// has reports whether the Cluster has a Fleet Cluster.
+func (f fleetState) has() bool { return f.fleet != nil && f.relation == stamp.Own }
 
-	// unlock ends the lock on the namespace in Fleet; nil if there is none.
-	unlock func()
-	// displacing is the class whose group has the name that the Cluster's group would get; see
-	// targets.displacing.
-	displacing string
-	targets    desired.Targets
-	// begun are the mappings that began to map when their namespace had Fleet Clusters already.
-	begun []string
+// names are the conflicts of the names that a Cluster's objects have or would get.
+type names struct {
+	// oldNamespace is the namespace of an earlier Fleet Cluster of the same name that Fleet has yet to
+	// remove; empty if there is none.
+	oldNamespace string
+	// namespaceOwner is the Fleet Cluster that holds the namespace in Fleet that this one would get; zero if
+	// there is none.
+	namespaceOwner types.NamespacedName
+	// groupOwner is the class whose group has the name that the Cluster's group would get; empty if there is none.
+	groupOwner string
+}
+
+// targeting is how Fleet targets a Cluster.
+type targeting struct {
+	targets desired.Targets
 	// foreign names the target that Muster did not make; empty if there is none.
 	foreign string
+}
+
+// copies are what is copied to a Fleet Cluster.
+type copies struct {
 	// class is the metadata of the Cluster's class; nil if there is none. TooMuch says why nothing is copied from the
 	// two; empty if everything is.
 	class   *desired.Class
 	tooMuch string
-	// If the template values cannot be resolved now, unresolved says why, and again says when to retry if no event comes.
+	// If the template values cannot be resolved now, unresolved says why.
 	templateValues
 	unresolved string
-	again      time.Duration
+}
+
+// attachment is a Cluster's place in Rancher's Fleet.
+type attachment struct {
+	// attached is the Fleet Cluster that the Cluster is attached to, as cached or written; nil if there is none. Others are
+	// the fields of it that another writer has set.
+	attached *fleetv1.Cluster
+	others   []string
+	// isElsewhere reports that another Fleet Cluster of Rancher still has Muster's fields; undetached says why they could not be
+	// taken off.
+	isElsewhere bool
+	undetached  string
 }
 
 // isClaimed reports whether the Cluster is pinned, or would be had Muster imported it. CAAPF imports a
@@ -95,9 +116,6 @@ type scope struct {
 func (s *scope) isClaimed() bool {
 	return stamp.PinOf(s.cluster.Annotations).IsComplete() || s.has() && stamp.IsOurs(s.fleet)
 }
-
-// has reports whether the Cluster has a Fleet Cluster.
-func (s *scope) has() bool { return s.fleet != nil && s.relation == stamp.Own }
 
 // waits reports whether the Cluster's agent must register itself and has not done so yet.
 func (s *scope) waits() bool {
@@ -147,10 +165,10 @@ func (s *scope) isIn() bool { return s.has() && !s.waits() || s.attachedTo().Nam
 // attachedTo returns Rancher's Fleet Cluster that the Cluster is or should be attached to; zero if
 // there is none.
 func (s *scope) attachedTo() types.NamespacedName {
-	if s.beside.Way != rancher.Attach || s.has() {
+	if s.rancher.Way != rancher.Attach || s.has() {
 		return types.NamespacedName{}
 	}
-	return s.beside.Fleet
+	return s.rancher.Fleet
 }
 
 // pin returns the name of the Fleet Cluster that the Cluster is pinned to.
@@ -182,12 +200,18 @@ func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluste
 		return nil, fmt.Errorf("reading Namespace: %w", err)
 	}
 	s := &scope{
-		in: in.Settings, retained: !in.Cluster.Enabled, unknown: in.IsUnknown(), cluster: cluster, subject: stamp.SubjectOf(cluster, namespace.Labels),
-		paused: capiannotations.IsPaused(cluster, cluster), beside: l.rancher.Relation(ctx, in.Cluster, cluster, namespace.Labels),
+		in: in.Settings, frozen: !in.Cluster.Enabled, unknown: in.IsUnknown(), cluster: cluster, subject: stamp.SubjectOf(cluster, namespace.Labels),
+		paused: capiannotations.IsPaused(cluster, cluster), rancher: l.rancher.Relation(ctx, in.Cluster, cluster, namespace.Labels),
 	}
 	s.selected, s.why = s.subject.IsSelected(in.Cluster)
-	if err := l.findFleetCluster(ctx, s); err != nil {
+	var err error
+	if s.fleetState, err = l.findFleetCluster(ctx, s); err != nil {
 		return s, err
+	}
+	if s.selected && !s.frozen && !s.paused && cluster.DeletionTimestamp.IsZero() {
+		if _, err := l.rancher.Recheck(ctx, &s.rancher); err != nil {
+			return s, err
+		}
 	}
 	var own *fleetv1.Cluster
 	if s.has() {
@@ -196,73 +220,64 @@ func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluste
 	if s.byAgent = stamp.RegistrationOf(in.Cluster, s.subject, own) == stamp.ByAgent; s.byAgent {
 		s.unregistered = l.registrar.isMissing(ctx)
 	}
-	s.findAttached()
-	if s.beside.Unknown == nil || s.has() && !rancher.IsFleetCluster(s.fleet) { // This one goes on, whatever Rancher has.
-		return s, nil
-	}
-	return nil, s.beside.Unknown
-}
-
-// findAttached finds, among the Fleet Clusters that have Muster's fields, the Fleet Cluster to which the
-// Cluster should be attached. The others are strays.
-func (s *scope) findAttached() {
-	for i := range s.beside.Attached {
-		fleet := &s.beside.Attached[i]
-		if client.ObjectKeyFromObject(fleet) == s.attachedTo() {
-			s.rancher = fleet
+	for i := range s.rancher.Attached { // Those that have Muster's fields.
+		if fleet := &s.rancher.Attached[i]; client.ObjectKeyFromObject(fleet) == s.attachedTo() {
+			s.attached = fleet
 		} else if fleet.DeletionTimestamp.IsZero() {
-			s.stray = true
+			s.isElsewhere = true
 		}
 	}
+	if s.rancher.Unknown == nil || s.has() && !rancher.IsFleetCluster(s.fleet) { // This one goes on, whatever Rancher has.
+		return s, nil
+	}
+	return nil, s.rancher.Unknown
 }
 
 // findFleetCluster looks for the Cluster's Fleet Cluster, or for another one that has the name it
 // would get.
-func (l *scopeReader) findFleetCluster(ctx context.Context, s *scope) error {
-	if err := l.readFleetCluster(ctx, s, s.pin()); err != nil || s.has() && stamp.OriginOf(s.fleet).UID != "" {
-		return err
+func (l *scopeReader) findFleetCluster(ctx context.Context, s *scope) (fleetState, error) {
+	state, err := l.readFleetCluster(ctx, s, s.pin())
+	if err != nil || state.has() && stamp.OriginOf(state.fleet).UID != "" {
+		return state, err
 	}
 	// Anyone who may write annotations can write a pin. So a Fleet Cluster that already belongs to the
 	// Cluster counts first, whatever its name. A match by UID also wins over a Fleet Cluster that has
 	// the pin's name and only notes the Cluster's name.
 	name, err := l.existing(ctx, s)
 	if err != nil || name == "" {
-		return err
+		return state, err
 	}
 	return l.readFleetCluster(ctx, s, name)
 }
 
-// findLeftover looks for the namespace of an earlier Fleet Cluster of the same name, which Fleet removes
-// some time after the Fleet Cluster. A Fleet Cluster that is registered ahead is made only then: the
-// account that its agent registers with would go with that namespace. See home for the others.
-func (l *scopeReader) findLeftover(ctx context.Context, s *scope, name string) error {
-	s.leftover = ""
+// oldNamespace returns the namespace of an earlier Fleet Cluster of the same name, which Fleet removes
+// some time after the Fleet Cluster; empty if there is none. A Fleet Cluster that is registered ahead is made only then: the
+// account that its agent registers with would go with that namespace. See fleetNamespace for the others.
+func (l *scopeReader) oldNamespace(ctx context.Context, s *scope, name string) (string, error) {
 	if !s.byAgent || s.fleet != nil || name == "" {
-		return nil
+		return "", nil
 	}
-	left := stamp.FleetNamespace(s.cluster.Namespace, name)
-	err := l.Get(ctx, client.ObjectKey{Name: left}, namespaceMetadata(), client.UnsafeDisableDeepCopy)
-	if err == nil {
-		s.leftover = left
+	old := stamp.FleetNamespace(s.cluster.Namespace, name)
+	if err := l.Get(ctx, client.ObjectKey{Name: old}, namespaceMetadata(), client.UnsafeDisableDeepCopy); err != nil {
+		return "", client.IgnoreNotFound(err)
 	}
-	return client.IgnoreNotFound(err)
+	return old, nil
 }
 
-func (l *scopeReader) readFleetCluster(ctx context.Context, s *scope, name string) error {
-	s.fleet, s.relation, s.whose = nil, stamp.Foreign, ""
+func (l *scopeReader) readFleetCluster(ctx context.Context, s *scope, name string) (state fleetState, err error) {
+	state.relation = stamp.Foreign
 	if name == "" {
-		return nil
+		return state, nil
 	}
 	live := &fleetv1.Cluster{}
-	found, err := l.store.Get(ctx, types.NamespacedName{Namespace: s.cluster.Namespace, Name: name}, live)
-	if err != nil || !found {
-		return err
+	if found, err := l.store.Get(ctx, types.NamespacedName{Namespace: s.cluster.Namespace, Name: name}, live); err != nil || !found {
+		return state, err
 	}
-	s.fleet = live
-	if client.ObjectKeyFromObject(live) != s.beside.Fleet { // This one is Rancher's, whatever is copied onto it.
-		s.relation, s.whose = l.relationOf(ctx, live, s.cluster)
+	state.fleet = live
+	if client.ObjectKeyFromObject(live) != s.rancher.Fleet { // This one is Rancher's, whatever is copied onto it.
+		state.relation, state.conflict = l.relationOf(ctx, live, s.cluster)
 	}
-	return nil
+	return state, nil
 }
 
 // relationOf returns what a Fleet Cluster is to a Cluster.
@@ -319,8 +334,8 @@ func (l *scopeReader) existing(ctx context.Context, s *scope) (string, error) {
 	if isPinned {
 		return "", nil
 	}
-	found := &scope{in: s.in, cluster: s.cluster}
-	if err := l.readFleetCluster(ctx, found, expected); err != nil || !found.has() || !found.fleet.DeletionTimestamp.IsZero() ||
+	found, err := l.readFleetCluster(ctx, s, expected)
+	if err != nil || !found.has() || !found.fleet.DeletionTimestamp.IsZero() ||
 		!stamp.IsOurs(found.fleet) || !stamp.MayBeFrom(s.in.Cluster, found.fleet, s.cluster.Name) {
 		return "", err
 	}

@@ -159,10 +159,10 @@ func classMetadataList() *metav1.PartialObjectMetadataList {
 	return classes
 }
 
-// displacing returns the name of the ClusterClass, in the Clusters' namespace, whose own group has the
+// groupOwner returns the name of the ClusterClass, in the Clusters' namespace, whose own group has the
 // name of the group that a use needs: class "std.classes" of a namespace, and class "std" of namespace
 // "classes" used there. Fleet would target one through the other.
-func (t *targets) displacing(ctx context.Context, in settings.Settings, used use) (string, error) {
+func (t *targets) groupOwner(ctx context.Context, in settings.Settings, used use) (string, error) {
 	if used.isZero() || !in.Cluster.ApplyClassGroup {
 		return "", nil
 	}
@@ -453,14 +453,12 @@ func (t *targets) retarget(ctx context.Context, key types.NamespacedName, value 
 
 // retarget notes on a Fleet Cluster which mappings have begun to map, so that Fleet looks at its Bundles
 // again. It changes nothing else: the Cluster is deselected, or patchResource is off.
-func (r *clusterReconciler) retarget(ctx context.Context, s *scope) (err error) {
-	if s.begun, err = begunFor(ctx, r.Client, r.applier.Store, s.cluster.Namespace, use{}); err != nil {
-		return err
-	}
+func (r *clusterReconciler) retarget(ctx context.Context, s scope) (fleetState, error) {
+	begun, err := begunFor(ctx, r.Client, r.applier.Store, s.cluster.Namespace, use{})
 	have := s.fleet.Annotations[desired.RetargetAnnotation]
-	noted := desired.Retargeted(have, s.begun)
-	if noted == have {
-		return nil
+	noted := desired.Retargeted(have, begun)
+	if err != nil || noted == have {
+		return s.fleetState, err
 	}
 	return r.patchFleetCluster(ctx, s, retargeting(noted))
 }

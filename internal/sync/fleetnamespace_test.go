@@ -100,7 +100,7 @@ func (s *homeless) want(t *testing.T, after time.Duration, state string, again t
 // A Fleet Cluster without a namespace is no import. Fleet gets 5 s, then it is made to look at growing intervals.
 func TestWithoutNamespace(t *testing.T) {
 	s := newHomeless(t)
-	s.want(t, 0, "False WaitingForControlPlane", lookAfter, "")
+	s.want(t, 0, "False WaitingForControlPlane", touchAfter, "")
 	s.want(t, 2*time.Second, "False WaitingForControlPlane", 3*time.Second, "")
 	s.want(t, 3*time.Second, "False WaitingForFleet Unknown WaitingForFleet", time.Minute, "namespace.1")
 	s.want(t, time.Minute, "False WaitingForFleet Unknown WaitingForFleet", 2*time.Minute, "namespace.2")
@@ -129,10 +129,10 @@ func TestWithoutNamespace(t *testing.T) {
 		t.Errorf("got %q", state)
 	}
 	s.removeNamespace(t)
-	if state, again, _ := s.passes(t, time.Second); state != "False WaitingForFleet Unknown WaitingForFleet" || again != lookAfter {
+	if state, again, _ := s.passes(t, time.Second); state != "False WaitingForFleet Unknown WaitingForFleet" || again != touchAfter {
 		t.Errorf("got %q, again after %s", state, again)
 	}
-	s.want(t, lookAfter, "False WaitingForFleet Unknown WaitingForFleet", time.Minute, "namespace.1")
+	s.want(t, touchAfter, "False WaitingForFleet Unknown WaitingForFleet", time.Minute, "namespace.1")
 }
 
 // What Muster does not write otherwise gets the annotation, too; what is paused does not.
@@ -170,7 +170,7 @@ func TestWithoutNamespaceAndNotWritten(t *testing.T) {
 				}
 			}
 			s.passes(t, 0)
-			state, _, look := s.passes(t, lookAfter)
+			state, _, look := s.passes(t, touchAfter)
 			if look != test.look {
 				t.Errorf("the look is %q, want %q", look, test.look)
 			}
@@ -197,14 +197,14 @@ func TestWithoutNamespaceAndNotWritten(t *testing.T) {
 	}
 }
 
-func TestIsAboutHome(t *testing.T) {
+func TestIsAboutNamespace(t *testing.T) {
 	for message, want := range map[string]bool{
-		home{name: "cluster-a"}.message():                                             true,
-		home{name: "cluster-a", going: time.Now()}.message():                          true,
-		home{name: "cluster-a", going: time.Now(), kept: "it does"}.message() + "; x": true,
-		"the selectors do not match it":                                               false, "": false,
+		fleetNamespace{name: "cluster-a"}.message():                                                  true,
+		fleetNamespace{name: "cluster-a", deleted: time.Now()}.message():                             true,
+		fleetNamespace{name: "cluster-a", deleted: time.Now(), blocked: "it does"}.message() + "; x": true,
+		"the selectors do not match it":                                                              false, "": false,
 	} {
-		if isAboutHome(message) != want {
+		if isAboutNamespace(message) != want {
 			t.Errorf("%q: %t", message, !want)
 		}
 	}
@@ -335,7 +335,7 @@ func TestDisturbedHolds(t *testing.T) {
 			s.fleetMakesIt(t)
 			s.passes(t, 0)
 			disturb(s)
-			s.now = s.now.Add(lookAfter)
+			s.now = s.now.Add(touchAfter)
 			_, _ = s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key}) // It reports its error.
 			var cluster clusterv1.Cluster
 			if err := s.direct.Get(t.Context(), s.key, &cluster); err != nil {
