@@ -68,22 +68,22 @@ func (r *clusterReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("cluster").
 		WithOptions(controllerOptions(c.ClusterConcurrency)).
 		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), kube.News)).
-		Watches(&clusterv1.Cluster{}, first, builder.WithPredicates(watched(c.WatchFilter))).
-		Watches(&clusterv1.Cluster{}, enqueue(c.events.rivals), builder.WithPredicates(removed)).
+		Watches(&clusterv1.Cluster{}, notImportedFirst, builder.WithPredicates(watched(c.WatchFilter))).
+		Watches(&clusterv1.Cluster{}, enqueue(c.events.clustersWaitingFor), builder.WithPredicates(removed)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(afterStart, fleetClusterNews(c.bundlesReady))).
 		WatchesRawSource(r.values.Source()).
 		WatchesRawSource(c.rancher.Source()).
 		// Changes that may concern many Clusters at once.
 		WatchesMetadata(references.CRD(), r.values.CRDs(), builder.WithPredicates(references.ContractNews)).
-		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(rancher.CRDs, afterStart, changes(func(client.Object) []any { return nil }))).
-		WatchesMetadata(references.CRD(), behind(c.events.allClusters), builder.WithPredicates(requiredCRDs, afterStart)).
+		WatchesMetadata(references.CRD(), atLowPriority(c.events.allClusters), builder.WithPredicates(rancher.CRDs, afterStart, changes(func(client.Object) []any { return nil }))).
+		WatchesMetadata(references.CRD(), atLowPriority(c.events.allClusters), builder.WithPredicates(requiredCRDs, afterStart)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.rancher.Concerned), builder.WithPredicates(fleetClusterNews(c.bundlesReady))).
-		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
-		WatchesMetadata(namespaceMetadata(), behind(c.events.clusterOfHome), builder.WithPredicates(afterStart, homeNews)).
-		WatchesMetadata(namespaceMetadata(), behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
-		Watches(&fleetv1.ClusterGroup{}, behind(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existenceOrMaker)).
-		Watches(&fleetv1.BundleNamespaceMapping{}, behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, mappingNews)).
-		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allClusters), builder.WithPredicates(afterStart, settingsNews)).
+		WatchesMetadata(newClass(), atLowPriority(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
+		WatchesMetadata(namespaceMetadata(), atLowPriority(c.events.clustersOfFleetNamespace), builder.WithPredicates(afterStart, fleetNamespaceNews)).
+		WatchesMetadata(namespaceMetadata(), atLowPriority(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
+		Watches(&fleetv1.ClusterGroup{}, atLowPriority(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existenceOrMaker)).
+		Watches(&fleetv1.BundleNamespaceMapping{}, atLowPriority(c.events.clustersInNamespace), builder.WithPredicates(afterStart, mappingNews)).
+		Watches(&addonsv1.FleetAddonConfig{}, atLowPriority(c.events.allClusters), builder.WithPredicates(afterStart, settingsNews)).
 		Complete(kube.Consistent(r))
 }
 
@@ -119,7 +119,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	}
 	if err = errors.Join(err, finalizerErr, unread); err != nil {
 		// Retries of failing Clusters must not delay Clusters that have not been reconciled yet.
-		result.Priority = new(behindPriority)
+		result.Priority = new(lowPriority)
 	}
 	return result, err
 }
@@ -142,9 +142,9 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 	case kube.IsAbsent(err): // The Cluster or its namespace is being deleted, or the cache does not show the Namespace yet.
 		return ctrl.Result{}, nil
 	case errors.Is(err, references.ErrUnresolved):
-		return polled(references.Patience(err)), nil
+		return requeueAfter(references.Patience(err)), nil
 	case errors.Is(err, rancher.ErrUnlisted):
-		return polled(kube.Sooner(result.after, kinds.Patience)), nil
+		return requeueAfter(kube.Sooner(result.after, kinds.Patience)), nil
 	case !in.Cluster.Enabled:
 		return ctrl.Result{}, ignoreUnserved(err)
 	case kube.IsUnserved(err):
@@ -165,23 +165,23 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 	if s != nil {
 		cluster, result = s.cluster, r.bundlesReady.of(s, result)
 	}
-	if result.isNothing() && !result.bare {
+	if result.isNothing() && !result.isBare {
 		return ctrl.Result{}, err // It is none of our business.
 	}
 	wait, reportErr := r.reporter.report(ctx, cluster, result)
 	if err = errors.Join(err, reportErr); err != nil {
 		return ctrl.Result{}, err
 	}
-	return polled(kube.Sooner(result.after, wait)), nil
+	return requeueAfter(kube.Sooner(result.after, wait)), nil
 }
 
-// polled is the result for a Cluster that must be reconciled after a delay, if no event brings it back
+// requeueAfter is the result for a Cluster that must be reconciled after a delay, if no event brings it back
 // sooner. It queues behind Clusters that have changed. Zero means never.
-func polled(after time.Duration) ctrl.Result {
+func requeueAfter(after time.Duration) ctrl.Result {
 	if after == 0 {
 		return ctrl.Result{}
 	}
-	return ctrl.Result{RequeueAfter: after, Priority: new(behindPriority)}
+	return ctrl.Result{RequeueAfter: after, Priority: new(lowPriority)}
 }
 
 // actions are all that a reconcile may do for a Cluster. Each returns what it has read or written; only run notes that.

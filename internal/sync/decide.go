@@ -69,7 +69,7 @@ func (s *scope) placed() outcome {
 		return unchanged(true, addonsv1.DoubleImportReason, fmt.Sprintf(
 			"in Fleet as Cluster %q, and as %q of Rancher: two agents run in the cluster; docs/rancher.md says how to give up either", s.fleet.Name, s.rancher.Fleet)).again(s.wait())
 	default:
-		return imported(s.cluster.Name, s.fleet.Name, s.stays(), s.agentNote()+s.undetached).again(s.wait())
+		return imported(s.cluster.Name, s.fleet.Name, s.stalePart(), s.agentNote()+s.undetached).again(s.wait())
 	}
 }
 
@@ -83,7 +83,7 @@ func (s *scope) placedByRancher() outcome {
 			"in Fleet as Cluster %q of Rancher; Fleet Cluster %q of this namespace is left over from an earlier import, and its agent may run in the cluster as well; docs/rancher.md says how to give up either",
 			s.rancher.Fleet, s.fleet.Name)).again(s.wait())
 	default:
-		return attached(s.rancher.Fleet, s.others, s.stays(), s.undetached).again(s.wait())
+		return attached(s.rancher.Fleet, s.others, s.stalePart(), s.undetached).again(s.wait())
 	}
 }
 
@@ -115,8 +115,8 @@ func (s *scope) lack(isOut, isNew bool) outcome {
 	}
 }
 
-// stays says which parts of the Fleet Cluster stay as they are, if they do.
-func (s *scope) stays() stale {
+// stalePart says which parts of the Fleet Cluster stay as they are, if they do.
+func (s *scope) stalePart() stale {
 	switch {
 	case s.tooMuch != "":
 		return stale{addonsv1.TooMuchMetadataReason, "the last labels, annotations and template values are kept: " + s.tooMuch}

@@ -384,7 +384,7 @@ func TestSteps(t *testing.T) {
 			if found := meta.FindStatusCondition(result.conditions, addonsv1.FleetImportedCondition); found != nil {
 				reported = *found
 			}
-			if reported.Type != "" || result.bare {
+			if reported.Type != "" || result.isBare {
 				counted = stateOf(&clusterv1.Cluster{Status: clusterv1.ClusterStatus{Conditions: result.conditions}})
 			}
 			if counted != test.state || reported.Status != test.status || reported.Reason != test.reason {

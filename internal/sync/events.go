@@ -46,9 +46,9 @@ func requests(keys ...types.NamespacedName) []reconcile.Request {
 	return result
 }
 
-// rivals returns the Clusters that may have waited for a deleted Cluster: those pinned to the same
+// clustersWaitingFor returns the Clusters that may have waited for a deleted Cluster: those pinned to the same
 // Fleet Cluster, and those pinned to another Fleet Cluster of the deleted Cluster.
-func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile.Request {
+func (e *enqueuer) clustersWaitingFor(ctx context.Context, object client.Object) []reconcile.Request {
 	inNamespace := client.InNamespace(object.GetNamespace())
 	var result []reconcile.Request
 	if name := stamp.PinOf(object.GetAnnotations()).ClusterName; name != "" {
@@ -68,7 +68,7 @@ func (e *enqueuer) namespacesOfClass(ctx context.Context, object client.Object) 
 	for _, cluster := range e.clusterRequests(ctx, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()}) {
 		result = append(result, requests(types.NamespacedName{Name: cluster.Namespace})...)
 	}
-	// A retained or moved Cluster's Fleet Cluster may be the only user left.
+	// A deselected or moved Cluster's Fleet Cluster may be the only user left.
 	for _, cluster := range e.fleetClusters(ctx, client.MatchingFields{byGroup: stamp.GroupName(object.GetName(), object.GetNamespace())}) {
 		result = append(result, namespaceOf(ctx, &cluster)...)
 	}
@@ -126,9 +126,9 @@ func (e *enqueuer) clusterOfFleetCluster(ctx context.Context, object client.Obje
 		e.clusterRequests(ctx, client.InNamespace(namespace), client.MatchingFields{byPin: object.GetName()})...)
 }
 
-// clusterOfHome returns the Cluster whose Fleet Cluster Fleet has made a Namespace for, and the Clusters that may be waiting
+// clustersOfFleetNamespace returns the Cluster whose Fleet Cluster Fleet has made a Namespace for, and the Clusters that may be waiting
 // for that to go.
-func (e *enqueuer) clusterOfHome(ctx context.Context, namespace client.Object) []reconcile.Request {
+func (e *enqueuer) clustersOfFleetNamespace(ctx context.Context, namespace client.Object) []reconcile.Request {
 	its := namespace.GetAnnotations()
 	fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: its[fleetv1.ClusterNamespaceAnnotation], Name: its[fleetv1.ClusterAnnotation]}}
 	_ = e.Get(ctx, client.ObjectKeyFromObject(fleet), fleet, client.UnsafeDisableDeepCopy) // It may not exist.
@@ -200,8 +200,8 @@ var settingsNews = changes(func(config client.Object) []any {
 	return []any{spec.Cluster, spec.ClusterClass, spec.Rancher}
 })
 
-// homeNews passes Namespaces of Fleet's that appear, disappear or begin to go.
-var homeNews = predicate.And(
+// fleetNamespaceNews passes Namespaces of Fleet's that appear, disappear or begin to go.
+var fleetNamespaceNews = predicate.And(
 	predicate.NewPredicateFuncs(func(object client.Object) bool { return stamp.IsFleetNamespace(object.GetAnnotations()) }),
 	changes(func(object client.Object) []any { return []any{object.GetDeletionTimestamp().IsZero()} }))
 
@@ -261,25 +261,25 @@ func watched(filter string) predicate.Predicate {
 	return passes
 }
 
-// behindPriority is for objects that a change elsewhere concerns, and for polled and failed ones. It is the priority that
+// lowPriority is for objects that a change elsewhere concerns, and for polled and failed ones. It is the priority that
 // controller-runtime gives to objects found by a start or a resync, below that of an object that has itself changed. Among
 // themselves these come in the order in which they were enqueued, so what fails again and again delays nothing else.
-const behindPriority = handler.LowPriority
+const lowPriority = handler.LowPriority
 
-// behind enqueues the objects that an event concerns, behind objects that have themselves changed: there may be thousands.
+// atLowPriority enqueues the objects that an event concerns, behind objects that have themselves changed: there may be thousands.
 // A single one counts as changed.
-func behind(concerned handler.MapFunc) handler.EventHandler {
+func atLowPriority(concerned handler.MapFunc) handler.EventHandler {
 	return enqueued(concerned, func(count int) priorityqueue.AddOpts {
 		if count == 1 {
 			return priorityqueue.AddOpts{} // The event's own priority, which is low for objects found at a start.
 		}
-		return priorityqueue.AddOpts{Priority: new(behindPriority)}
+		return priorityqueue.AddOpts{Priority: new(lowPriority)}
 	})
 }
 
-// first enqueues Clusters found at a start whose status does not say that they are imported, as if they had changed: they
+// notImportedFirst enqueues Clusters found at a start whose status does not say that they are imported, as if they had changed: they
 // need not wait for the thousands of imported Clusters.
-var first = handler.Funcs{CreateFunc: func(_ context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+var notImportedFirst = handler.Funcs{CreateFunc: func(_ context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	if e.IsInInitialList && !meta.IsStatusConditionTrue(e.Object.(*clusterv1.Cluster).Status.Conditions, addonsv1.FleetImportedCondition) {
 		kube.Enqueue(queue, priorityqueue.AddOpts{Priority: new(0)}, requests(client.ObjectKeyFromObject(e.Object))...)
 	}
@@ -289,8 +289,8 @@ var first = handler.Funcs{CreateFunc: func(_ context.Context, e event.CreateEven
 // thousands causes an event for each, of which none is known to be the last.
 const passInterval = 500 * time.Millisecond
 
-// soon enqueues the objects that an event concerns after the passInterval.
-func soon(concerned handler.MapFunc) handler.EventHandler {
+// collected enqueues the objects that an event concerns after the passInterval.
+func collected(concerned handler.MapFunc) handler.EventHandler {
 	return enqueued(concerned, func(int) priorityqueue.AddOpts { return priorityqueue.AddOpts{After: passInterval} })
 }
 

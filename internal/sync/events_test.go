@@ -107,7 +107,7 @@ func TestNamespaceInFleetGoes(t *testing.T) {
 		conflicted("foreign", addonsv1.NameConflictReason, "it is that of another")).Build()}
 	namespace := namespaceMetadata()
 	namespace.Name, namespace.Annotations = shared, map[string]string{fleetv1.ClusterNamespaceAnnotation: "team", fleetv1.ClusterAnnotation: "prod"}
-	got := e.clusterOfHome(t.Context(), namespace)
+	got := e.clustersOfFleetNamespace(t.Context(), namespace)
 	if want := requests(client.ObjectKey{Namespace: "team", Name: "pinned"}, client.ObjectKey{Namespace: "others", Name: "waits"}); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -207,7 +207,7 @@ func (s *scope) untilNamespace(result outcome) outcome {
 	}
 	reported := s.cluster.Status.Conditions
 	if s.namespace.isExpected() && !meta.IsStatusConditionTrue(reported, addonsv1.FleetImportedCondition) && !meta.IsStatusConditionTrue(reported, addonsv1.FleetBundlesReadyCondition) {
-		result.conditions, result.keep, result.isSilent = nil, conditionTypes, true
+		result.conditions, result.stays, result.isSilent = nil, conditionTypes, true
 		return result
 	}
 	message := s.namespace.message()

@@ -261,11 +261,11 @@ func TestNamespacesThatWake(t *testing.T) {
 	}
 	its := []string{fleetv1.ClusterAnnotation, fleetv1.ClusterNamespaceAnnotation}
 	for name, test := range map[string]struct{ got, want bool }{
-		"it appears":      {homeNews.Create(event.CreateEvent{Object: fleets(false, its...)}), true},
-		"it is gone":      {homeNews.Delete(event.DeleteEvent{Object: fleets(true, its...)}), true},
-		"it begins to go": {homeNews.Update(event.UpdateEvent{ObjectOld: fleets(false, its...), ObjectNew: fleets(true, its...)}), true},
-		"it changes":      {homeNews.Update(event.UpdateEvent{ObjectOld: fleets(false, its...), ObjectNew: fleets(false, append(its, "more")...)}), false},
-		"not Fleet's":     {homeNews.Create(event.CreateEvent{Object: fleets(false)}), false},
+		"it appears":      {fleetNamespaceNews.Create(event.CreateEvent{Object: fleets(false, its...)}), true},
+		"it is gone":      {fleetNamespaceNews.Delete(event.DeleteEvent{Object: fleets(true, its...)}), true},
+		"it begins to go": {fleetNamespaceNews.Update(event.UpdateEvent{ObjectOld: fleets(false, its...), ObjectNew: fleets(true, its...)}), true},
+		"it changes":      {fleetNamespaceNews.Update(event.UpdateEvent{ObjectOld: fleets(false, its...), ObjectNew: fleets(false, append(its, "more")...)}), false},
+		"not Fleet's":     {fleetNamespaceNews.Create(event.CreateEvent{Object: fleets(false)}), false},
 	} {
 		if test.got != test.want {
 			t.Errorf("%s: it wakes: %v", name, test.got)

@@ -79,8 +79,8 @@ type heldCluster struct {
 	took time.Duration
 	// failed is the error of the last look, which is logged once.
 	failed string
-	// told is when a message alone was last written.
-	told time.Time
+	// messageAt is when a message alone was last written.
+	messageAt time.Time
 }
 
 func newHoldReconciler(c *common, reader *references.Reader) *holdReconciler {
@@ -96,7 +96,7 @@ func (r *holdReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("hold").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
 		For(&clusterv1.Cluster{}, builder.WithPredicates(predicate.Or(watched(c.WatchFilter), isHeld), holdNews)).
-		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(classHoldNews)).
+		WatchesMetadata(newClass(), atLowPriority(c.events.clustersOfClass), builder.WithPredicates(classHoldNews)).
 		Watches(&fleetv1.Cluster{}, enqueue(r.heldOf(c.events)), builder.WithPredicates(afterStart, fleetClusterNews(c.bundlesReady))).
 		Complete(kube.Consistent(r))
 }
@@ -196,14 +196,14 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 	if !isHeld || isUnwatched {
 		r.forget(key)
 	}
-	told := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetUpgradeHeldCondition)
+	reported := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetUpgradeHeldCondition)
 	state := hold.State{
 		Cluster: hold.Cluster{
 			Annotations: cluster.Annotations, Version: cluster.Spec.Topology.Version,
 			Paused: capiannotations.IsPaused(cluster, cluster), Place: placeOf(cluster),
 		},
 		Unwatched: isUnwatched,
-		Reported:  told, Now: r.now(),
+		Reported:  reported, Now: r.now(),
 		Progress: func(of hold.Hold) hold.Progress { return r.progress(ctx, cluster, of) },
 	}
 	if isHeld {
@@ -220,7 +220,7 @@ func (r *holdReconciler) reconcile(ctx context.Context, cluster *clusterv1.Clust
 		cluster = written.(*clusterv1.Cluster)
 		r.forget(key)
 	}
-	wait, err := r.tell(ctx, cluster, told, decision.Tell)
+	wait, err := r.report(ctx, cluster, reported, decision.Tell)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -280,7 +280,7 @@ func givenVersion(controlPlane map[string]any) string {
 func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold) hold.Progress {
 	its := r.enter(client.ObjectKeyFromObject(cluster))
 	began, last := r.now(), its.failed
-	progress, err := r.look(ctx, cluster, of, &its.memory)
+	progress, err := r.observe(ctx, cluster, of, &its.memory)
 	its.took, its.failed = r.now().Sub(began), ""
 	if err == nil {
 		return progress
@@ -294,8 +294,8 @@ func (r *holdReconciler) progress(ctx context.Context, cluster *clusterv1.Cluste
 	return hold.Progress{Unreadable: true}
 }
 
-// look reads how far the add-ons of a held Cluster are. It reads no HelmReleaseProxies while a Bundle is not ready.
-func (r *holdReconciler) look(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold, memory *hold.Memory) (hold.Progress, error) {
+// observe reads how far the add-ons of a held Cluster are. It reads no HelmReleaseProxies while a Bundle is not ready.
+func (r *holdReconciler) observe(ctx context.Context, cluster *clusterv1.Cluster, of hold.Hold, memory *hold.Memory) (hold.Progress, error) {
 	deployments, err := r.addOns.deployments(ctx, cluster)
 	if err != nil {
 		return hold.Progress{}, err
@@ -319,9 +319,9 @@ func (r *holdReconciler) look(ctx context.Context, cluster *clusterv1.Cluster, o
 	return memory.See(of, seen, r.now()), nil
 }
 
-// tell gives the Cluster the wanted condition, unless it has it already. It returns the delay if only the
+// report gives the Cluster the wanted condition, unless it has it already. It returns the delay if only the
 // message differs, and was written just now.
-func (r *holdReconciler) tell(ctx context.Context, cluster *clusterv1.Cluster, told, wanted *metav1.Condition) (time.Duration, error) {
+func (r *holdReconciler) report(ctx context.Context, cluster *clusterv1.Cluster, reported, wanted *metav1.Condition) (time.Duration, error) {
 	var want []metav1.Condition
 	if wanted != nil {
 		want = append(want, *wanted)
@@ -331,7 +331,7 @@ func (r *holdReconciler) tell(ctx context.Context, cluster *clusterv1.Cluster, t
 		return 0, nil
 	}
 	if wanted != nil {
-		if wait := r.damp(cluster, told, wanted); wait > 0 {
+		if wait := r.throttle(cluster, reported, wanted); wait > 0 {
 			return wait, nil
 		}
 	}
@@ -339,24 +339,24 @@ func (r *holdReconciler) tell(ctx context.Context, cluster *clusterv1.Cluster, t
 	if err != nil {
 		return 0, err
 	}
-	if wanted != nil && wanted.Status == metav1.ConditionTrue && (told == nil || told.Status != wanted.Status) {
+	if wanted != nil && wanted.Status == metav1.ConditionTrue && (reported == nil || reported.Status != wanted.Status) {
 		r.announce(cluster, wanted)
 	}
 	return 0, r.applier.Store.Wrote(ctx, answer)
 }
 
-// damp returns how long a change of only the message has to wait.
-func (r *holdReconciler) damp(cluster *clusterv1.Cluster, told, wanted *metav1.Condition) time.Duration {
+// throttle returns how long a change of only the message has to wait.
+func (r *holdReconciler) throttle(cluster *clusterv1.Cluster, reported, wanted *metav1.Condition) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	its := r.held[client.ObjectKeyFromObject(cluster)]
-	if its == nil || told == nil || told.Reason != wanted.Reason {
+	if its == nil || reported == nil || reported.Reason != wanted.Reason {
 		return 0
 	}
-	if wait := its.told.Add(messageInterval).Sub(r.now()); wait > 0 {
+	if wait := its.messageAt.Add(messageInterval).Sub(r.now()); wait > 0 {
 		return wait
 	}
-	its.told = r.now()
+	its.messageAt = r.now()
 	return 0
 }
 

@@ -124,7 +124,7 @@ func TestForgedOwnersEnqueueFew(t *testing.T) {
 	}
 	e := &enqueuer{Reader: builder.Build()}
 	keys := map[types.NamespacedName]bool{}
-	for _, request := range e.rivals(t.Context(), cluster) {
+	for _, request := range e.clustersWaitingFor(t.Context(), cluster) {
 		keys[request.NamespacedName] = true
 	}
 	if len(keys) > limit {
@@ -168,7 +168,7 @@ func TestRetainedFinalizer(t *testing.T) {
 	if !errors.Is(err, refused) {
 		t.Errorf("the error is %v", err)
 	}
-	if ptr.Deref(result.Priority, 0) != behindPriority {
+	if ptr.Deref(result.Priority, 0) != lowPriority {
 		t.Errorf("it is tried again at %v, want it behind all others", result.Priority)
 	}
 	if reports != 1 {

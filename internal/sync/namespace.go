@@ -48,8 +48,8 @@ func (r *namespaceReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("namespace").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
 		WatchesMetadata(namespaceMetadata(), enqueue(itself), builder.WithPredicates(kube.News)).
-		Watches(&clusterv1.Cluster{}, soon(namespaceOf), builder.WithPredicates(specOrLabels)).
-		Watches(&fleetv1.Cluster{}, soon(namespaceOf), builder.WithPredicates(useNews)).
+		Watches(&clusterv1.Cluster{}, collected(namespaceOf), builder.WithPredicates(specOrLabels)).
+		Watches(&fleetv1.Cluster{}, collected(namespaceOf), builder.WithPredicates(useNews)).
 		Watches(&fleetv1.ClusterGroup{}, enqueue(namespaceOf), builder.WithPredicates(kube.News)).
 		Watches(&fleetv1.BundleNamespaceMapping{}, enqueue(namespaceOfMapping), builder.WithPredicates(kube.News)).
 		WatchesMetadata(newClass(), enqueue(c.events.namespacesOfClass), builder.WithPredicates(watched(c.WatchFilter), kube.News)).
@@ -99,7 +99,7 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	return ctrl.Result{RequeueAfter: after}, err
 }
 
-// classGroups keeps the groups of the classes of a namespace.
+// classGroups restores the groups of the classes of a namespace.
 func (r *namespaceReconciler) classGroups(ctx context.Context, in settings.Settings, namespace string) error {
 	classes := classMetadataList()
 	if err := r.List(ctx, classes, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -114,11 +114,11 @@ func (r *namespaceReconciler) classGroups(ctx context.Context, in settings.Setti
 	return errors.Join(failed...)
 }
 
-// groups keeps the groups for classes of other namespaces, and deletes unused groups. A group whose class exists is in use.
+// groups restores the groups for classes of other namespaces, and deletes unused groups. A group whose class exists is in use.
 func (r *namespaceReconciler) groups(ctx context.Context, in settings.Settings, namespace string, its *needs) error {
 	var failed []error
 	if in.Cluster.ApplyClassGroup {
-		for used := range its.made {
+		for used := range its.makers {
 			_, err := r.targets.ensureGroup(ctx, in, namespace, used.class)
 			failed = append(failed, kube.IgnoreForeign(err))
 		}
@@ -131,15 +131,15 @@ func (r *namespaceReconciler) groups(ctx context.Context, in settings.Settings, 
 		group := &groups.Items[i]
 		switch key := client.ObjectKeyFromObject(group); {
 		case isOfWorkspace(group):
-			failed = append(failed, kube.IgnoreForeign(r.targets.keepOfWorkspace(ctx, in, key)))
-		case !in.Cluster.ApplyClassGroup || !its.retained[key]:
+			failed = append(failed, kube.IgnoreForeign(r.targets.restoreInWorkspace(ctx, in, key)))
+		case !in.Cluster.ApplyClassGroup || !its.inUse[key]:
 			failed = append(failed, r.targets.removeGroup(ctx, in, key))
 		}
 	}
 	return errors.Join(failed...)
 }
 
-// mappings keeps the mappings to a namespace, retires unused ones, and returns when to look again.
+// mappings restores the mappings to a namespace, retires unused ones, and returns when to look again.
 func (r *namespaceReconciler) mappings(ctx context.Context, in settings.Settings, namespace string, its *needs) (after time.Duration, err error) {
 	var mappings fleetv1.BundleNamespaceMappingList
 	if err := r.List(ctx, &mappings, client.MatchingFields{byMapped: namespace}, client.UnsafeDisableDeepCopy); err != nil {
@@ -152,7 +152,7 @@ func (r *namespaceReconciler) mappings(ctx context.Context, in settings.Settings
 		}
 	}
 	if in.Cluster.ApplyClassGroup {
-		for used := range its.made {
+		for used := range its.makers {
 			wanted[used.mapping()] = true
 		}
 	}
@@ -161,7 +161,7 @@ func (r *namespaceReconciler) mappings(ctx context.Context, in settings.Settings
 		after, failed = kube.Sooner(after, again), append(failed, kube.IgnoreForeign(err))
 	}
 	for key := range wanted { // First what is needed: to retire a mapping takes long.
-		add(r.targets.keepMapping(ctx, in, key))
+		add(r.targets.restoreMapping(ctx, in, key))
 	}
 	for i := range mappings.Items {
 		if key := client.ObjectKeyFromObject(&mappings.Items[i]); stamp.IsOurs(&mappings.Items[i]) && !wanted[key] {
@@ -173,7 +173,7 @@ func (r *namespaceReconciler) mappings(ctx context.Context, in settings.Settings
 	return after, errors.Join(failed...)
 }
 
-// annotate sets or removes the annotation on a Namespace: it is set for a maker, and stays for a retainer. Nothing waits for
+// annotate sets or removes the annotation on a Namespace: it is set for a maker, and stays for a user. Nothing waits for
 // it: only Rancher reads it, and a refusal by a policy or RBAC is logged and otherwise ignored.
 func (r *namespaceReconciler) annotate(ctx context.Context, name string, its *needs) error {
 	namespace := namespaceMetadata()
@@ -183,7 +183,7 @@ func (r *namespaceReconciler) annotate(ctx context.Context, name string, its *ne
 	_, has := namespace.Annotations[workspaceAnnotation]
 	value := `"true"`
 	switch {
-	case its.hasMaker == has, has && (its.hasRetainer || !stamp.IsManager(namespace)):
+	case its.hasMaker == has, has && (its.hasUser || !stamp.IsManager(namespace)):
 		return nil
 	case has:
 		value = "null"
@@ -215,44 +215,44 @@ func namespaceMetadata() *metav1.PartialObjectMetadata {
 // restores and revives the objects that a maker needs. Nothing else is a reason to open one namespace
 // to another: tenants write labels and annotations.
 //
-// A retainer is any object that Fleet may still deploy to through the existing objects: a maker, a retained
-// Cluster, a Cluster that is yet to be claimed, or a Fleet Cluster. For a retainer, the existing
+// A user is any object that Fleet may still deploy to through the existing objects: a maker, a deselected
+// Cluster, a Cluster that is yet to be claimed, or a Fleet Cluster. For a user, the existing
 // objects stay as they are.
 type needs struct {
-	// made has the uses of makers.
-	made map[use]bool
-	// retained has the keys of the groups and mappings that stay. A mapping is never in the namespace of the Clusters.
-	retained map[types.NamespacedName]bool
-	// hasMaker and hasRetainer count Clusters without a use, too.
-	hasMaker, hasRetainer bool
-	// err is why the objects for a maker may be missing from made. They stay: a maker is a retainer, too.
+	// makers has the uses of makers.
+	makers map[use]bool
+	// inUse has the keys of the groups and mappings that stay. A mapping is never in the namespace of the Clusters.
+	inUse map[types.NamespacedName]bool
+	// hasMaker and hasUser count Clusters without a use, too.
+	hasMaker, hasUser bool
+	// err is why the objects for a maker may be missing from makers. They stay: a maker is a user, too.
 	err error
 }
 
-// findNeeds finds the makers and the retainers among the Clusters and the Fleet Clusters of a namespace. It asks isFree
+// findNeeds finds the makers and the users among the Clusters and the Fleet Clusters of a namespace. It asks isFree
 // about the use of a maker, until that fails: whether Muster makes the objects for it.
 func findNeeds(
 	in settings.Settings, labels map[string]string, clusters []clusterv1.Cluster, fleetClusters []fleetv1.Cluster,
 	isFree func(*clusterv1.Cluster) (bool, error),
 ) *needs {
-	n := &needs{made: map[use]bool{}, retained: map[types.NamespacedName]bool{}}
+	n := &needs{makers: map[use]bool{}, inUse: map[types.NamespacedName]bool{}}
 	uses := map[use]bool{}
 	n.addClusters(uses, in, labels, clusters, isFree)
 	n.addFleetClusters(uses, in, clusters, fleetClusters)
 	for used := range uses {
-		n.retained[used.group()], n.retained[used.mapping()] = true, true
+		n.inUse[used.group()], n.inUse[used.mapping()] = true, true
 	}
 	return n
 }
 
-// addClusters adds the makers, and the uses of the retainers.
+// addClusters adds the makers, and the uses of the users.
 func (n *needs) addClusters(
 	uses map[use]bool, in settings.Settings, labels map[string]string, clusters []clusterv1.Cluster, isFree func(*clusterv1.Cluster) (bool, error),
 ) {
 	for i := range clusters {
 		cluster := &clusters[i]
 		used := needOf(cluster)
-		if n.hasMaker && (used.isZero() || n.made[used]) {
+		if n.hasMaker && (used.isZero() || n.makers[used]) {
 			continue // It adds nothing, and nearly all Clusters of a namespace are such.
 		}
 		// CAAPF, or Muster before a pin was lost, may have made the objects of a Cluster that is about to be claimed. If
@@ -260,7 +260,7 @@ func (n *needs) addClusters(
 		if !stamp.PinOf(cluster.Annotations).IsComplete() && (!cluster.DeletionTimestamp.IsZero() || !isSelected(in, cluster, labels)) {
 			continue
 		}
-		n.hasRetainer, uses[used] = true, true
+		n.hasUser, uses[used] = true, true
 		if !isMaker(in, cluster, labels) {
 			continue
 		}
@@ -270,7 +270,7 @@ func (n *needs) addClusters(
 		}
 		isFree, err := isFree(cluster)
 		if n.err = err; isFree {
-			n.made[used] = true
+			n.makers[used] = true
 		}
 	}
 }
@@ -283,9 +283,9 @@ func (n *needs) addFleetClusters(uses map[use]bool, in settings.Settings, cluste
 		fleetCluster := &fleetClusters[i]
 		used := useOfFleet(fleetCluster)
 		switch {
-		case !stamp.IsOurs(fleetCluster), n.hasRetainer && (used.isZero() || uses[used]):
+		case !stamp.IsOurs(fleetCluster), n.hasUser && (used.isZero() || uses[used]):
 		case has()(fleetCluster):
-			n.hasRetainer, uses[used] = true, true
+			n.hasUser, uses[used] = true, true
 		case fleetCluster.Annotations[stamp.ReleasedAnnotation] == "true":
 			uses[used] = true
 		}
@@ -346,7 +346,7 @@ func (t *targets) needsOf(ctx context.Context, in settings.Settings, namespace s
 // lock: a Cluster may have made it since the last look.
 func (t *targets) isNeeded(ctx context.Context, in settings.Settings, namespace string, key types.NamespacedName) (bool, error) {
 	its, err := t.needsOf(ctx, in, namespace)
-	if err != nil || its.retained[key] {
+	if err != nil || its.inUse[key] {
 		return err == nil, err
 	}
 	return t.isMoved(ctx, namespace, key)
@@ -426,7 +426,7 @@ func needOf(cluster *clusterv1.Cluster) use {
 }
 
 // useOfFleet returns the class of another namespace by which a Fleet Cluster of ours is grouped. It
-// differs from its Cluster's use while a rebase is under way and while the Cluster is retained: Fleet
+// differs from its Cluster's use while a rebase is under way and while the Cluster is deselected: Fleet
 // deploys by the labels of the Fleet Cluster.
 //
 // Tenants may write these labels, so they prove nothing: they keep existing objects, and make none.

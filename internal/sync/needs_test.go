@@ -105,19 +105,19 @@ func TestNeeds(t *testing.T) {
 				t.Errorf("the error is %v", n.err)
 			}
 			its := use{"team", standard}
-			if got := n.made[its]; got != test.makes {
+			if got := n.makers[its]; got != test.makes {
 				t.Errorf("makes the group and the mapping: %t", got)
 			}
 			if n.hasMaker != test.makesAnnotation {
 				t.Errorf("sets the annotation: %t", n.hasMaker)
 			}
-			if n.hasRetainer != test.keepsAnnotation {
-				t.Errorf("keeps the annotation: %t", n.hasRetainer)
+			if n.hasUser != test.keepsAnnotation {
+				t.Errorf("keeps the annotation: %t", n.hasUser)
 			}
-			if got := n.retained[its.group()]; got != test.keeps {
+			if got := n.inUse[its.group()]; got != test.keeps {
 				t.Errorf("keeps the group: %t", got)
 			}
-			if got := n.retained[its.mapping()]; got != test.keeps {
+			if got := n.inUse[its.mapping()]; got != test.keeps {
 				t.Errorf("keeps the mapping: %t", got)
 			}
 		})

@@ -46,20 +46,20 @@ func TestPriorities(t *testing.T) {
 	change := event.UpdateEvent{ObjectOld: object("class", ""), ObjectNew: changed}
 	seen := func(name string, imported metav1.ConditionStatus, isInInitialList bool) func(priorityqueue.PriorityQueue[reconcile.Request]) {
 		return func(queue priorityqueue.PriorityQueue[reconcile.Request]) {
-			for _, each := range []handler.EventHandler{&handler.EnqueueRequestForObject{}, first} {
+			for _, each := range []handler.EventHandler{&handler.EnqueueRequestForObject{}, notImportedFirst} {
 				each.Create(t.Context(), event.CreateEvent{Object: object(name, imported), IsInInitialList: isInInitialList}, queue)
 			}
 		}
 	}
 	events := map[string]func(queue priorityqueue.PriorityQueue[reconcile.Request]){
 		"failed": func(queue priorityqueue.PriorityQueue[reconcile.Request]) {
-			queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(behindPriority)}, request("failed"))
+			queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(lowPriority)}, request("failed"))
 		},
 		"of a class": func(queue priorityqueue.PriorityQueue[reconcile.Request]) {
-			behind(all("of a class", "changed", "new")).Update(t.Context(), change, queue)
+			atLowPriority(all("of a class", "changed", "new")).Update(t.Context(), change, queue)
 		},
 		"of an object that is found": func(queue priorityqueue.PriorityQueue[reconcile.Request]) {
-			behind(all("of an object that is found")).Create(t.Context(), event.CreateEvent{Object: changed, IsInInitialList: true}, queue)
+			atLowPriority(all("of an object that is found")).Create(t.Context(), event.CreateEvent{Object: changed, IsInInitialList: true}, queue)
 		},
 		"new":          seen("new", "", true),
 		"not imported": seen("not imported", metav1.ConditionFalse, true),
@@ -67,12 +67,12 @@ func TestPriorities(t *testing.T) {
 		"created":      seen("created", "", false),
 		"changed":      func(queue priorityqueue.PriorityQueue[reconcile.Request]) { queue.Add(request("changed")) },
 		"of its own object": func(queue priorityqueue.PriorityQueue[reconcile.Request]) {
-			behind(all("of its own object")).Update(t.Context(), change, queue)
+			atLowPriority(all("of its own object")).Update(t.Context(), change, queue)
 		},
 	}
 	want := map[string]int{
 		"changed": 0, "of its own object": 0, "new": 0, "not imported": 0, "created": 0,
-		"imported": behindPriority, "of a class": behindPriority, "of an object that is found": behindPriority, "failed": behindPriority,
+		"imported": lowPriority, "of a class": lowPriority, "of an object that is found": lowPriority, "failed": lowPriority,
 	}
 	for range 20 { // The order of a map differs.
 		queue := priorityqueue.New[reconcile.Request]("test")
@@ -101,7 +101,7 @@ func TestFailedComesLast(t *testing.T) {
 	request := func(name string) reconcile.Request {
 		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "team", Name: name}}
 	}
-	queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(behindPriority)}, request("a"), request("b"), request("c"))
+	queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(lowPriority)}, request("a"), request("b"), request("c"))
 	var order []string
 	for range 5 {
 		got, priority, _ := queue.GetWithPriority()
@@ -119,7 +119,7 @@ func TestFailedComesLast(t *testing.T) {
 func TestQueueWithoutPriorities(t *testing.T) {
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer queue.ShutDown()
-	behind(itself).Create(t.Context(), event.CreateEvent{Object: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod"}}}, queue)
+	atLowPriority(itself).Create(t.Context(), event.CreateEvent{Object: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod"}}}, queue)
 	if queue.Len() != 1 {
 		t.Errorf("%d are enqueued", queue.Len())
 	}

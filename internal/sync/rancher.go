@@ -104,10 +104,10 @@ func (t *targets) ensureInWorkspace(ctx context.Context, in settings.Settings, w
 	}
 	key := types.NamespacedName{Namespace: workspace, Name: stamp.WorkspaceGroupName(class, origin)}
 	defer t.groupLocks.Lock(key.String())()
-	return t.keepInWorkspace(ctx, in, key, use{origin, class})
+	return t.applyInWorkspace(ctx, in, key, use{origin, class})
 }
 
-func (t *targets) keepInWorkspace(ctx context.Context, in settings.Settings, key types.NamespacedName, of use) (types.UID, error) {
+func (t *targets) applyInWorkspace(ctx context.Context, in settings.Settings, key types.NamespacedName, of use) (types.UID, error) {
 	var group fleetv1.ClusterGroup
 	found, err := t.Store.Get(ctx, key, &group)
 	if err != nil {
@@ -136,12 +136,12 @@ func (t *targets) isOfWorkspaceItself(ctx context.Context, in settings.Settings,
 		return class != nil, err
 	}
 	its, err := t.needsOf(ctx, in, group.Namespace)
-	return err == nil && its.retained[client.ObjectKeyFromObject(group)], err
+	return err == nil && its.inUse[client.ObjectKeyFromObject(group)], err
 }
 
-// keepOfWorkspace keeps a group in a workspace while a Fleet Cluster there is one of its members, and
+// restoreInWorkspace restores a group in a workspace while a Fleet Cluster there is one of its members, and
 // deletes the group after that. Tenants can write the labels of a Fleet Cluster: these keep a group, and make none.
-func (t *targets) keepOfWorkspace(ctx context.Context, in settings.Settings, key types.NamespacedName) error {
+func (t *targets) restoreInWorkspace(ctx context.Context, in settings.Settings, key types.NamespacedName) error {
 	defer t.groupLocks.Lock(key.String())()
 	var group fleetv1.ClusterGroup
 	found, err := t.Store.Get(ctx, key, &group)
@@ -153,7 +153,7 @@ func (t *targets) keepOfWorkspace(ctx context.Context, in settings.Settings, key
 		return err
 	}
 	if len(members.Items) > 0 {
-		_, err := t.keepInWorkspace(ctx, in, key, memberOf(&members.Items[0]))
+		_, err := t.applyInWorkspace(ctx, in, key, memberOf(&members.Items[0]))
 		return err
 	}
 	if isAwaited, err := t.isAwaited(ctx, in, &group); err != nil || isAwaited {

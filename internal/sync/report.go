@@ -47,9 +47,9 @@ type reporter struct {
 
 // moments are times that matter to the next reconcile of a Cluster; each is zero if there is none.
 type moments struct {
-	failing time.Time // when it first met passing errors
-	message time.Time // when a changed message alone was last written
-	missing time.Time // when its Fleet Cluster was first seen without a namespace
+	failing   time.Time // when it first met passing errors
+	messageAt time.Time // when a changed message alone was last written
+	missing   time.Time // when its Fleet Cluster was first seen without a namespace
 }
 
 func newReporter(writer client.Client, store *kube.Store, recorder events.EventRecorder) *reporter {
@@ -68,7 +68,7 @@ func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, resul
 		return 0, nil
 	}
 	if isMessageOnly(have, wanted, changed) {
-		if wait := r.damp(client.ObjectKeyFromObject(cluster)); wait > 0 {
+		if wait := r.throttle(client.ObjectKeyFromObject(cluster)); wait > 0 {
 			return wait, nil
 		}
 	}
@@ -125,16 +125,16 @@ func (r *reporter) lasted(key types.NamespacedName, holds bool, of func(*moments
 	return r.now().Sub(*since)
 }
 
-// damp returns how long a change to only the message must wait. If it need not wait, damp notes that
+// throttle returns how long a change to only the message must wait. If it need not wait, throttle notes that
 // it is written now.
-func (r *reporter) damp(key types.NamespacedName) time.Duration {
+func (r *reporter) throttle(key types.NamespacedName) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	its, now := r.since[key], r.now()
-	if wait := its.message.Add(messageInterval).Sub(now); wait > 0 {
+	if wait := its.messageAt.Add(messageInterval).Sub(now); wait > 0 {
 		return wait
 	}
-	its.message = now
+	its.messageAt = now
 	r.since[key] = its
 	return 0
 }
@@ -164,10 +164,10 @@ var conditionTypes = []string{addonsv1.FleetImportedCondition, addonsv1.FleetBun
 // kept are removed, except that the zero outcome leaves the Cluster alone.
 type outcome struct {
 	conditions []metav1.Condition
-	// keep are the types of the conditions that stay as they are if they are not given.
-	keep []string
-	// bare takes all conditions off the Cluster.
-	bare bool
+	// stays are the types of the conditions that stay as they are if they are not given.
+	stays []string
+	// isBare takes all conditions off the Cluster.
+	isBare bool
 	// passing leaves the status of FleetImportedCondition as it is, if there is one.
 	passing bool
 	// isSilent leaves all conditions as they are.
@@ -177,7 +177,7 @@ type outcome struct {
 }
 
 // isNothing reports whether the outcome leaves the Cluster alone, or takes all conditions off it.
-func (o outcome) isNothing() bool { return len(o.conditions) == 0 && len(o.keep) == 0 }
+func (o outcome) isNothing() bool { return len(o.conditions) == 0 && len(o.stays) == 0 }
 
 // given returns the conditions of the outcome for a Cluster that has some already. A passing error does not turn FleetImported,
 // and what is kept stays. Cluster API makes several generations before the Cluster is imported, which writes the last one;
@@ -195,7 +195,7 @@ func (o outcome) given(have []metav1.Condition) (wanted []metav1.Condition) {
 				its.ObservedGeneration = old.ObservedGeneration
 			}
 			wanted = append(wanted, its)
-		case old != nil && slices.Contains(o.keep, conditionType):
+		case old != nil && slices.Contains(o.stays, conditionType):
 			wanted = append(wanted, *old)
 		}
 	}
@@ -222,7 +222,7 @@ func conflicting(message string) outcome {
 // unchanged, and availability gates must not close for a passing error.
 func failed(err error) outcome {
 	result := notImported(addonsv1.FailedReason, err.Error())
-	result.keep, result.passing = conditionTypes, true
+	result.stays, result.passing = conditionTypes, true
 	return result
 }
 
@@ -253,7 +253,7 @@ func paused(imported bool) outcome {
 // it is; otherwise Muster ignores it.
 func unselected(claimed, imported bool, why string) outcome {
 	if !claimed {
-		return outcome{bare: true}
+		return outcome{isBare: true}
 	}
 	return unchanged(imported, addonsv1.DeselectedReason, "what Fleet has of it is kept as it was: "+why)
 }
@@ -274,9 +274,9 @@ func (s *scope) unreported() outcome {
 		return outcome{}
 	}
 	if s.unknown { // Rancher's Fleet Clusters are not looked at.
-		return outcome{keep: conditionTypes}
+		return outcome{stays: conditionTypes}
 	}
-	return outcome{keep: []string{addonsv1.FleetImportedCondition}}
+	return outcome{stays: []string{addonsv1.FleetImportedCondition}}
 }
 
 // waitingForAgent is the outcome for a Cluster whose agent has not checked in yet. Fleet never

@@ -76,16 +76,16 @@ func Setup(mgr ctrl.Manager, options Options) error {
 		helm:      newPresence(mgr.GetAPIReader(), namespace, stamp.HelmLease),
 	}
 	gate.open = func(ctx context.Context) error { return setupReconcilers(ctx, mgr, options, status) }
-	if err := mgr.Add(everywhere{gate}); err != nil {
+	if err := mgr.Add(everyReplica{gate}); err != nil {
 		return err
 	}
 	return status.setUp(mgr)
 }
 
-// everywhere runs a Runnable in every replica, so that a standby's caches are warm.
-type everywhere struct{ manager.Runnable }
+// everyReplica runs a Runnable in every replica, so that a standby's caches are warm.
+type everyReplica struct{ manager.Runnable }
 
-func (everywhere) NeedLeaderElection() bool { return false }
+func (everyReplica) NeedLeaderElection() bool { return false }
 
 // common holds the parts that the reconcilers share.
 type common struct {
@@ -115,7 +115,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 	}
 	c.events = &enqueuer{mgr.GetClient()}
 	reader := references.NewReader(ctx, mgr.GetClient(), mgr.GetRESTMapper(), kinds.CachesOf(mgr, options.Cache),
-		behind(c.events.clustersReferringTo), behind(c.events.clustersOfKind))
+		atLowPriority(c.events.clustersReferringTo), atLowPriority(c.events.clustersOfKind))
 	if err := reader.Warm(ctx, func(cluster client.Object) bool { return isWatched(cluster, options.WatchFilter) }); err != nil {
 		return err
 	}

@@ -188,10 +188,10 @@ type retirement struct {
 	refused bool
 }
 
-// keepMapping makes or restores a mapping that the administrator asks for or that a maker needs, and returns when to look again.
-func (t *targets) keepMapping(ctx context.Context, in settings.Settings, key types.NamespacedName) (time.Duration, error) {
+// restoreMapping makes or restores a mapping that the administrator asks for or that a maker needs, and returns when to look again.
+func (t *targets) restoreMapping(ctx context.Context, in settings.Settings, key types.NamespacedName) (time.Duration, error) {
 	defer t.mappingLocks.Lock(key.String())()
-	if _, err := t.write(ctx, in, key); err != nil {
+	if _, err := t.applyMapping(ctx, in, key); err != nil {
 		return 0, err
 	}
 	return t.follow(ctx, in, key)
@@ -207,7 +207,7 @@ func (t *targets) removeMapping(ctx context.Context, in settings.Settings, key t
 		return 0, err
 	}
 	if in.Cluster.ApplyClassGroup && isLive(&mapping) {
-		isNeeded := its.retained[key]
+		isNeeded := its.inUse[key]
 		if !isNeeded {
 			isNeeded, err = t.isNeeded(ctx, in, key.Name, key)
 		}
@@ -232,12 +232,12 @@ func (t *targets) ensureMapping(ctx context.Context, in settings.Settings, used 
 	if !in.Cluster.ApplyClassGroup {
 		return t.UID(ctx, key, &fleetv1.BundleNamespaceMapping{})
 	}
-	return t.write(ctx, in, key)
+	return t.applyMapping(ctx, in, key)
 }
 
-// write makes a mapping, and returns its UID. A retired one is revived even if patchResource
+// applyMapping makes a mapping, and returns its UID. A retired one is revived even if patchResource
 // is off. If the mapping begins to map by this and its namespace has Fleet Clusters, it says so.
-func (t *targets) write(ctx context.Context, in settings.Settings, key types.NamespacedName) (types.UID, error) {
+func (t *targets) applyMapping(ctx context.Context, in settings.Settings, key types.NamespacedName) (types.UID, error) {
 	var mapping fleetv1.BundleNamespaceMapping
 	found, err := t.Store.Get(ctx, key, &mapping)
 	if err != nil {
