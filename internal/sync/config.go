@@ -60,10 +60,6 @@ type configReconciler struct {
 	recorder events.EventRecorder
 	// goneSince is when the FleetAddonConfig was first found to be gone; zero if it is not.
 	goneSince time.Time
-	// missing names the kinds that are not served, as of the last check.
-	missing string
-	// older says which CRDs of Muster's are older than the program, as of the last check.
-	older string
 	// controller is the one that this reconciler belongs to.
 	controller controller.Controller
 	// wrote is when the status was last written.
@@ -103,6 +99,23 @@ func theConfig(context.Context, client.Object) []reconcile.Request {
 	return requests(types.NamespacedName{Name: addonsv1.FleetAddonConfigName})
 }
 
+// configState is what a FleetAddonConfig's status is made of.
+type configState struct {
+	*settings.InForce
+	// missing names the kinds that are not served. While it is not empty, the last three are not known.
+	missing string
+	// older says which CRDs of Muster's are older than the program.
+	older string
+	// ineffective says which settings have no effect.
+	ineffective error
+	// isAsked and isLacking are whether the installer is to act, and does not run.
+	isAsked, isLacking bool
+	helm               *metav1.Condition
+	counts             map[state]int
+	classes            *int32
+	mappings           []addonsv1.BundleMappingStatus
+}
+
 // Reconcile writes the status if it has news.
 func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	in, err := r.settings.Current(ctx)
@@ -118,45 +131,25 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		metrics.Condition(addonsv1.InstallerAvailableCondition, true)
 		return later, nil
 	}
-	r.missing, err = r.gate.missing(ctx)
-	older, olderErr := olderCRDs(ctx, r, r.helm.lease.Namespace)
-	if err := errors.Join(err, olderErr); err != nil {
+	missing, err := r.gate.missing(ctx)
+	if err != nil {
 		return ctrl.Result{}, err
 	}
-	r.older = older
-	if r.missing == "" && !r.gate.opened.Load() {
+	if missing == "" && !r.gate.opened.Load() {
 		return ctrl.Result{RequeueAfter: kinds.ServedInterval}, nil
 	}
-	var counts map[state]int
-	if r.missing != "" { // A CRD that exists may not be served yet.
-		later.RequeueAfter = kinds.ServedInterval
-	} else {
-		counts = map[state]int{}
-		if err := countClusters(ctx, r, r.watchFilter, func(_ *clusterv1.Cluster, its state) { counts[its]++ }); err != nil {
-			return ctrl.Result{}, err
-		}
-	}
-	asks := settings.AsksForInstall(config) || settings.AsksForFleetSettings(config)
-	available, err := r.helmAvailable(ctx)
+	s, err := r.read(ctx, in, missing)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if asks || available != nil || len(in.Mappings) > 0 {
+	if missing != "" { // A CRD that exists may not be served yet.
+		later.RequeueAfter = kinds.ServedInterval
+	}
+	if s.isAsked || s.helm != nil || len(in.Mappings) > 0 {
 		later.RequeueAfter = kube.Sooner(later.RequeueAfter, presenceInterval) // No event shows that a Lease grows old, or that a workspace has another Fleet Cluster.
 	}
-	lacks := asks && r.installer.isMissing(ctx)
-	metrics.Condition(addonsv1.InstallerAvailableCondition, !lacks)
-	unserved, err := r.fields.check(ctx, in)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	wanted := r.status(in, counts, unserved, asks, lacks, available)
-	wanted.Classes, err = r.classes(ctx)
-	reached, mappingsErr := r.mappings(ctx, in.Mappings)
-	if err := errors.Join(err, mappingsErr); err != nil {
-		return ctrl.Result{}, err
-	}
-	wanted.BundleMappings = reached
+	metrics.Condition(addonsv1.InstallerAvailableCondition, !s.isLacking)
+	wanted := s.status(r.now())
 	if equality.Semantic.DeepEqual(own(&config.Status), &wanted) {
 		return later, nil
 	}
@@ -167,6 +160,28 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	r.wrote = r.now()
 	object := &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: config.Name, UID: config.UID}}
 	return later, client.IgnoreNotFound(kube.ApplyStatus(ctx, r, stamp.FieldManager, addonsv1.GroupVersion.WithKind("FleetAddonConfig"), object, &wanted))
+}
+
+// read reads what the status of the FleetAddonConfig is made of.
+func (r *configReconciler) read(ctx context.Context, in *settings.InForce, missing string) (s *configState, err error) {
+	s = &configState{InForce: in, missing: missing, isAsked: settings.AsksForInstall(in.Config) || settings.AsksForFleetSettings(in.Config)}
+	s.isLacking = s.isAsked && r.installer.isMissing(ctx)
+	var olderErr, helmErr error
+	s.older, olderErr = olderCRDs(ctx, r, r.helm.lease.Namespace)
+	s.helm, helmErr = r.helmAvailable(ctx)
+	unserved, err := r.fields.check(ctx, in)
+	s.ineffective = errors.Join(r.unread(in.Mappings), unserved)
+	if err := errors.Join(err, olderErr, helmErr); err != nil || missing != "" {
+		return s, err
+	}
+	s.counts = map[state]int{}
+	if err := countClusters(ctx, r, r.watchFilter, func(_ *clusterv1.Cluster, its state) { s.counts[its]++ }); err != nil {
+		return nil, err
+	}
+	if s.classes, err = r.classes(ctx); err == nil {
+		s.mappings, err = r.mappings(ctx, in.Mappings)
+	}
+	return s, err
 }
 
 // reportGone reports that the FleetAddonConfig is gone, or that this could not be recorded ahead, and returns when to
@@ -208,48 +223,44 @@ func own(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConfigStat
 }
 
 // status returns the desired state of the syncer's part of the status. A condition whose status did
-// not change keeps its transition time. Counts has the Clusters by state; if it is nil, they are as last reported. Unserved says
-// which settings Fleet has no field for.
-func (r *configReconciler) status(in *settings.InForce, counts map[state]int, unserved error, asks, installerMissing bool, helm *metav1.Condition) addonsv1.FleetAddonConfigStatus {
-	config := in.Config
+// not change keeps its transition time. Counts that are not known are as last reported.
+func (s *configState) status(now time.Time) addonsv1.FleetAddonConfigStatus {
+	config := s.Config
 	status := *own(&config.Status)
-	status.ObservedGeneration = config.Generation
-	imported := clustersImported(counts)
-	if counts != nil {
+	status.ObservedGeneration, status.Classes, status.BundleMappings = config.Generation, s.classes, s.mappings
+	imported := clustersImported(s.counts)
+	if s.counts != nil {
 		status.Clusters = &addonsv1.ClusterCounts{
-			Selected:   int32(counts[stateImported] + counts[statePending] + counts[stateConflicted] + counts[stateFailed]),
-			Imported:   int32(counts[stateImported]),
-			Pending:    int32(counts[statePending]),
-			Conflicted: int32(counts[stateConflicted]),
+			Selected:   int32(s.counts[stateImported] + s.counts[statePending] + s.counts[stateConflicted] + s.counts[stateFailed]),
+			Imported:   int32(s.counts[stateImported]),
+			Pending:    int32(s.counts[statePending]),
+			Conflicted: int32(s.counts[stateConflicted]),
 		}
 	} else if last := meta.FindStatusCondition(status.Conditions, imported.Type); last != nil {
 		imported.Status, imported.Reason, imported.Message = last.Status, last.Reason, last.Message
 	}
 
-	conditions := []metav1.Condition{r.apisAvailable(), configValid(errors.Join(in.Invalid, r.unread(in.Mappings), unserved)), imported}
+	conditions := []metav1.Condition{s.apisAvailable(), configValid(errors.Join(s.Invalid, s.ineffective)), imported}
 	var others []metav1.Condition
-	if asks {
-		available := installerAvailable(installerMissing)
+	if s.isAsked {
+		available := installerAvailable(s.isLacking)
 		conditions = append([]metav1.Condition{available}, conditions...)
 		others = ofInstaller(config, available)
 	}
 	ready := summary(append(others, conditions...))
 	if ready.Status == metav1.ConditionTrue {
-		ready.Message = r.older
+		ready.Message = s.older
 	}
 	conditions = append([]metav1.Condition{ready}, conditions...)
-	if helm != nil {
-		conditions = append(conditions, *helm)
+	if s.helm != nil {
+		conditions = append(conditions, *s.helm)
 	}
-	status.Conditions, _ = kube.Merge(config.Status.Conditions, nil, config.Generation, r.now(), conditions...)
+	status.Conditions, _ = kube.Merge(config.Status.Conditions, nil, config.Generation, now, conditions...)
 	return status
 }
 
-// classes counts the ClusterGroups of ClusterClasses; nil while the syncer does not watch them yet.
+// classes counts the ClusterGroups of ClusterClasses.
 func (r *configReconciler) classes(ctx context.Context) (*int32, error) {
-	if r.missing != "" {
-		return nil, nil
-	}
 	var groups fleetv1.ClusterGroupList
 	if err := r.List(ctx, &groups, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing ClusterGroups: %w", err)
@@ -288,9 +299,6 @@ func (r *configReconciler) reads(key types.NamespacedName) bool {
 func (r *configReconciler) mappings(ctx context.Context, asked []types.NamespacedName) (reached []addonsv1.BundleMappingStatus, err error) {
 	inWorkspace := map[string]int32{}
 	for _, key := range asked {
-		if r.missing != "" {
-			break
-		}
 		if !r.reads(key) {
 			continue
 		}
@@ -317,12 +325,12 @@ func (r *configReconciler) mappings(ctx context.Context, asked []types.Namespace
 	return reached, nil
 }
 
-func (r *configReconciler) apisAvailable() metav1.Condition {
-	if r.missing != "" {
+func (s *configState) apisAvailable() metav1.Condition {
+	if s.missing != "" {
 		return metav1.Condition{Type: addonsv1.APIsAvailableCondition, Status: metav1.ConditionFalse, Reason: addonsv1.WaitingReason,
-			Message: "not served: " + r.missing + "; install Cluster API and Fleet, nothing needs to be restarted"}
+			Message: "not served: " + s.missing + "; install Cluster API and Fleet, nothing needs to be restarted"}
 	}
-	return metav1.Condition{Type: addonsv1.APIsAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AvailableReason, Message: r.older}
+	return metav1.Condition{Type: addonsv1.APIsAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AvailableReason, Message: s.older}
 }
 
 func configValid(invalid error) metav1.Condition {

@@ -67,8 +67,8 @@ func TestBundleMappingsThatAreNotRead(t *testing.T) {
 		t.Errorf("got %v, %v, in %d lists", got, err, lists)
 	}
 
-	r.now = time.Now
-	status := r.status(&settings.InForce{Settings: settings.Settings{Mappings: asked}, Config: &addonsv1.FleetAddonConfig{}}, nil, nil, false, false, nil)
+	s := &configState{InForce: &settings.InForce{Config: &addonsv1.FleetAddonConfig{}}, ineffective: r.unread(asked)}
+	status := s.status(time.Now())
 	for _, condition := range status.Conditions {
 		if condition.Type == addonsv1.ConfigValidCondition && (condition.Status != metav1.ConditionFalse || condition.Message !=
 			"spec.rancher.bundleMappings: the flag --namespace of the syncer leaves out the namespace or the workspace of other/ws, one/elsewhere") {
@@ -133,7 +133,6 @@ func TestMissingConfigIsReported(t *testing.T) {
 
 // The counts are those of the Clusters in the cache. While Cluster API is not served, they are as last reported.
 func TestStatusCounts(t *testing.T) {
-	r := &configReconciler{now: time.Now}
 	config := &addonsv1.FleetAddonConfig{}
 	for i, test := range []struct {
 		counts map[state]int
@@ -144,7 +143,7 @@ func TestStatusCounts(t *testing.T) {
 		{nil, addonsv1.ClusterCounts{Selected: 12, Imported: 5, Pending: 4, Conflicted: 2}, "ClustersStuck"},
 		{map[state]int{}, addonsv1.ClusterCounts{}, "NoneStuck"},
 	} {
-		config.Status = r.status(&settings.InForce{Config: config}, test.counts, nil, false, false, nil)
+		config.Status = (&configState{InForce: &settings.InForce{Config: config}, counts: test.counts}).status(time.Now())
 		reported := meta.FindStatusCondition(config.Status.Conditions, addonsv1.ClustersImportedCondition)
 		if config.Status.Clusters == nil || *config.Status.Clusters != test.want || reported.Reason != test.reason {
 			t.Errorf("%d: %+v, %s; want %+v, %s", i, config.Status.Clusters, reported.Reason, test.want, test.reason)
@@ -194,15 +193,14 @@ func TestOlderCRDsAreNamed(t *testing.T) {
 			if err := apiextensionsv1.AddToScheme(scheme); err != nil {
 				t.Fatal(err)
 			}
-			r := &configReconciler{now: time.Now}
-			var err error
-			if r.older, err = olderCRDs(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(test.crds...).Build(), "muster-system"); err != nil {
+			older, err := olderCRDs(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(test.crds...).Build(), "muster-system")
+			if err != nil {
 				t.Fatal(err)
 			}
 			if test.counts == nil {
 				test.counts = map[state]int{}
 			}
-			status := r.status(&settings.InForce{Config: &addonsv1.FleetAddonConfig{}}, test.counts, nil, false, false, nil)
+			status := (&configState{InForce: &settings.InForce{Config: &addonsv1.FleetAddonConfig{}}, older: older, counts: test.counts}).status(time.Now())
 			ready, apis := meta.FindStatusCondition(status.Conditions, addonsv1.ReadyCondition), meta.FindStatusCondition(status.Conditions, addonsv1.APIsAvailableCondition)
 			if apis.Status != metav1.ConditionTrue || !strings.HasPrefix(apis.Message, test.want) || (test.want == "") != (apis.Message == "") {
 				t.Errorf("APIsAvailable is %+v", apis)
