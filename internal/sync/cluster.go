@@ -110,7 +110,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	if in == nil {
 		return ctrl.Result{}, errors.Join(unread, finalizerErr)
 	}
-	if in, err = r.fields.limit(ctx, in); err != nil {
+	if in, _, err = r.fields.limit(ctx, in); err != nil {
 		return ctrl.Result{}, errors.Join(unread, finalizerErr, err)
 	}
 	result, err := r.reconcile(ctx, in, req, cluster)
@@ -145,14 +145,16 @@ func (r *clusterReconciler) reconcile(ctx context.Context, in *settings.InForce,
 		return requeueAfter(references.Patience(err)), nil
 	case errors.Is(err, rancher.ErrUnlisted):
 		return requeueAfter(kube.Sooner(result.after, kinds.Patience)), nil
+	case !in.Cluster.Enabled && kube.IsUnserved(err):
+		return ctrl.Result{}, nil
 	case !in.Cluster.Enabled:
-		return ctrl.Result{}, ignoreUnserved(err)
+		return ctrl.Result{}, err
 	case kube.IsUnserved(err):
-		result = unserved(err)
+		result = failed(fmt.Errorf("a CRD is missing; install it again, nothing needs to be restarted: %w", err))
 	case kube.IsTooLarge(err):
 		result, err = failed(err).again(kube.TooLargeInterval), nil
 	case apierrors.IsConflict(err):
-		result = contended(err)
+		result = failed(fmt.Errorf("what is written here is refused as a conflict again and again: find out who else writes it (its managedFields), or which admission webhook refuses it; it is tried again every minute: %w", err))
 	default:
 		result = failed(err)
 	}
@@ -434,13 +436,6 @@ func (r *clusterReconciler) applyStamp(ctx context.Context, s scope, wanted stam
 		return s.cluster, fmt.Errorf("stamping Cluster: %w", err)
 	}
 	return written.(*clusterv1.Cluster), nil
-}
-
-func ignoreUnserved(err error) error {
-	if kube.IsUnserved(err) {
-		return nil
-	}
-	return err
 }
 
 // isWatched reports whether the syncer reconciles an object. Events of other objects lead to Clusters

@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -169,7 +170,7 @@ func (r *configReconciler) read(ctx context.Context, in *settings.InForce, missi
 	var olderErr, helmErr error
 	s.older, olderErr = olderCRDs(ctx, r, r.helm.lease.Namespace)
 	s.helm, helmErr = r.helmAvailable(ctx)
-	unserved, err := r.fields.check(ctx, in)
+	_, unserved, err := r.fields.limit(ctx, in)
 	s.ineffective = errors.Join(r.unread(in.Mappings), unserved)
 	if err := errors.Join(err, olderErr, helmErr); err != nil || missing != "" {
 		return s, err
@@ -325,27 +326,38 @@ func (r *configReconciler) mappings(ctx context.Context, asked []types.Namespace
 	return reached, nil
 }
 
-func (s *configState) apisAvailable() metav1.Condition {
-	if s.missing != "" {
-		return metav1.Condition{Type: addonsv1.APIsAvailableCondition, Status: metav1.ConditionFalse, Reason: addonsv1.WaitingReason,
-			Message: "not served: " + s.missing + "; install Cluster API and Fleet, nothing needs to be restarted"}
+// verdict returns a condition that is False with one reason if there is a problem, and otherwise True with another.
+func verdict(kind, problem, reasonFalse, reasonTrue string) metav1.Condition {
+	if problem != "" {
+		return metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reasonFalse, Message: problem}
 	}
-	return metav1.Condition{Type: addonsv1.APIsAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AvailableReason, Message: s.older}
+	return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reasonTrue}
+}
+
+func (s *configState) apisAvailable() metav1.Condition {
+	problem := ""
+	if s.missing != "" {
+		problem = "not served: " + s.missing + "; install Cluster API and Fleet, nothing needs to be restarted"
+	}
+	its := verdict(addonsv1.APIsAvailableCondition, problem, addonsv1.WaitingReason, addonsv1.AvailableReason)
+	its.Message = cmp.Or(its.Message, s.older)
+	return its
 }
 
 func configValid(invalid error) metav1.Condition {
+	problem := ""
 	if invalid != nil {
-		return metav1.Condition{Type: addonsv1.ConfigValidCondition, Status: metav1.ConditionFalse, Reason: addonsv1.InvalidReason, Message: invalid.Error()}
+		problem = invalid.Error()
 	}
-	return metav1.Condition{Type: addonsv1.ConfigValidCondition, Status: metav1.ConditionTrue, Reason: addonsv1.ValidReason}
+	return verdict(addonsv1.ConfigValidCondition, problem, addonsv1.InvalidReason, addonsv1.ValidReason)
 }
 
 func clustersImported(counts map[state]int) metav1.Condition {
-	if stuck := counts[stateConflicted] + counts[stateFailed]; stuck > 0 {
-		return metav1.Condition{Type: addonsv1.ClustersImportedCondition, Status: metav1.ConditionFalse, Reason: addonsv1.ClustersStuckReason,
-			Message: fmt.Sprintf("%d conflicted, %d failed; see the condition %s of the Clusters", counts[stateConflicted], counts[stateFailed], addonsv1.FleetImportedCondition)}
+	problem := ""
+	if counts[stateConflicted]+counts[stateFailed] > 0 {
+		problem = fmt.Sprintf("%d conflicted, %d failed; see the condition %s of the Clusters", counts[stateConflicted], counts[stateFailed], addonsv1.FleetImportedCondition)
 	}
-	return metav1.Condition{Type: addonsv1.ClustersImportedCondition, Status: metav1.ConditionTrue, Reason: addonsv1.NoneStuckReason}
+	return verdict(addonsv1.ClustersImportedCondition, problem, addonsv1.ClustersStuckReason, addonsv1.NoneStuckReason)
 }
 
 // summary returns a Ready condition that copies the first False condition, or else is True.
@@ -477,11 +489,11 @@ var installerConditions = []string{addonsv1.FleetInstalledCondition, addonsv1.Fl
 
 // installerAvailable reports whether the installer acts on spec.install and spec.config.
 func installerAvailable(missing bool) metav1.Condition {
+	problem := ""
 	if missing {
-		return metav1.Condition{Type: addonsv1.InstallerAvailableCondition, Status: metav1.ConditionFalse, Reason: addonsv1.InstallerMissingReason,
-			Message: "spec.install and spec.config are not acted on, as the component installer does not run: kubectl apply -k manifests/installer, or installer.yaml of the release; or remove both sections"}
+		problem = "spec.install and spec.config are not acted on, as the component installer does not run: kubectl apply -k manifests/installer, or installer.yaml of the release; or remove both sections"
 	}
-	return metav1.Condition{Type: addonsv1.InstallerAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AvailableReason}
+	return verdict(addonsv1.InstallerAvailableCondition, problem, addonsv1.InstallerMissingReason, addonsv1.AvailableReason)
 }
 
 // ofInstaller returns the conditions that the installer has reported for this generation of the
@@ -514,16 +526,11 @@ func ofInstaller(config *addonsv1.FleetAddonConfig, available metav1.Condition) 
 			result = append(result, *reported)
 		}
 	}
-	// A failure tells more than a wait.
-	slices.SortStableFunc(result, func(a, b metav1.Condition) int { return rank(a) - rank(b) })
-	return result
-}
-
-func rank(condition metav1.Condition) int {
-	if condition.Reason == addonsv1.WaitingForInstallerReason {
-		return 1
+	isFailure := func(its metav1.Condition) bool { return its.Reason != addonsv1.WaitingForInstallerReason }
+	if i := slices.IndexFunc(result, isFailure); i > 0 { // A failure tells more than a wait.
+		slices.Reverse(result)
 	}
-	return 0
+	return result
 }
 
 // helmAvailable reports whether the component helm carries out HelmChartProxies; nil if their CRD does
@@ -539,9 +546,9 @@ func (r *configReconciler) helmAvailable(ctx context.Context) (*metav1.Condition
 	if !stamp.IsHelmCRDOurs(crd, r.helm.lease.Namespace) {
 		return nil, nil
 	}
+	problem := ""
 	if r.helm.isMissing(ctx) {
-		return &metav1.Condition{Type: addonsv1.HelmAvailableCondition, Status: metav1.ConditionFalse, Reason: addonsv1.HelmMissingReason,
-			Message: "HelmChartProxies are not carried out, as the component helm does not run: kubectl apply -k manifests/helm, or helm.yaml of the release; or delete their CustomResourceDefinition"}, nil
+		problem = "HelmChartProxies are not carried out, as the component helm does not run: kubectl apply -k manifests/helm, or helm.yaml of the release; or delete their CustomResourceDefinition"
 	}
-	return &metav1.Condition{Type: addonsv1.HelmAvailableCondition, Status: metav1.ConditionTrue, Reason: addonsv1.AvailableReason}, nil
+	return new(verdict(addonsv1.HelmAvailableCondition, problem, addonsv1.HelmMissingReason, addonsv1.AvailableReason)), nil
 }

@@ -35,7 +35,7 @@ func (s *scope) wait() time.Duration {
 func (s *scope) obstacle() outcome {
 	switch {
 	case s.fleet != nil && s.relation == stamp.Foreign:
-		return conflicting(s.conflict)
+		return notImported(addonsv1.NameConflictReason, s.conflict)
 	case s.fleet != nil && !s.fleet.DeletionTimestamp.IsZero():
 		return notImported(addonsv1.FleetClusterDeletingReason, "the Fleet Cluster is being deleted; it is made again when it is gone")
 	case s.fleet != nil && s.relation == stamp.EarlierCluster:

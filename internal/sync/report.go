@@ -214,10 +214,6 @@ func notImported(reason, message string) outcome {
 	}}
 }
 
-func conflicting(message string) outcome {
-	return notImported(addonsv1.NameConflictReason, message)
-}
-
 // failed is the outcome of an error. An imported Cluster stays imported: its objects in Fleet are
 // unchanged, and availability gates must not close for a passing error.
 func failed(err error) outcome {
@@ -232,16 +228,6 @@ func groupConflict(imported bool, used use, class string) outcome {
 	return unchanged(imported, addonsv1.NameConflictReason, fmt.Sprintf(
 		"ClusterGroup %q of this namespace is that of ClusterClass %q here, and would be that of ClusterClass %q of namespace %q: bundles for one would reach the other; rename one of the two classes",
 		used.group().Name, class, used.class.Name, used.class.Namespace))
-}
-
-// contended is the outcome of a write conflict that lasts.
-func contended(err error) outcome {
-	return failed(fmt.Errorf("what is written here is refused as a conflict again and again: find out who else writes it (its managedFields), or which admission webhook refuses it; it is tried again every minute: %w", err))
-}
-
-// unserved is the outcome when a CRD was removed while the syncer runs.
-func unserved(err error) outcome {
-	return failed(fmt.Errorf("a CRD is missing; install it again, nothing needs to be restarted: %w", err))
 }
 
 // paused is the outcome for a paused Cluster: in Fleet or not, as it was.

@@ -124,7 +124,7 @@ func TestReportIsWrittenOnce(t *testing.T) {
 	server := newStatusServer()
 	r, recorder := server.reporter(t)
 	for range 3 {
-		r.mustReport(t, conflicting("taken"))
+		r.mustReport(t, notImported(addonsv1.NameConflictReason, "taken"))
 	}
 	if server.writes != 1 || server.reason() != addonsv1.NameConflictReason {
 		t.Errorf("%d writes, reason %q", server.writes, server.reason())
@@ -141,11 +141,11 @@ func TestReportThatIsRefused(t *testing.T) {
 		server := newStatusServer()
 		server.refuse = refuse
 		r, recorder := server.reporter(t)
-		_, err := r.report(t.Context(), server.cluster, conflicting("taken"))
+		_, err := r.report(t.Context(), server.cluster, notImported(addonsv1.NameConflictReason, "taken"))
 		if (err == nil) != apierrors.IsNotFound(refuse) || err != nil && !errors.Is(err, refuse) {
 			t.Errorf("%v: %v", refuse, err)
 		}
-		if r.mustReport(t, conflicting("taken")); server.reason() != addonsv1.NameConflictReason {
+		if r.mustReport(t, notImported(addonsv1.NameConflictReason, "taken")); server.reason() != addonsv1.NameConflictReason {
 			t.Errorf("%v: reason %q the next time", refuse, server.reason())
 		}
 		if err != nil && len(recorder.Events) != 1 {
@@ -192,7 +192,7 @@ func TestReportIsInTheStore(t *testing.T) {
 	server := newStatusServer()
 	r, recorder := server.reporter(t)
 	server.cached = server.cluster.DeepCopy()
-	r.mustReport(t, conflicting("taken"))
+	r.mustReport(t, notImported(addonsv1.NameConflictReason, "taken"))
 	if server.writes != 1 || len(recorder.Events) != 1 {
 		t.Errorf("%d writes, %d events", server.writes, len(recorder.Events))
 	}
@@ -259,7 +259,7 @@ func TestGivenConditions(t *testing.T) {
 		"never claimed":                 {unselected(false, false, "x"), isOut, ""},
 		"paused, in Fleet":              {paused(true), isIn, "FleetImported True Paused 0"},
 		"paused, not in Fleet":          {paused(false), isOut, "FleetImported False Paused 0"},
-		"a conflict":                    {conflicting("x"), isIn, "FleetImported False NameConflict 0"},
+		"a conflict":                    {notImported(addonsv1.NameConflictReason, "x"), isIn, "FleetImported False NameConflict 0"},
 		"the import is off":             {outcome{stays: []string{addonsv1.FleetImportedCondition}}, isIn, "FleetImported True Imported 3"},
 		"the settings are unknown":      {outcome{stays: conditionTypes}, isIn, "FleetImported True Imported 3, FleetBundlesReady True BundlesReady 2"},
 		"the same, in Fleet":            {outcome{conditions: []metav1.Condition{{Type: addonsv1.FleetImportedCondition, Status: "True", Reason: "Imported", Message: "m"}}}, isIn, "FleetImported True Imported 0"},

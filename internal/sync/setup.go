@@ -376,25 +376,16 @@ func (f *fleetFields) havePullSecrets(ctx context.Context) (bool, error) {
 	return f.pullSecrets, nil
 }
 
-// limit returns settings without what Fleet Clusters have no field for.
-func (f *fleetFields) limit(ctx context.Context, in *settings.InForce) (*settings.InForce, error) {
+// limit returns settings without what Fleet Clusters have no field for; unserved names that.
+func (f *fleetFields) limit(ctx context.Context, in *settings.InForce) (limited *settings.InForce, unserved, err error) {
 	if in.Cluster.AgentPullSecrets == nil {
-		return in, nil
+		return in, nil, nil
 	}
 	if served, err := f.havePullSecrets(ctx); served || err != nil {
-		return in, err
+		return in, nil, err
 	}
-	limited := *in
-	limited.Cluster.AgentPullSecrets = nil
-	limited.Effect += " without agentPullSecrets"
-	return &limited, nil
-}
-
-// check returns, as unserved, which settings Fleet Clusters have no field for.
-func (f *fleetFields) check(ctx context.Context, in *settings.InForce) (unserved, err error) {
-	limited, err := f.limit(ctx, in)
-	if limited != in {
-		unserved = errors.New("spec.cluster.agentPullSecrets has no effect: the CRD " + fleetClusterCRD + " has no such field; install Fleet 0.16 or newer")
-	}
-	return unserved, err
+	copied := *in
+	copied.Cluster.AgentPullSecrets = nil
+	copied.Effect += " without agentPullSecrets"
+	return &copied, errors.New("spec.cluster.agentPullSecrets has no effect: the CRD " + fleetClusterCRD + " has no such field; install Fleet 0.16 or newer"), nil
 }
