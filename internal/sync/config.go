@@ -40,7 +40,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// statusInterval is the shortest time between two writes of changing counts: no Cluster's event is the last.
+// statusInterval is how long the events of Clusters are collected before the counts are written: none is known to be the last.
 const statusInterval = 2 * time.Second
 
 // configReconciler writes the status of the FleetAddonConfig.
@@ -63,17 +63,25 @@ type configReconciler struct {
 	goneSince time.Time
 	// controller is the one that this reconciler belongs to.
 	controller controller.Controller
-	// wrote is when the status was last written.
-	wrote time.Time
 }
 
 func (r *configReconciler) setUp(mgr ctrl.Manager) (err error) {
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).Named("fleetaddonconfig").
-		For(&addonsv1.FleetAddonConfig{}).
+		For(&addonsv1.FleetAddonConfig{}, builder.WithPredicates(configNews)).
 		WatchesMetadata(references.CRD(), enqueue(theConfig), builder.WithPredicates(reportedCRDs)).
 		Build(r)
 	return err
 }
+
+// configNews passes all changes but those of the syncer's own part of the status: while the counts change many times a second,
+// each write would cause the next.
+var configNews = changes(func(object client.Object) []any {
+	config := object.(*addonsv1.FleetAddonConfig)
+	installers := slices.DeleteFunc(slices.Clone(config.Status.Conditions), func(its metav1.Condition) bool {
+		return !slices.Contains(installerConditions, its.Type)
+	})
+	return []any{config.Generation, config.Labels, config.Annotations, config.DeletionTimestamp.IsZero(), config.Status.InstalledVersion, installers}
+})
 
 // watchClusters makes the reconciler look again when a Cluster changes its state, at most once in a statusInterval.
 func (r *configReconciler) watchClusters(c *common) error {
@@ -154,11 +162,6 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if equality.Semantic.DeepEqual(own(&config.Status), &wanted) {
 		return later, nil
 	}
-	// Counts may change many times a second, so they wait. A change to the spec is answered at once.
-	if wait := statusInterval - r.now().Sub(r.wrote); wait > 0 && config.Status.ObservedGeneration == config.Generation {
-		return ctrl.Result{RequeueAfter: wait}, nil
-	}
-	r.wrote = r.now()
 	object := &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: config.Name, UID: config.UID}}
 	return later, client.IgnoreNotFound(kube.ApplyStatus(ctx, r, stamp.FieldManager, addonsv1.GroupVersion.WithKind("FleetAddonConfig"), object, &wanted))
 }

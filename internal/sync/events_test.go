@@ -83,6 +83,33 @@ func TestChanges(t *testing.T) {
 	}
 }
 
+// The syncer's own writes of the status do not wake it, as the counts change all the time; those of the installer do.
+func TestConfigNews(t *testing.T) {
+	its := func(change func(*addonsv1.FleetAddonConfig)) *addonsv1.FleetAddonConfig {
+		config := &addonsv1.FleetAddonConfig{}
+		change(config)
+		return config
+	}
+	has := func(kind string) func(*addonsv1.FleetAddonConfig) {
+		return func(c *addonsv1.FleetAddonConfig) { c.Status.Conditions = []metav1.Condition{{Type: kind}} }
+	}
+	for name, test := range map[string]struct {
+		change func(*addonsv1.FleetAddonConfig)
+		want   bool
+	}{
+		"counts":                      {change: func(c *addonsv1.FleetAddonConfig) { c.Status.Clusters = &addonsv1.ClusterCounts{Imported: 1} }},
+		"a condition":                 {change: has(addonsv1.ReadyCondition)},
+		"a condition of another":      {change: has(addonsv1.FleetInstalledCondition), want: true},
+		"the version of another":      {change: func(c *addonsv1.FleetAddonConfig) { c.Status.InstalledVersion = "0.16.0" }, want: true},
+		"the spec":                    {change: func(c *addonsv1.FleetAddonConfig) { c.Generation = 2 }, want: true},
+		"the label of a watch filter": {change: func(c *addonsv1.FleetAddonConfig) { c.Labels = map[string]string{"a": "b"} }, want: true},
+	} {
+		if got := configNews.Update(event.UpdateEvent{ObjectOld: &addonsv1.FleetAddonConfig{}, ObjectNew: its(test.change)}); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
 // When a Namespace of Fleet's goes, these Clusters are reconciled, without a look at intervals: its own, one that is pinned to
 // its name, and one that waits because Fleet would give it the same Namespace. The last two have no Fleet Cluster.
 func TestNamespaceInFleetGoes(t *testing.T) {
