@@ -403,8 +403,8 @@ func (r *clusterReconciler) readCopies(ctx context.Context, s scope) (read copie
 	if !errors.Is(err, references.ErrUnresolved) {
 		return read, err
 	}
-	said := meta.FindStatusCondition(s.cluster.Status.Conditions, addonsv1.FleetImportedCondition)
-	if references.Patience(err) > 0 && (!s.isNew() || s.attached != nil || said != nil && said.Reason == addonsv1.TemplateValuesUnresolvedReason) {
+	last := meta.FindStatusCondition(s.cluster.Status.Conditions, addonsv1.FleetImportedCondition)
+	if references.Patience(err) > 0 && (!s.isNew() || s.attached != nil || last != nil && last.Reason == addonsv1.TemplateValuesUnresolvedReason) {
 		return read, err
 	}
 	read.unresolved = err.Error()

@@ -181,13 +181,13 @@ func (s *scope) untilNamespace(result outcome) outcome {
 		return result
 	}
 	if s.namespace.isThere {
-		said := meta.FindStatusCondition(s.cluster.Status.Conditions, addonsv1.FleetImportedCondition)
-		if len(result.conditions) == 0 && said != nil && said.Status == metav1.ConditionFalse { // What is kept may no longer be so.
+		last := meta.FindStatusCondition(s.cluster.Status.Conditions, addonsv1.FleetImportedCondition)
+		if len(result.conditions) == 0 && last != nil && last.Status == metav1.ConditionFalse { // What is kept may no longer be so.
 			switch {
-			case said.Reason == addonsv1.WaitingForFleetReason:
+			case last.Reason == addonsv1.WaitingForFleetReason:
 				result.conditions = imported(s.cluster.Name, s.fleet.Name, stale{}, "").conditions
-			case hold.PlaceOf(metav1.ConditionTrue, said.Reason) == hold.Out && isAboutNamespace(said.Message): // It was in Fleet before.
-				result.conditions = []metav1.Condition{{Type: addonsv1.FleetImportedCondition, Status: metav1.ConditionTrue, Reason: said.Reason}}
+			case hold.PlaceOf(metav1.ConditionTrue, last.Reason) == hold.Out && isAboutNamespace(last.Message): // It was in Fleet before.
+				result.conditions = []metav1.Condition{{Type: addonsv1.FleetImportedCondition, Status: metav1.ConditionTrue, Reason: last.Reason}}
 			}
 		}
 		return result

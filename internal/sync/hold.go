@@ -47,10 +47,10 @@ const (
 	// holdInterval is how often the add-ons of a held Cluster are read, if nothing else is held: BundleDeployments are not
 	// watched. If very many are held, and are read quickly, it is the longestWait.
 	holdInterval = 2 * time.Second
-	// perHeld and perLook lengthen the interval, so that many holds, or one Cluster whose add-ons take long to read, do
-	// not load the API server: perHeld holds double it, and it is at least perLook times as long as the last look took.
+	// perHeld and restFactor lengthen the interval, so that many holds, or one Cluster whose add-ons take long to read, do
+	// not load the API server: perHeld holds double it, and it is at least restFactor times as long as the last look took.
 	perHeld = 100
-	perLook = 10
+	restFactor = 10
 )
 
 // holdReconciler ends the holds that the webhook puts on Clusters whose version changes. It says on each
@@ -138,8 +138,8 @@ func asksForHolds(cluster *clusterv1.Cluster) bool {
 
 // placeOf returns where a Cluster is, by its condition.
 func placeOf(cluster *clusterv1.Cluster) hold.Place {
-	if said := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetImportedCondition); said != nil {
-		return hold.PlaceOf(said.Status, said.Reason)
+	if last := meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetImportedCondition); last != nil {
+		return hold.PlaceOf(last.Status, last.Reason)
 	}
 	return hold.Out
 }
@@ -378,7 +378,7 @@ func (r *holdReconciler) interval(key types.NamespacedName) time.Duration {
 	defer r.mu.Unlock()
 	interval := min(holdInterval+holdInterval*time.Duration(len(r.held))/perHeld, longestWait)
 	if its := r.held[key]; its != nil {
-		interval = max(interval, perLook*its.took)
+		interval = max(interval, restFactor*its.took)
 	}
 	return interval
 }

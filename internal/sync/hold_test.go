@@ -436,7 +436,7 @@ func TestHoldInterval(t *testing.T) {
 		t.Errorf("of 5000, each is looked at every %s", got)
 	}
 	r.held[key] = &heldCluster{took: time.Minute} // The bound of the hold comes in time: see Decide.
-	if got := r.interval(key); got < perLook*time.Minute {
+	if got := r.interval(key); got < restFactor*time.Minute {
 		t.Errorf("a look that takes a minute comes every %s", got)
 	}
 }
@@ -462,7 +462,7 @@ func TestSlowLooks(t *testing.T) {
 	if progress.Unreadable || progress.Handed {
 		t.Errorf("without a Fleet Cluster: %+v", progress)
 	}
-	if got := r.interval(client.ObjectKeyFromObject(heldOne())); got < perLook*time.Second {
+	if got := r.interval(client.ObjectKeyFromObject(heldOne())); got < restFactor*time.Second {
 		t.Errorf("the next look comes after %s", got)
 	}
 }

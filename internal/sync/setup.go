@@ -211,12 +211,12 @@ func groupOf(object client.Object) []string {
 
 // conflictOf returns the Namespace that the condition of a Cluster names, as stamp.SharedFleetNamespace writes it.
 func conflictOf(cluster client.Object) []string {
-	said := meta.FindStatusCondition(cluster.(*clusterv1.Cluster).Status.Conditions, addonsv1.FleetImportedCondition)
+	last := meta.FindStatusCondition(cluster.(*clusterv1.Cluster).Status.Conditions, addonsv1.FleetImportedCondition)
 	name := ""
-	if said == nil || said.Reason != addonsv1.NameConflictReason {
+	if last == nil || last.Reason != addonsv1.NameConflictReason {
 		return nil
 	}
-	_, _ = fmt.Sscanf(said.Message, "Fleet would give it Namespace %q", &name) // Other conflicts say something else.
+	_, _ = fmt.Sscanf(last.Message, "Fleet would give it Namespace %q", &name) // Other conflicts say something else.
 	return nonEmpty(name)
 }
 

@@ -327,9 +327,9 @@ func (t *targets) deployedThrough(ctx context.Context, key types.NamespacedName)
 	list.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("BundleDeploymentList"))
 	if _, err := pager.Each(ctx, t.live, list, func(page *metav1.PartialObjectMetadataList) {
 		for i := range page.Items {
-			deployment, home := &page.Items[i], namespaceMetadata()
-			err := t.Get(ctx, client.ObjectKey{Name: deployment.Namespace}, home, client.UnsafeDisableDeepCopy)
-			isFleets := err != nil || home.Annotations[fleetv1.ClusterNamespaceAnnotation] == key.Name
+			deployment, namespace := &page.Items[i], namespaceMetadata()
+			err := t.Get(ctx, client.ObjectKey{Name: deployment.Namespace}, namespace, client.UnsafeDisableDeepCopy)
+			isFleets := err != nil || namespace.Annotations[fleetv1.ClusterNamespaceAnnotation] == key.Name
 			if name := deployment.Labels[fleetv1.BundleLabel]; deployment.DeletionTimestamp.IsZero() && name != "" && isFleets {
 				names = append(names, name)
 			}
