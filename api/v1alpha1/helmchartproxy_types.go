@@ -425,6 +425,9 @@ const (
 	// HelmReleaseProxySpecsUpdatingReason means that the objects of the HelmChartProxy are being
 	// written.
 	HelmReleaseProxySpecsUpdatingReason = "HelmReleaseProxySpecsUpdating"
+	// ReadingInputsReason means that reading the chart and the values takes long, so that it is not known whether everything has
+	// been passed to Fleet.
+	ReadingInputsReason = "ReadingInputs"
 	// HelmReleaseProxyCreationFailedReason means that there is no chart, or an object could not be
 	// written.
 	HelmReleaseProxyCreationFailedReason = "HelmReleaseProxyCreationFailed"

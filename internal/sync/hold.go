@@ -681,7 +681,7 @@ func (r *releaseRound) add(release *addonsv1.HelmReleaseProxy) {
 		}
 		addOn.Changed = specTime(its)
 		addOn.Ready = proxy.isUpToDate && r.isRendered(release, record) && plan.Observe(its, plan.Wanted{Content: its.Labels[plan.ContentLabel], Target: target}).Ready &&
-			(isTaken || meta.IsStatusConditionTrue(release.Status.Conditions, addonsv1.ReadyCondition)) &&
+			(isTaken || plan.IsReady(release)) &&
 			(record.Rollout == nil || record.Rollout.Pending == "")
 	}
 	r.all = append(r.all, addOn)

@@ -170,6 +170,7 @@ func TestWhenAReleaseIsDone(t *testing.T) {
 		}, false},
 		"it waits for its turn":             {func(is *doneRelease) { is.record.Rollout = &plan.Rollout{Pending: "change"} }, false},
 		"it failed":                         {func(is *doneRelease) { is.release.Status.Conditions[0].Status = metav1.ConditionFalse }, false},
+		"it was Ready with the last spec":   {func(is *doneRelease) { is.release.Generation = 2 }, false},
 		"Fleet has not got the values":      {func(is *doneRelease) { is.record.Revision = 2 }, false},
 		"the agent is behind":               {func(is *doneRelease) { is.deployment.Status.AppliedDeploymentID = "last" }, false},
 		"no HelmReleaseProxy":               {func(is *doneRelease) { is.release.Name, is.release.Spec.ClusterRef.Name = "cni-two", "two" }, false},

@@ -1,7 +1,10 @@
 package integration
 
 import (
+	"encoding/json"
+	"fmt"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -195,4 +198,78 @@ func TestReleaseTakenByTwo(t *testing.T) {
 		g.Expect(c.says(g, stable)).To(BeEmpty())
 		g.Expect(c.hasTarget(g, stable)).To(BeTrue())
 	}).WithTimeout(helmPatience).Should(Succeed())
+}
+
+// plays lets Fleet, which does not run, take the Bundle of a HelmChartProxy over, and its agent deploy the release.
+func (c contest) plays(t *testing.T, g Gomega, of *addonsv1.HelmChartProxy) {
+	g.Eventually(func(g Gomega) { g.Expect(c.hasTarget(g, of)).To(BeTrue()) }).WithTimeout(helmPatience).Should(Succeed())
+	its := c.deploys(g, of)
+	patch(g, its, `{"metadata":{"finalizers":null}}`)
+	t.Cleanup(func() { g.Expect(admin.Delete(ctx, its)).To(Succeed()) }) // The HelmChartProxy waits for it.
+	g.Eventually(func(g Gomega) {
+		bundle := c.bundle(g, of)
+		resources, err := json.Marshal(bundle.Spec.Targets[0].DownstreamResources)
+		g.Expect(err).NotTo(HaveOccurred())
+		patchf(g, its, `{"spec":{"deploymentID":"x","stagedDeploymentID":"x","options":{"downstreamResources":%s}}}`, resources)
+		g.Expect(admin.Status().Patch(ctx, its, mergePatch(`{"status":{"appliedDeploymentID":"x","ready":true,"nonModified":true}}`))).To(Succeed())
+		g.Expect(admin.Status().Patch(ctx, bundle, mergePatch(fmt.Sprintf(`{"status":{"observedGeneration":%d}}`, bundle.Generation)))).To(Succeed())
+		ready := meta.FindStatusCondition(get(g, &addonsv1.HelmChartProxy{}, of.Namespace, of.Name).Status.Conditions, addonsv1.ReadyCondition)
+		g.Expect(ready).To(HaveField("Status", metav1.ConditionTrue))
+	}).WithPolling(time.Second).MustPassRepeatedly(4).WithTimeout(helmPatience).Should(Succeed())
+}
+
+// A restart writes no status: of a release that is Ready, of one in a rollout, of one whose values cannot be rendered, and of one that
+// waits for Fleet. A HelmChartProxy that is applied with the restart shows that the program has begun.
+func TestRestartWritesNoStatus(t *testing.T) {
+	g := NewWithT(t)
+	c := newContest(t, g, "plain", "staged", "broken", "waits", "canary")
+	for _, name := range []string{"plain", "staged", "broken", "waits"} {
+		of := c.proxy(c.namespace, name)
+		of.Spec.ReleaseName = name
+		switch name {
+		case "staged":
+			of.Spec.Rollout = &addonsv1.RolloutStrategy{}
+		case "broken":
+			of.Spec.ValuesTemplate = `{{ fail "no" }}`
+		}
+		g.Eventually(func() error { return admin.Create(ctx, of) }).Should(Succeed())
+		if name == "plain" || name == "staged" {
+			c.plays(t, g, of)
+		}
+	}
+	// These are the versions of all objects with a status of muster-helm, but of those of the canary.
+	versions := func(g Gomega) map[string]string {
+		all := map[string]string{}
+		var proxies addonsv1.HelmChartProxyList
+		var releases addonsv1.HelmReleaseProxyList
+		g.Expect(admin.List(ctx, &proxies, client.InNamespace(c.namespace))).To(Succeed())
+		g.Expect(admin.List(ctx, &releases, client.InNamespace(c.namespace))).To(Succeed())
+		for _, its := range proxies.Items {
+			all["HelmChartProxy "+its.Name] = fmt.Sprintf("%s %v", its.ResourceVersion, its.Status.Conditions)
+		}
+		for _, its := range releases.Items {
+			all["HelmReleaseProxy "+its.Name] = fmt.Sprintf("%s %v", its.ResourceVersion, its.Status.Conditions)
+		}
+		maps.DeleteFunc(all, func(name, _ string) bool { return strings.Contains(name, "canary") })
+		return all
+	}
+	settled := func(g Gomega) (last map[string]string) {
+		g.Eventually(func(g Gomega) {
+			before := last
+			last = versions(g)
+			g.Expect(last).To(And(HaveLen(8), Equal(before)))
+		}).WithPolling(3 * time.Second).WithTimeout(time.Minute).Should(Succeed())
+		return last
+	}
+	before := settled(g)
+	for _, says := range []string{"{Ready True ", "{RolloutCompleted True ", " ValueParsingFailed ", " PreparingToHelmInstall "} {
+		g.Expect(fmt.Sprint(before)).To(ContainSubstring(says))
+	}
+	g.Expect(env.Kill(ctx, "muster-helm")).To(Succeed())
+	canary := c.proxy(c.namespace, "canary")
+	canary.Spec.ReleaseName = canary.Name
+	g.Eventually(func() error { return admin.Create(ctx, canary) }).Should(Succeed())
+	g.Expect(env.Start(ctx, "muster-helm")).To(Succeed())
+	g.Eventually(func(g Gomega) { g.Expect(c.hasTarget(g, canary)).To(BeTrue()) }).WithTimeout(helmPatience).Should(Succeed())
+	g.Expect(settled(g)).To(Equal(before))
 }

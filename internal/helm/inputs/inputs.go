@@ -36,6 +36,9 @@ const (
 	// PollInterval is how often the Reader reads Secrets and ConfigMaps again, and retries repositories that
 	// failed.
 	PollInterval = plan.PollInterval
+	// Patience is how long conditions stay as they were while it is not known whether they hold: repositories, API servers and
+	// workers take a moment, and say nothing before they answer.
+	Patience = 30 * time.Second
 	// readPatience limits the time to read all inputs once.
 	readPatience = 3 * time.Minute
 	// filesPatience is how long the reconcile of a Bundle waits for a download, which continues without it.
@@ -115,8 +118,11 @@ type entry struct {
 	inputs *Inputs
 	// stop ends the wait for a slot, which holds the HelmChartProxy in memory; nil while nothing is being read.
 	stop context.CancelFunc
-	// hasChanged says that there were other inputs before.
-	hasChanged bool
+	// generation is that of the HelmChartProxy, and begun is when the Reader was first asked for its inputs.
+	generation int64
+	begun      time.Time
+	// isResumed says that the status was of that generation then, and that the inputs have not changed since.
+	isResumed bool
 }
 
 // seenPatience bounds how long anything waits for releases to take new inputs over.
@@ -144,6 +150,9 @@ func (r *Reader) Get(proxy *addonsv1.HelmChartProxy) (in *Inputs, again time.Dur
 		r.forget(key)
 		its = &entry{proxy: proxy.UID}
 		r.all[key] = its
+	}
+	if its.begun.IsZero() || its.generation != proxy.Generation {
+		its.generation, its.begun, its.isResumed = proxy.Generation, r.Now(), proxy.Status.ObservedGeneration == proxy.Generation
 	}
 	if its.inputs == nil || its.inputs.generation != proxy.Generation {
 		err = ErrReading
@@ -178,19 +187,23 @@ func (r *Reader) refresh(waiting context.Context, proxy *addonsv1.HelmChartProxy
 		if in.since = in.read; its.inputs != nil && its.inputs.Digest == in.Digest {
 			in.since, isNews = its.inputs.since, false
 		}
-		its.hasChanged = its.hasChanged || its.inputs != nil && isNews
+		its.isResumed = its.isResumed && (its.inputs == nil || !isNews)
 		its.stop, its.inputs = nil, in
 	}
 	r.mu.Unlock()
 	r.Wake(client.ObjectKeyFromObject(proxy), isNews)
 }
 
-// HasChanged reports whether the inputs of a HelmChartProxy have changed since the program started.
-func (r *Reader) HasChanged(proxy plan.Key) bool {
+// Begun returns when the Reader was first asked for the inputs of a HelmChartProxy's generation, and whether its status
+// was of that generation already and the inputs have not changed since, as after a restart.
+func (r *Reader) Begun(proxy *addonsv1.HelmChartProxy) (begun time.Time, isResumed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	its := r.all[proxy]
-	return its != nil && its.hasChanged
+	its := r.all[client.ObjectKeyFromObject(proxy)]
+	if its == nil || its.generation != proxy.Generation {
+		return r.Now(), false
+	}
+	return its.begun, its.isResumed
 }
 
 // Saw notes that the record and the status of a release, as it was read, are those for the inputs.

@@ -113,24 +113,38 @@ func TestForgottenDuringARead(t *testing.T) {
 	})
 }
 
-// Only changed inputs are news to the releases: the first ones, and those after an edit, but not those that are read again.
+// Only changed inputs are news to the releases: the first ones, and those after an edit, but not those that are read again. After
+// a restart, the status that was there is about the same inputs until they change.
 func TestNews(t *testing.T) {
 	now, woken := time.Now(), make(chan bool)
-	r := &Reader{Now: func() time.Time { return now }, Wake: func(_ plan.Key, isNews bool) { woken <- isNews }, Live: broken{}}
+	r := &Reader{Now: func() time.Time { return now }, Wake: func(_ plan.Key, isNews bool) { woken <- isNews }, Live: absent{}}
 	proxy := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web", UID: "web", Generation: 1}}
 	proxy.Spec.RepoURL, proxy.Spec.ChartName = "https://charts.example.com", "web"
 	proxy.Spec.ValuesFrom = []addonsv1.ValuesReference{{Kind: "ConfigMap", Name: "values"}}
+	proxy.Status.ObservedGeneration = 1
 	for i, step := range []struct {
-		edit               int64
-		isNews, hasChanged bool
-	}{{isNews: true}, {}, {edit: 1, isNews: true, hasChanged: true}, {hasChanged: true}} {
+		edit              int64
+		live              client.Reader
+		isNews, isResumed bool
+	}{{isNews: true, isResumed: true}, {isResumed: true}, {live: broken{}, isNews: true}, {}, {edit: 1, isNews: true}, {}} {
+		if step.live != nil {
+			r.Live = step.live
+		}
 		proxy.Generation += step.edit
 		_, _, _ = r.Get(proxy)
-		if isNews := <-woken; isNews != step.isNews || r.HasChanged(client.ObjectKeyFromObject(proxy)) != step.hasChanged {
-			t.Errorf("read %d: news: %t, want %t", i, isNews, step.isNews)
+		isNews := <-woken
+		if _, isResumed := r.Begun(proxy); isNews != step.isNews || isResumed != step.isResumed {
+			t.Errorf("read %d: news: %t, want %t; resumed: %t, want %t", i, isNews, step.isNews, isResumed, step.isResumed)
 		}
 		now = now.Add(PollInterval)
 	}
+}
+
+// absent answers that nothing is there.
+type absent struct{ client.Reader }
+
+func (absent) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return errors.New("it is not there")
 }
 
 // A report says nothing about a HelmReleaseProxy as it was before, nor about another one of the same name, nor about what a

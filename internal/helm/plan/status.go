@@ -283,6 +283,11 @@ func IsUpToDate(proxy *addonsv1.HelmChartProxy) bool {
 // aboutCluster matches what About returns.
 var aboutCluster = regexp.MustCompile(`^[a-z0-9.-]+/[a-z0-9.-]+: `)
 
+// IsReady reports whether a HelmReleaseProxy of its current generation is Ready.
+func IsReady(release *addonsv1.HelmReleaseProxy) bool {
+	return find(release, addonsv1.ReadyCondition).Status == metav1.ConditionTrue
+}
+
 // find returns a condition of a HelmReleaseProxy. A condition of an earlier generation counts as unknown.
 func find(release *addonsv1.HelmReleaseProxy, of string) *metav1.Condition {
 	if its := meta.FindStatusCondition(release.Status.Conditions, of); its != nil && release.Status.ObservedGeneration == release.Generation {
@@ -298,7 +303,8 @@ func find(release *addonsv1.HelmReleaseProxy, of string) *metav1.Condition {
 func summary(all ...metav1.Condition) metav1.Condition {
 	for _, part := range all {
 		if part.Status != metav1.ConditionTrue {
-			return condition(addonsv1.ReadyCondition, false, part.Reason, part.Message)
+			part.Type = addonsv1.ReadyCondition
+			return part
 		}
 	}
 	return condition(addonsv1.ReadyCondition, true, addonsv1.ReadyReason, "")
@@ -306,8 +312,11 @@ func summary(all ...metav1.Condition) metav1.Condition {
 
 func condition(of string, holds bool, reason, message string) metav1.Condition {
 	status := metav1.ConditionFalse
-	if holds {
+	switch {
+	case holds:
 		status = metav1.ConditionTrue
+	case reason == addonsv1.ReadingInputsReason:
+		status = metav1.ConditionUnknown
 	}
 	return metav1.Condition{Type: of, Status: status, Reason: reason, Message: message}
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
@@ -105,10 +104,10 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	before := proxy.DeepCopy()
 	plan.Default(proxy)
 	in, again, err := r.Inputs.Get(proxy)
+	begun, isResumed := r.Inputs.Begun(proxy)
+	patience := begun.Add(inputs.Patience).Sub(r.Now())
 	if err != nil {
-		return r.report(ctx, before, state{releases: releases, trouble: plan.Trouble{
-			Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: err.Error(), // Inputs.Wake follows.
-		}})
+		return r.reportReading(ctx, before, releases, patience, err) // Inputs.Wake follows.
 	}
 	now := state{trouble: in.Trouble, notice: in.Notice, releases: releases, version: in.Chart.Version}
 	var failed error
@@ -118,11 +117,15 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	if plan.IsStaged(proxy) && now.clusters != nil && !in.Incomplete {
 		soon, err := r.rollOut(ctx, proxy, in, &now)
 		again, failed = kube.Sooner(again, soon), cmp.Or(failed, err)
+		if isResumed && patience > 0 && r.unseen(in, now, r.Inputs.HasReported) > 0 { // The status has what was decided before the restart.
+			now.rollout, again = nil, store.BehindInterval
+		}
 	}
 	if err := r.failUntaken(ctx, &now); err != nil {
 		return ctrl.Result{}, err
 	}
-	if unseen := r.unseen(proxy, in, now); unseen > 0 {
+	// After a restart, a HelmChartProxy stays up to date unless its inputs have changed.
+	if unseen := r.unseen(in, now, r.Inputs.HasSeen); unseen > 0 && !(isResumed && plan.IsUpToDate(proxy)) {
 		now.trouble = cmp.Or(now.trouble, plan.Trouble{
 			Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: fmt.Sprintf("%d of %d releases have not taken the change over yet", unseen, len(now.releases)),
 		})
@@ -133,15 +136,22 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	return result, cmp.Or(err, failed)
 }
 
-// unseen returns how many releases still report about earlier inputs. After a restart, a HelmChartProxy stays Ready
-// unless its inputs have changed.
-func (r *Reconciler) unseen(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now state) (count int) {
-	isReady := meta.IsStatusConditionTrue(proxy.Status.Conditions, addonsv1.ReadyCondition) && proxy.Status.ObservedGeneration == proxy.Generation
-	if isReady && !r.Inputs.HasChanged(client.ObjectKeyFromObject(proxy)) {
-		return 0
+// reportReading reports that the inputs are being read. For a while, conditions of the same generation may still hold, and stay.
+func (r *Reconciler) reportReading(ctx context.Context, proxy *addonsv1.HelmChartProxy, releases []*addonsv1.HelmReleaseProxy, patience time.Duration, reading error) (ctrl.Result, error) {
+	trouble := plan.Trouble{Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: reading.Error()}
+	if proxy.Status.ObservedGeneration == proxy.Generation {
+		if patience > 0 {
+			return ctrl.Result{RequeueAfter: patience}, nil
+		}
+		trouble.Reason = addonsv1.ReadingInputsReason
 	}
+	return r.report(ctx, proxy, state{releases: releases, trouble: trouble})
+}
+
+// unseen returns how many releases still report about earlier inputs.
+func (r *Reconciler) unseen(in *inputs.Inputs, now state, hasSeen func(*addonsv1.HelmReleaseProxy, *inputs.Inputs) bool) (count int) {
 	for _, release := range now.releases {
-		if release.DeletionTimestamp.IsZero() && !r.Inputs.HasSeen(release, in) {
+		if release.DeletionTimestamp.IsZero() && !hasSeen(release, in) {
 			count++
 		}
 	}

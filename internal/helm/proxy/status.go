@@ -129,7 +129,7 @@ func (r *Reconciler) announce(before, after *addonsv1.HelmChartProxy) {
 	case is.Status == metav1.ConditionTrue:
 		kind, text = corev1.EventTypeNormal, "the release is ready on every selected Cluster"
 	case is.Reason == addonsv1.HelmReleasePendingReason, is.Reason == addonsv1.HelmReleaseProxySpecsUpdatingReason,
-		is.Reason == addonsv1.PreparingToHelmInstallReason:
+		is.Reason == addonsv1.PreparingToHelmInstallReason, is.Reason == addonsv1.ReadingInputsReason:
 		return // It is in progress.
 	}
 	r.Recorder.Eventf(after, nil, kind, is.Reason, "Deploy", "%s", message.Short(text, message.Note))

@@ -213,13 +213,64 @@ func TestTroubleOfOneRelease(t *testing.T) {
 	}
 }
 
-// A HelmChartProxy that was Ready stays Ready when the program restarts.
+// A HelmChartProxy that was Ready stays Ready when the program restarts. One whose release on a Cluster is not, says the same as
+// before.
 func TestReadyAfterARestart(t *testing.T) {
-	of, objects := edited()
-	SetConditions(&of.Status.Conditions, 2, plan.ProxyConditions(plan.Trouble{}, "", nil), time.Now())
-	of.Status.ObservedGeneration = 2
-	if got := ready(t, reconcilerOf(t, of, objects...), of); got.Status != metav1.ConditionTrue {
-		t.Errorf("%v", got)
+	for _, trouble := range []plan.Trouble{{}, {Reason: addonsv1.GetClusterFailedReason, Message: "there is no Cluster"}} {
+		of, objects := edited()
+		have := objects[0].(*addonsv1.HelmReleaseProxy)
+		SetConditions(&have.Status.Conditions, 1, plan.ReleaseConditions(trouble, plan.Release{Ready: true, Reason: "Ready"}), time.Now())
+		want := plan.ProxyConditions(plan.Trouble{}, "", []*addonsv1.HelmReleaseProxy{have})
+		SetConditions(&of.Status.Conditions, 2, want, time.Now())
+		of.Status.ObservedGeneration = 2
+		if got := ready(t, reconcilerOf(t, of, objects...), of); got.Status != want[0].Status || got.Message != want[0].Message {
+			t.Errorf("%v, want %v", got, want[0])
+		}
+	}
+}
+
+// silent answers no Get until the test ends.
+type silent struct{ client.Reader }
+
+func (silent) Get(ctx context.Context, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// While the inputs are read, the conditions of the same generation stay, for a while. Those of an earlier one do not: the hold of an
+// upgrade would take the change for done.
+func TestConditionsWhileInputsAreRead(t *testing.T) {
+	for name, test := range map[string]struct {
+		observed int64
+		age      time.Duration
+		want     metav1.ConditionStatus
+		reason   string
+	}{
+		"of the same generation":           {2, 0, metav1.ConditionTrue, addonsv1.ReadyReason},
+		"at the end of the patience":       {2, inputs.Patience - 1, metav1.ConditionTrue, addonsv1.ReadyReason},
+		"after it":                         {2, inputs.Patience, metav1.ConditionUnknown, addonsv1.ReadingInputsReason},
+		"of an earlier generation":         {1, 0, metav1.ConditionFalse, addonsv1.HelmReleaseProxySpecsUpdatingReason},
+		"of an earlier one, after a while": {1, inputs.Patience, metav1.ConditionFalse, addonsv1.HelmReleaseProxySpecsUpdatingReason},
+	} {
+		of, objects := edited()
+		of.Spec.ValuesFrom = []addonsv1.ValuesReference{{Kind: "ConfigMap", Name: "values"}}
+		SetConditions(&of.Status.Conditions, test.observed, plan.ProxyConditions(plan.Trouble{}, "", nil), time.Now())
+		of.Status.ObservedGeneration = test.observed
+		r := reconcilerOf(t, of, objects...)
+		now := clocktesting.NewFakeClock(time.Now())
+		r.Now, r.Inputs = now.Now, &inputs.Reader{Live: silent{}, Now: now.Now, Wake: func(plan.Key, bool) {}}
+		if _, _, err := r.Inputs.Get(of); !errors.Is(err, inputs.ErrReading) {
+			t.Fatal(err)
+		}
+		now.Step(test.age)
+		its := ready(t, r, of)
+		if its.Status != test.want || its.Reason != test.reason {
+			t.Errorf("%s: %v", name, its)
+		}
+		got := &addonsv1.HelmChartProxy{}
+		if err := r.Get(t.Context(), client.ObjectKeyFromObject(of), got); err != nil || plan.IsUpToDate(got) != (test.want == metav1.ConditionTrue) {
+			t.Errorf("%s: up to date is %t (%v)", name, plan.IsUpToDate(got), err)
+		}
 	}
 }
 

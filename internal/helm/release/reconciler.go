@@ -186,7 +186,7 @@ func (r *Reconciler) conclude(ctx context.Context, s *scope, before plan.Record,
 		// The write triggers the next reconcile, which reports the recorded state.
 		return cmp.Or(r.setRecord(ctx, s), failed, stale)
 	}
-	if r.isUnknown(s) { // A restart writes no status of a release that only waits.
+	if r.isPatient(s) { // The status stays as it was.
 		return cmp.Or(failed, stale)
 	}
 	isReported, err := r.report(ctx, s, observed)
@@ -196,10 +196,26 @@ func (r *Reconciler) conclude(ctx context.Context, s *scope, before plan.Record,
 	return cmp.Or(err, failed, stale)
 }
 
-// isUnknown reports whether the program, since it started, could not find out yet whether the values are current.
-func (r *Reconciler) isUnknown(s *scope) bool {
-	_, isKnown := r.rendered.Load(client.ObjectKeyFromObject(s.release))
-	return s.isWaiting && !isKnown && s.record.Digest != "" && s.release.Status.ObservedGeneration == s.release.Generation
+// isPatient reports whether the release only waits to be rendered, and has not waited long, or the program, since it started,
+// could not find out yet whether the values are current.
+func (r *Reconciler) isPatient(s *scope) bool {
+	key, last := client.ObjectKeyFromObject(s.release), r.last(s)
+	switch {
+	case !s.isWaiting && !last.waits.IsZero():
+		last.waits = time.Time{}
+		r.rendered.Store(key, last)
+	case s.isWaiting && last.waits.IsZero():
+		last.waits = r.Now()
+		r.rendered.Store(key, last)
+	}
+	if !s.isWaiting {
+		return false
+	}
+	left := last.waits.Add(inputs.Patience).Sub(r.Now())
+	if left > 0 {
+		s.retryAfter(left)
+	}
+	return left > 0 || last.at.IsZero() && s.record.Digest != "" && s.release.Status.ObservedGeneration == s.release.Generation
 }
 
 // findBundle finds the Bundle of the release, if it belongs to the HelmChartProxy, and its BundleDeployment.

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
@@ -53,6 +54,8 @@ type written struct {
 	at     time.Time
 	// isHeld says that the values were not written: the release waits for its turn in the rollout.
 	isHeld bool
+	// waits is since when values from other sources wait to be rendered; zero if none do.
+	waits time.Time
 }
 
 // isOf reports whether the values that the record names were written for the current Bundle.
@@ -138,7 +141,7 @@ func (r *Reconciler) put(ctx context.Context, s *scope, record plan.Record, laye
 	if err := r.PutValues(ctx, object); err != nil {
 		if errors.As(err, new(*store.TakenError)) || kube.IsRefused(err) { // Others of the Bundle must not wait for it.
 			s.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
-			s.retryAfter(30 * time.Second)
+			s.retryAfter(inputs.Patience)
 			return nil
 		}
 		return err

@@ -928,9 +928,9 @@ func TestInstalledOnceMeanwhile(t *testing.T) {
 	}
 }
 
-// After a restart, the program does not know yet whether the values of a release are current. While the release waits for its
-// turn, its status stays. Once the program knows that they are not current, the status says so.
-func TestStatusWhileWaitingAfterARestart(t *testing.T) {
+// While a release waits for its turn to be rendered, its status stays for a while. After a restart, when the program does not know
+// yet whether the values are current, it stays until the release has its turn.
+func TestStatusWhileWaiting(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*scope)
 		isNew  bool
@@ -976,8 +976,11 @@ func TestStatusWhileWaitingAfterARestart(t *testing.T) {
 			}
 			other := w.Turns.Of(types.NamespacedName{Namespace: "team", Name: "other"})
 			other.Take()
-			if its := reconcile(test.change); its.Status != test.want {
-				t.Errorf("while it waits: %s, %s", its.Status, its.Message)
+			for _, want := range []metav1.ConditionStatus{metav1.ConditionTrue, metav1.ConditionTrue, test.want} {
+				if its := reconcile(test.change); its.Status != want {
+					t.Errorf("while it waits: %s, %s", its.Status, its.Message)
+				}
+				w.clock.Step(inputs.Patience / 2)
 			}
 			other.End()
 			<-w.woken
