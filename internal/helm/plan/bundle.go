@@ -191,8 +191,11 @@ func Waits(proxy *addonsv1.HelmChartProxy) bool {
 
 // HasValues reports whether releases have values of their own. In a rollout every release has values: the name of
 // their object shows whether Fleet has applied a change to a Cluster.
-func HasValues(proxy *addonsv1.HelmChartProxy) bool {
-	return proxy.Spec.ValuesTemplate != "" || len(proxy.Spec.ValuesFrom) > 0 || IsStaged(proxy)
+func HasValues(proxy *addonsv1.HelmChartProxy) bool { return SetsValues(proxy) || IsStaged(proxy) }
+
+// SetsValues reports whether a HelmChartProxy sets any values.
+func SetsValues(proxy *addonsv1.HelmChartProxy) bool {
+	return proxy.Spec.ValuesTemplate != "" || len(proxy.Spec.ValuesFrom) > 0
 }
 
 // StrategyFor returns the rollout strategy with which Fleet updates only some targets of a Bundle, and leaves the

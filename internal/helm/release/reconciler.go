@@ -143,8 +143,8 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 	if s.inputs, err = r.Policies.Limit(ctx, s.proxy, s.inputs, s.release.Spec.ClusterRef.Namespace); err != nil {
 		return err
 	}
-	if s.settings, err = r.Settings.Current(ctx); plan.HasValues(s.proxy) && (err != nil || s.settings.IsUnknown()) {
-		return err // Values could have what the settings exclude. The release stays as it is, its status included.
+	if s.settings, err = r.settingsOf(ctx, s.proxy); plan.HasValues(s.proxy) && (err != nil || s.settings == nil) {
+		return err // The release stays as it is, its status included.
 	}
 	before := s.record
 	s.record.Leaving, s.record.Until = "", nil

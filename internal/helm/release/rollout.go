@@ -111,8 +111,8 @@ func (s *scope) takeOver(now time.Time) {
 
 // Knows reports whether the release has rendered its values from the current state of its sources.
 func (r *Reconciler) Knows(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster) bool {
-	current, err := r.Settings.Current(ctx)
-	if err != nil || current.IsUnknown() {
+	current, err := r.settingsOf(ctx, of)
+	if err != nil || current == nil {
 		return false
 	}
 	s := &scope{proxy: of, release: release, inputs: in, cluster: cluster, settings: current}

@@ -22,6 +22,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/worker"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/kube/references"
+	"github.com/muster-fleet/muster/internal/settings"
 )
 
 // Sources reads the objects that Clusters refer to.
@@ -114,6 +115,16 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 		return err
 	}
 	return r.putOrHold(ctx, s, last, layers, digest, from)
+}
+
+// settingsOf returns the settings for the values of a HelmChartProxy; nil if they are unknown, and values could have what they
+// exclude.
+func (r *Reconciler) settingsOf(ctx context.Context, of *addonsv1.HelmChartProxy) (*settings.InForce, error) {
+	current, err := r.Settings.Current(ctx)
+	if err == nil && current.IsUnknown() && plan.SetsValues(of) {
+		return nil, nil
+	}
+	return current, err
 }
 
 // putOrHold writes rendered values, unless the release has to wait for its turn in a rollout.

@@ -34,6 +34,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/policies/policiestest"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
+	"github.com/muster-fleet/muster/internal/helm/repository"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/helm/templates"
 	"github.com/muster-fleet/muster/internal/helm/worker"
@@ -701,6 +702,43 @@ func TestRecordNamesTheVersion(t *testing.T) {
 	record.Installed, renders.gives = true, "a: new"
 	if held := w.write(t, record, ofCluster, both(staged(""), of("v2", true))).record; held.Version != "v1" || held.Rollout.Pending == "" {
 		t.Errorf("it waits for its turn, and the record says %s", held)
+	}
+}
+
+// While the settings are unknown, a release that has values of the HelmChartProxy stays as it is. One that has none, also in a rollout,
+// goes on: its Cluster is not in Fleet, and its status says so, also while the repository does not answer.
+func TestSettingsAreUnknown(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*addonsv1.HelmChartProxySpec)
+		says   bool
+	}{
+		"no values":  {func(*addonsv1.HelmChartProxySpec) {}, true},
+		"a rollout":  {func(its *addonsv1.HelmChartProxySpec) { its.Rollout = &addonsv1.RolloutStrategy{} }, true},
+		"a template": {func(its *addonsv1.HelmChartProxySpec) { its.ValuesTemplate = ofCluster }, false},
+		"a ConfigMap": {func(its *addonsv1.HelmChartProxySpec) {
+			its.ValuesFrom = []addonsv1.ValuesReference{{Kind: "ConfigMap", Name: "values", Optional: true}}
+		}, false},
+	} {
+		w := newWorld(t, &renderer{gives: "a: b"})
+		s := scopeOf(t, "")
+		s.proxy.Spec.RepoURL, s.proxy.Spec.ChartName, s.proxy.Spec.Version = "https://charts.example.com", "web", "1.0.0"
+		test.change(&s.proxy.Spec)
+		s.release.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s.proxy, addonsv1.GroupVersion.WithKind("HelmChartProxy"))}
+		if err := cmp.Or(w.Create(t.Context(), s.release), w.Create(t.Context(), s.cluster.DeepCopy())); err != nil {
+			t.Fatal(err)
+		}
+		w.Settings.Saw(nil) // It is gone.
+		read := make(chan bool)
+		w.Inputs = &inputs.Reader{Live: w.Client, Cached: w.Client, Charts: repository.New(repository.Options{}), Wake: func(plan.Key, bool) { close(read) }, Now: w.clock.Now}
+		_, _, _ = w.Inputs.Get(s.proxy)
+		<-read
+		if err := w.reconcile(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		available := meta.FindStatusCondition(s.release.Status.Conditions, addonsv1.ClusterAvailableCondition)
+		if says := available != nil && available.Reason == addonsv1.GetClusterFailedReason; says != test.says {
+			t.Errorf("%s: it says %v", name, available)
+		}
 	}
 }
 
