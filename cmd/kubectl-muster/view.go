@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/view"
@@ -69,12 +68,14 @@ func (o *viewOptions) source(ctx context.Context) (page.Source, string, error) {
 		if err != nil {
 			return nil, "", err
 		}
-		objects, err := source.Read(ctx, reader, o.scope())
+		scope := o.scope()
+		scope.Bundles = true
+		objects, err := source.Read(ctx, reader, scope)
 		if err != nil {
 			return nil, "", err
 		}
 		objects.StaleAfter = o.staleAfter
-		return &still{reader, objects}, fmt.Sprintf("%s, as of %s", strings.Join(o.filenames, ", "), objects.Now.UTC().Format(time.RFC3339)), nil
+		return still{objects}, fmt.Sprintf("%s, as of %s", strings.Join(o.filenames, ", "), objects.Now.UTC().Format(time.RFC3339)), nil
 	}
 	from, err := o.client()
 	if err != nil {
@@ -91,13 +92,12 @@ func (o *viewOptions) source(ctx context.Context) (page.Source, string, error) {
 	if raw, err := o.flags.ToRawKubeConfigLoader().RawConfig(); err == nil && raw.CurrentContext != "" {
 		title = raw.CurrentContext + ", " + title
 	}
-	return &moving{follower, from, o.staleAfter}, title, nil
+	return &moving{follower, o.staleAfter}, title, nil
 }
 
 // moving is the source for a cluster, which changes.
 type moving struct {
 	*source.Follower
-	reader     client.Reader
 	staleAfter time.Duration
 }
 
@@ -108,27 +108,14 @@ func (m *moving) Snapshot() *view.Objects {
 	return objects
 }
 
-// Bundles implements page.Source.
-func (m *moving) Bundles(ctx context.Context, fleetNamespace string, objects *view.Objects) error {
-	return source.BundlesOf(ctx, m.reader, fleetNamespace, objects)
-}
-
 // still is the source for a file, which does not change.
-type still struct {
-	reader  client.Reader
-	objects *view.Objects
-}
+type still struct{ objects *view.Objects }
 
 // Snapshot implements page.Source.
-func (s *still) Snapshot() *view.Objects { return s.objects.Clone() }
+func (s still) Snapshot() *view.Objects { return s.objects }
 
 // Changed implements page.Source.
-func (s *still) Changed() <-chan struct{} { return nil }
+func (still) Changed() <-chan struct{} { return nil }
 
-// Bundles implements page.Source.
-func (s *still) Bundles(ctx context.Context, fleetNamespace string, objects *view.Objects) error {
-	return source.BundlesOf(ctx, s.reader, fleetNamespace, objects)
-}
-
-// WatchBundles implements page.Source.
-func (s *still) WatchBundles(context.Context, string, func()) {}
+// Select implements page.Source.
+func (still) Select(string) time.Time { return time.Time{} }

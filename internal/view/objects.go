@@ -64,10 +64,10 @@ func NewObjects() *Objects {
 	}
 }
 
-// Clone returns the same objects in new maps, without Deployments.
+// Clone returns the same objects in new maps.
 func (o *Objects) Clone() *Objects {
 	copied := *o
-	copied.Deployments = map[string][]*Deployed{}
+	copied.Deployments = maps.Clone(o.Deployments)
 	copied.Namespaces, copied.Classes = maps.Clone(o.Namespaces), maps.Clone(o.Classes)
 	copied.Clusters, copied.FleetClusters = maps.Clone(o.Clusters), maps.Clone(o.FleetClusters)
 	copied.Groups, copied.Mappings = maps.Clone(o.Groups), maps.Clone(o.Mappings)
@@ -194,6 +194,7 @@ func attachedTo(in *fleetv1.Cluster) types.NamespacedName {
 
 // Deployed is a reduced BundleDeployment.
 type Deployed struct {
+	Name   string
 	Bundle types.NamespacedName
 	// Source is the HelmOp or GitRepo that made the Bundle; empty if neither did.
 	Source string
@@ -214,6 +215,7 @@ type Troubled struct {
 // CutDeployment reduces a BundleDeployment.
 func CutDeployment(in *fleetv1.BundleDeployment) *Deployed {
 	result := &Deployed{
+		Name:    in.Name,
 		Bundle:  types.NamespacedName{Namespace: in.Labels[fleetv1.BundleNamespaceLabel], Name: in.Labels[fleetv1.BundleLabel]},
 		Source:  SourceOf(in.Labels),
 		State:   stateOf(in),

@@ -135,7 +135,7 @@ func change(tab *tab, name, state string) (page, event time.Duration) {
 		}
 	}()
 	begin := time.Now()
-	kubectl(tab, "patch", "clusters.fleet.cattle.io", "-n", "many", name, "--subresource=status", "--type=merge", "-p", fmt.Sprintf(`{"status":{"display":{"state":%q}}}`, state))
+	patch(tab, "clusters.fleet.cattle.io", "many", name, fmt.Sprintf(`{"display":{"state":%q}}`, state))
 	tab.eventually(shows(name, state))
 	page = time.Since(begin)
 	select {

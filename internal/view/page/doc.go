@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"embed"
-	"html/template"
 	"net"
 	"net/http"
 	"strings"
@@ -19,20 +18,29 @@ import (
 
 // Source provides the graph.
 type Source interface {
-	// Snapshot returns the current objects.
+	// Snapshot returns the current objects, with the BundleDeployments of the selected Clusters.
 	Snapshot() *view.Objects
 	// Changed receives after changes; it is nil if there are none.
 	Changed() <-chan struct{}
-	// Bundles adds the BundleDeployments in a Cluster's Fleet namespace to the objects.
-	Bundles(ctx context.Context, fleetNamespace string, objects *view.Objects) error
-	// WatchBundles calls changed whenever one of these changes, until the context ends.
-	WatchBundles(ctx context.Context, fleetNamespace string, changed func())
+	// Select reads the BundleDeployments in a Cluster's namespace in Fleet, and keeps them up to date. Since the time that
+	// it returns, they are in the Snapshot.
+	Select(fleetNamespace string) time.Time
 }
 
 //go:embed assets
 var assets embed.FS
 
-var pages = template.Must(template.New("").ParseFS(assets, "assets/*.html"))
+const (
+	// rest is the time between two answers to a reader while objects change all the time. It also is how old the page
+	// may be that a reader loads, so that many readers cost no more than one.
+	rest = 500 * time.Millisecond
+	// longest is how long a request waits for a change, or for the rest of its header. A connection that somebody has
+	// cut causes no event, and neither does an agent that falls silent.
+	longest = 30 * time.Second
+	// most is how many requests may wait at a time, and largest how many bytes the header of one may have.
+	most    = 64
+	largest = 16 << 10
+)
 
 // Server serves the page.
 type Server struct {
@@ -42,16 +50,18 @@ type Server struct {
 	base string
 	// hosts are the host names under which the server answers.
 	hosts map[string]bool
-	feed  *feed
-	// first receives the page of the first reader, once.
-	first chan *overview
-	once  sync.Once
-	given given
+	// waiting has an element for each request that waits.
+	waiting chan struct{}
+
+	changes changes
+	drawing sync.Mutex
+	drawn   *drawn
 }
 
 // New returns a Server of a source. The title names the source; the page is reachable at the listener.
 func New(source Source, title string, listener net.Listener) *Server {
-	s := &Server{source: source, title: title, base: "/" + rand.Text() + "/", hosts: map[string]bool{}, feed: newFeed(), first: make(chan *overview, 1)}
+	s := &Server{source: source, title: title, base: "/" + rand.Text() + "/", hosts: map[string]bool{}, waiting: make(chan struct{}, most)}
+	s.changes.next = make(chan struct{})
 	if _, port, err := net.SplitHostPort(listener.Addr().String()); err == nil {
 		s.hosts["127.0.0.1:"+port], s.hosts["localhost:"+port] = true, true
 	}
@@ -66,11 +76,9 @@ func (s *Server) Path() string { return s.base }
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go s.keep(ctx)
-	server := &http.Server{
-		Handler: s, ReadHeaderTimeout: 10 * time.Second,
-		BaseContext: func(net.Listener) context.Context { return ctx }, // Event streams end with the context.
-	}
+	go s.changes.tell(ctx, s.source.Changed())
+	server := s.server()
+	server.BaseContext = func(net.Listener) context.Context { return ctx } // Waiting requests end with the context.
 	go func() {
 		<-ctx.Done()
 		_ = server.Close()
@@ -80,6 +88,10 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		return nil
 	}
 	return err
+}
+
+func (s *Server) server() *http.Server {
+	return &http.Server{Handler: s, ReadHeaderTimeout: longest, MaxHeaderBytes: largest}
 }
 
 // policy lets the page load files from this server only.
@@ -121,10 +133,6 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, path string) {
 		http.ServeFileFS(w, r, assets, "assets/"+path) //nolint:gosec // The path is one of the three above.
 	case downloads[path] != "":
 		s.download(w, path)
-	case path == "events":
-		s.events(w, r)
-	case strings.HasPrefix(path, "part/"):
-		s.part(w, r, strings.TrimPrefix(path, "part/"))
 	case strings.HasPrefix(path, "cluster/"), strings.HasPrefix(path, "fleet-cluster/"):
 		s.page(w, r, path)
 	default:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 
 // Follower keeps the objects of a graph up to date: it lists each kind once and then watches it.
 type Follower struct {
+	ctx    context.Context //nolint:containedctx // Select starts watches that end with it.
 	client client.WithWatch
 	scope  Scope
 
@@ -30,6 +32,8 @@ type Follower struct {
 	unreadBeyond map[view.Kind]string
 	changed      chan struct{}
 	synced       sync.WaitGroup
+	// selected are the Clusters whose BundleDeployments are watched; the one that was selected last is last.
+	selected []*selected
 }
 
 const (
@@ -55,7 +59,7 @@ func (p *pause) take(ctx context.Context) {
 // Follow starts a Follower, and returns once every kind has been listed or has failed. The objects note the kinds
 // that cannot be read, then or later; the Follower keeps trying.
 func Follow(ctx context.Context, from client.WithWatch, scope Scope) (*Follower, error) {
-	f := &Follower{client: from, scope: scope, objects: view.NewObjects(), changed: make(chan struct{}, 1)}
+	f := &Follower{ctx: ctx, client: from, scope: scope, objects: view.NewObjects(), changed: make(chan struct{}, 1)}
 	failed := make(chan error, len(feeds()))
 	for _, feed := range feeds() {
 		if scope.Namespace != "" && feed.kind == view.Namespace {
@@ -92,6 +96,11 @@ func (f *Follower) Snapshot() *view.Objects {
 		if copied.Unread[kind] == "" {
 			copied.Unread[kind] = why
 		}
+	}
+	for _, own := range f.selected {
+		its := own.Snapshot()
+		maps.Copy(copied.Deployments, its.Deployments)
+		maps.Copy(copied.Unread, its.Unread)
 	}
 	return copied
 }
@@ -246,16 +255,67 @@ func (f *Follower) readBeyond(ctx context.Context) error {
 	return nil
 }
 
-// WatchBundles calls changed whenever Fleet changes a BundleDeployment of a Cluster, until the context
-// ends.
-func (f *Follower) WatchBundles(ctx context.Context, fleetNamespace string, changed func()) {
-	deployments := feed{
-		kind: view.Deployment, list: &fleetv1.BundleDeploymentList{}, by: "Fleet",
-		move: func(Scope, *view.Objects, *view.Objects) {},
-		put:  func(*view.Objects, client.Object) { changed() },
-		drop: func(*view.Objects, types.NamespacedName) { changed() },
+// mostSelected is how many Clusters' BundleDeployments are watched at a time.
+const mostSelected = 16
+
+// selected has the BundleDeployments of a Cluster.
+type selected struct {
+	*Follower
+	namespace string
+	since     time.Time
+	cancel    context.CancelFunc
+}
+
+// Select keeps the BundleDeployments in a Cluster's namespace in Fleet up to date, too. Since the time that it returns,
+// they are in the Snapshot, or the reason why they are not. Those that were selected longest ago are given up.
+func (f *Follower) Select(namespace string) time.Time {
+	if namespace == "" {
+		return time.Time{}
 	}
-	own := &Follower{client: f.client, scope: Scope{Namespace: fleetNamespace}, objects: view.NewObjects(), changed: make(chan struct{}, 1)}
+	own := f.selectedOf(namespace)
+	own.synced.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if own.since.IsZero() {
+		own.since = time.Now()
+	}
+	return own.since
+}
+
+func (f *Follower) selectedOf(namespace string) *selected {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at := slices.IndexFunc(f.selected, func(its *selected) bool { return its.namespace == namespace })
+	if at >= 0 {
+		own := f.selected[at]
+		f.selected = append(slices.Delete(f.selected, at, at+1), own)
+		return own
+	}
+	if len(f.selected) == mostSelected {
+		f.selected[0].cancel()
+		f.selected = slices.Delete(f.selected, 0, 1)
+	}
+	ctx, cancel := context.WithCancel(f.ctx)
+	own := &selected{&Follower{client: f.client, scope: Scope{Namespace: namespace}, objects: view.NewObjects(), changed: f.changed}, namespace, time.Time{}, cancel}
+	f.selected = append(f.selected, own)
 	own.synced.Add(1)
-	own.follow(ctx, deployments, make(chan error, 1))
+	go own.follow(ctx, deployments(), make(chan error, 1))
+	return own
+}
+
+// deployments returns the feed of BundleDeployments.
+func deployments() feed {
+	update := func(o *view.Objects, key types.NamespacedName, now ...*view.Deployed) {
+		// Snapshots have the slice of before.
+		others := slices.DeleteFunc(slices.Clone(o.Deployments[key.Namespace]), func(its *view.Deployed) bool { return its.Name == key.Name })
+		o.Deployments[key.Namespace] = append(others, now...)
+	}
+	return feed{
+		kind: view.Deployment, list: &fleetv1.BundleDeploymentList{}, by: "Fleet",
+		move: func(_ Scope, from, to *view.Objects) { to.Deployments = from.Deployments },
+		put: func(o *view.Objects, object client.Object) {
+			update(o, client.ObjectKeyFromObject(object), view.CutDeployment(object.(*fleetv1.BundleDeployment)))
+		},
+		drop: func(o *view.Objects, key types.NamespacedName) { update(o, key) },
+	}
 }

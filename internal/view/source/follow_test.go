@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,12 +34,14 @@ type server struct {
 	lists, watches int // for Clusters
 	clusters       []clusterv1.Cluster
 	mappings       []fleetv1.BundleNamespaceMapping // in the namespace in scope
+	deployments    []fleetv1.BundleDeployment
+	denied         error // of their lists
 	// get and watch replace the methods of these names.
 	get   func(key types.NamespacedName) error
 	watch func(ctx context.Context, list client.ObjectList) (watch.Interface, error)
 }
 
-func (s *server) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+func (s *server) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list.SetResourceVersion("1")
@@ -48,6 +51,13 @@ func (s *server) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 		list.Items = s.clusters
 	case *fleetv1.BundleNamespaceMappingList:
 		list.Items = s.mappings
+	case *fleetv1.BundleDeploymentList:
+		for _, its := range s.deployments {
+			if its.Namespace == (&client.ListOptions{}).ApplyOptions(options).Namespace {
+				list.Items = append(list.Items, its)
+			}
+		}
+		return s.denied
 	}
 	return nil
 }
@@ -326,5 +336,79 @@ func TestRolloutsAreNoted(t *testing.T) {
 		cancel()
 		close(events)
 		synctest.Wait()
+	})
+}
+
+// The BundleDeployments of a selected Cluster are there once Select returns, and follow their events. Those of too many
+// are given up, and what may not be read is noted.
+func TestSelect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer cancel()
+		deployment := func(name string, ready bool) *fleetv1.BundleDeployment {
+			its := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-0", Name: name}}
+			its.Status.Ready, its.Status.NonModified = ready, true
+			return its
+		}
+		var watched, ended atomic.Int32
+		events := make(chan watch.Event)
+		s := &server{deployments: []fleetv1.BundleDeployment{*deployment("cni", true), *deployment("dns", true)}}
+		s.watch = func(ctx context.Context, list client.ObjectList) (watch.Interface, error) {
+			if _, is := list.(*fleetv1.BundleDeploymentList); !is {
+				return living(ctx, time.Hour), nil
+			}
+			if watched.Add(1); watched.Load() == 1 {
+				context.AfterFunc(ctx, func() { close(events) })
+				return played(events), nil
+			}
+			context.AfterFunc(ctx, func() { ended.Add(1) })
+			return living(ctx, time.Hour), nil
+		}
+		f, err := Follow(ctx, s, Scope{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		states := func() (result []string) {
+			synctest.Wait()
+			for _, its := range f.Snapshot().Deployments["cluster-0"] {
+				result = append(result, its.Name+" "+string(its.State))
+			}
+			return result
+		}
+		if first := f.Select("cluster-0"); !f.Select("cluster-0").Equal(first) || first.IsZero() {
+			t.Error("it is selected twice")
+		}
+		if got := states(); !slices.Equal(got, []string{"cni Ready", "dns Ready"}) {
+			t.Errorf("once it is selected: %q", got)
+		}
+		select {
+		case <-f.Changed(): // The first lists.
+		default:
+		}
+		events <- watch.Event{Type: watch.Modified, Object: deployment("cni", false)}
+		events <- watch.Event{Type: watch.Deleted, Object: deployment("dns", true)}
+		if got := states(); !slices.Equal(got, []string{"cni NotReady"}) {
+			t.Errorf("after events: %q", got)
+		}
+		select {
+		case <-f.Changed():
+		default:
+			t.Error("nobody is told")
+		}
+		for i := range mostSelected {
+			f.Select(fmt.Sprintf("cluster-%d", i+1))
+		}
+		if got := states(); len(got) > 0 || watched.Load() != mostSelected+1 || ended.Load() != 0 {
+			t.Errorf("after too many: %q; %d were watched, %d ended", got, watched.Load(), ended.Load())
+		}
+		s.mu.Lock()
+		s.denied = errForbidden
+		s.mu.Unlock()
+		f.Select("cluster-denied")
+		synctest.Wait()
+		if why := f.Snapshot().Unread[view.Deployment]; why != "you may not read them" || ended.Load() != 1 {
+			t.Errorf("the note is %q; %d ended", why, ended.Load())
+		}
 	})
 }

@@ -1,151 +1,147 @@
-// Folds changes into the page as they happen, and makes it usable by keyboard. Without it
-// the page is complete, but stands still.
+// Replaces the page's contents when they have changed, and makes the page usable by keyboard. Without it the page is
+// complete, but stands still.
 'use strict';
 (() => {
   const base = document.body.dataset.base;
-  let selected = document.body.dataset.selected;
-  let number = document.body.dataset.number; // Of the changes that the page has.
-  let events = null;
   const byID = (id) => document.getElementById(id);
-  const live = (text) => { byID('live').textContent = text; };
+  const status = byID('live');
+  const live = (text) => { status.textContent = text; };
+  const search = byID('search');
+  const wanted = () => search.value.trim().toLowerCase();
   const cells = () => [...document.querySelectorAll('#map .cell')].filter((cell) => !cell.parentElement.hidden);
+  const here = () => decodeURIComponent(location.pathname.slice(base.length));
+  const address = (id) => base + id.split('/').map(encodeURIComponent).join('/');
+  let selected = here();
+  let asking = new AbortController();
 
-  // The server escapes what others wrote; scripts in HTML that is put in here do not run.
-  const parse = (html) => {
-    const template = document.createElement('template');
-    template.innerHTML = html.trim();
-    return template.content.firstElementChild;
+  // What the reader has done to the page stays: the place, what is folded, the search, the focus.
+  const replace = (html) => {
+    // The browser has not laid out what is out of sight, and would guess how high a new list is.
+    const blocks = () => [...document.querySelectorAll('.namespace, .cells')];
+    const padding = (block) => parseFloat(getComputedStyle(block).paddingTop) + parseFloat(getComputedStyle(block).paddingBottom);
+    const heights = blocks().map((block) => block.offsetHeight - padding(block));
+    const at = blocks().findIndex((block) => block.matches('.cells') && block.getBoundingClientRect().bottom > 0);
+    const top = () => (blocks()[at] ? blocks()[at].getBoundingClientRect().top : 0);
+    const [y, was, scrolled, caret] = [scrollY, top(), byID('detail').scrollTop, [search.selectionStart, search.selectionEnd]];
+    const folds = new Map([...document.querySelectorAll('details')].map((fold) => [fold.id, fold.open]));
+    const tab = document.querySelector('.cell[tabindex="0"]');
+    const box = document.activeElement.closest('[id]');
+    const inside = (element) => [...element.querySelectorAll('a, summary')];
+    const nth = box ? inside(box).indexOf(document.activeElement) : -1;
+
+    const fresh = document.createElement('template');
+    fresh.innerHTML = html; // The server escapes what others wrote; scripts in here do not run.
+    for (const kept of [search, status]) fresh.content.getElementById(kept.id).replaceWith(kept);
+    document.body.replaceChildren(fresh.content);
+
+    document.querySelectorAll('details').forEach((fold) => { if (folds.has(fold.id)) fold.open = folds.get(fold.id); });
+    if (tab && byID(tab.parentElement.id)) tabbed(byID(tab.parentElement.id).firstElementChild);
+    blocks().forEach((block, i) => { if (heights[i]) block.style.containIntrinsicBlockSize = `auto ${heights[i]}px`; });
+    if (wanted()) filter();
+    mark();
+    if (y) scrollBy(0, top() - was);
+    byID('detail').scrollTop = scrolled;
+    const again = box && byID(box.id);
+    if (again) (inside(again)[nth] || again).focus({ preventScroll: true });
+    if (again === search) search.setSelectionRange(...caret);
   };
 
-  const apply = (change) => {
-    if (change.op === 'reload') { location.reload(); return; }
-    const old = byID(change.id);
-    if (change.op === 'remove') { if (old) old.remove(); return; }
-    const fresh = parse(change.html);
-    if (change.op === 'set' && old) {
-      const had = old.contains(document.activeElement);
-      const open = new Set([...old.querySelectorAll('details')].filter((d) => d.open).map((d) => d.querySelector('summary').textContent));
-      const tab = old.querySelector('[tabindex="0"]') !== null;
-      old.replaceWith(fresh);
-      fresh.querySelectorAll('details').forEach((d) => { if (open.has(d.querySelector('summary').textContent)) d.open = true; });
-      const link = fresh.querySelector('.cell');
-      if (link && tab) link.tabIndex = 0;
-      if (had) (link || fresh).focus();
-    } else if (change.op === 'add') {
-      if (old) old.remove(); // It has been told of before.
-      const list = byID('list/' + change.list);
-      const after = change.after && byID(change.after);
-      if (after) after.after(fresh); else if (list) list.querySelector('.cells').prepend(fresh);
+  // The server answers when the page no longer is the one with the number.
+  const ask = async (number, then) => {
+    asking.abort();
+    const { signal } = asking = new AbortController();
+    for (let isLost = false; ; number = byID('number').value) {
+      while (document.hidden) await new Promise((done) => { document.addEventListener('visibilitychange', done, { once: true }); });
+      try {
+        const answer = await fetch(address(selected) + '?after=' + number, { signal });
+        if (!answer.ok) throw new Error(answer.statusText);
+        const html = await answer.text();
+        if (signal.aborted) return;
+        if (html) replace(html);
+        if (isLost) live('live');
+        isLost = false;
+        if (then) then();
+        then = null;
+      } catch {
+        if (signal.aborted) return;
+        isLost = true;
+        live('connection lost; what you see stands still');
+        await new Promise((done) => { setTimeout(done, 2000); });
+      }
     }
   };
 
   const mark = () => {
-    document.querySelectorAll('.cell[aria-current]').forEach((cell) => cell.removeAttribute('aria-current'));
     const current = selected && byID(selected);
-    if (current) current.querySelector('.cell').setAttribute('aria-current', 'true');
+    if (current) current.firstElementChild.setAttribute('aria-current', 'true');
   };
-
-  const connect = () => {
-    if (events) events.close();
-    events = new EventSource(base + 'events?after=' + number + (selected ? '&cluster=' + encodeURIComponent(selected) : ''));
-    let opened = false;
-    events.onmessage = (message) => {
-      if (!opened) { opened = true; live('live'); }
-      const changes = JSON.parse(message.data);
-      changes.forEach(apply);
-      number = message.lastEventId || number;
-      if (changes.length === 0) return;
-      if (wanted()) filter();
-      mark();
-    };
-    // The browser connects again, and is told what it has missed.
-    events.onerror = () => { opened = false; live('connection lost; what you see stands still'); };
-  };
-
-  const open = async (id, push) => {
+  const open = (id) => {
+    const from = selected;
     selected = id;
-    if (push) history.pushState({ id }, '', base + id);
-    if (!id) {
-      byID('detail').hidden = true;
-    } else {
-      const answer = await fetch(base + 'part/' + id);
-      if (!answer.ok) { location.assign(base + id); return; }
-      byID('detail').replaceWith(parse(await answer.text()));
-      byID('detail').focus({ preventScroll: true });
-    }
-    mark();
-    connect();
+    ask(0, () => {
+      if (id) byID('detail').focus({ preventScroll: true });
+      else if (byID(from)) focus(byID(from).firstElementChild);
+    });
   };
-
-  const close = () => {
-    if (!selected) return;
-    const from = byID(selected);
-    open('', true);
-    if (from) focus(from.querySelector('.cell'));
+  const go = (id) => {
+    if (id === selected) return;
+    history.pushState(null, '', address(id));
+    open(id);
   };
+  window.addEventListener('popstate', () => { if (here() !== selected) open(here()); });
 
-  const focus = (cell) => {
+  const tabbed = (cell) => {
     document.querySelectorAll('.cell[tabindex="0"]').forEach((other) => { other.tabIndex = -1; });
     cell.tabIndex = 0;
+  };
+  const focus = (cell) => {
+    tabbed(cell);
     cell.focus();
   };
 
-  const search = byID('search');
-  const wanted = () => search.value.trim().toLowerCase();
   const filter = () => {
     const word = wanted();
     document.querySelectorAll('#map .cell').forEach((cell) => { cell.parentElement.hidden = word !== '' && !cell.title.toLowerCase().includes(word); });
     document.querySelectorAll('#map .cells').forEach((list) => { list.hidden = word !== '' && !list.querySelector('li:not([hidden])'); });
   };
+  document.addEventListener('submit', (event) => {
+    event.preventDefault();
+    const first = cells()[0];
+    if (first) focus(first);
+  });
   search.addEventListener('input', () => {
     filter();
     const found = cells();
     live(wanted() ? found.length + ' clusters found' : 'live');
-    if (found.length && !found.some((cell) => cell.tabIndex === 0)) {
-      document.querySelectorAll('.cell[tabindex="0"]').forEach((other) => { other.tabIndex = -1; });
-      found[0].tabIndex = 0;
-    }
+    if (found.length && !found.some((cell) => cell.tabIndex === 0)) tabbed(found[0]);
   });
   // The key that leads here is no search.
   search.addEventListener('beforeinput', (event) => {
     if (event.data === '/' && search.value === '') event.preventDefault();
   });
-  search.form.addEventListener('submit', (event) => {
-    event.preventDefault();
-    const first = cells()[0];
-    if (first) focus(first);
-  });
 
-  // The cell below or above: the nearest one of the next row.
+  // The cell above or below: the nearest one of the next row.
   const vertical = (all, from, step) => {
-    const here = all[from].getBoundingClientRect();
+    const start = all[from].getBoundingClientRect();
     for (let i = from + step, row = null, best = null; ; i += step) {
       const there = all[i] && all[i].getBoundingClientRect();
       if (!there || (row !== null && there.top !== row)) return best;
-      if (there.top === here.top) continue;
+      if (there.top === start.top) continue;
       row = there.top;
-      if (!best || Math.abs(there.left - here.left) < Math.abs(best.getBoundingClientRect().left - here.left)) best = all[i];
+      if (!best || Math.abs(there.left - start.left) < Math.abs(best.getBoundingClientRect().left - start.left)) best = all[i];
     }
   };
-  const move = (key, cell) => {
-    const all = cells();
-    const at = all.indexOf(cell);
-    switch (key) {
-      case 'ArrowRight': return all[at + 1];
-      case 'ArrowLeft': return all[at - 1];
-      case 'ArrowDown': return vertical(all, at, 1);
-      case 'ArrowUp': return vertical(all, at, -1);
-      case 'Home': return all[0];
-      case 'End': return all[all.length - 1];
-      default: return null;
-    }
+  const moves = {
+    ArrowRight: (all, at) => all[at + 1], ArrowLeft: (all, at) => all[at - 1],
+    ArrowDown: (all, at) => vertical(all, at, 1), ArrowUp: (all, at) => vertical(all, at, -1),
+    Home: (all) => all[0], End: (all) => all[all.length - 1],
   };
 
   document.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const typing = event.target === search;
     if (event.key === 'Escape') {
-      if (typing && search.value) { search.value = ''; search.dispatchEvent(new Event('input')); } else { close(); }
+      if (typing && search.value) { search.value = ''; search.dispatchEvent(new Event('input')); } else { go(''); }
     } else if (typing) {
       return;
     } else if (event.key === '/') {
@@ -156,23 +152,20 @@
       const at = all.indexOf(document.activeElement);
       const next = [...all.slice(at + 1), ...all.slice(0, at + 1)].find((cell) => cell.classList.contains('Problem'));
       if (next) focus(next); else live('no problems');
-    } else if (event.target.classList && event.target.classList.contains('cell')) {
-      const to = move(event.key, event.target);
+    } else if (moves[event.key] && event.target.classList.contains('cell')) {
+      const all = cells();
+      const to = moves[event.key](all, all.indexOf(event.target));
       if (to) { event.preventDefault(); focus(to); }
     }
   });
-
   document.addEventListener('click', (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
     const cell = event.target.closest('.cell');
-    if (cell) { event.preventDefault(); open(cell.parentElement.id, true); }
-    if (event.target.closest('#close')) { event.preventDefault(); close(); }
-  });
-  window.addEventListener('popstate', () => {
-    const id = location.pathname.slice(base.length);
-    open(decodeURIComponent(id), false);
+    if (cell) { event.preventDefault(); go(cell.parentElement.id); }
+    if (event.target.closest('#close')) { event.preventDefault(); go(''); }
   });
 
   mark();
-  connect();
+  live('live');
+  ask(byID('number').value);
 })();
