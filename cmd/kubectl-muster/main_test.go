@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,5 +78,40 @@ func TestNamespaceCompletion(t *testing.T) {
 	out, _, err := fed(t, "", "__complete", "tree", "-f", stateFile(t, "healthy"), "-n", "")
 	if err != nil || !strings.HasPrefix(out, "classes\nteam-a\nteam-b\n") {
 		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// A name that a Bundle and a HelmChartProxy have is that of both, and completions name the HelmChartProxy, not its Bundle.
+func TestHelmChartProxyByName(t *testing.T) {
+	file := stateFile(t, "helmchartproxy-and-bundle")
+	for name, want := range map[string][]string{
+		"cni":                       {"Bundle classes/cni on Cluster team-a/prod", "HelmChartProxy team-a/cni on Cluster team-a/prod"},
+		"team-a/cni":                {"HelmChartProxy team-a/cni on Cluster team-a/prod"},
+		"classes/cni":               {"Bundle classes/cni on Cluster team-a/prod"},
+		"helmchartproxy/cni":        {"HelmChartProxy team-a/cni on Cluster team-a/prod"},
+		"helmchartproxy/team-a/cni": {"HelmChartProxy team-a/cni on Cluster team-a/prod"},
+		"elsewhere":                 {"HelmChartProxy team-a/elsewhere on Cluster team-a/prod"},
+		"classes/typo":              {"Bundle classes/typo on Cluster team-a/prod"},
+	} {
+		out := must(t, "trace", name, "prod", "-f", file)
+		var got []string
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, " on Cluster ") {
+				got = append(got, strings.TrimSpace(line))
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+		if name == "elsewhere" && !strings.Contains(out, "HelmChartProxy team-a/elsewhere has no Bundle for the Cluster") {
+			t.Errorf("%s", out)
+		}
+	}
+	if _, err := muster(t, "trace", "helmchartproxy/typo", "prod", "-f", file); err == nil || !strings.Contains(err.Error(), `HelmChartProxy "typo" does not exist`) {
+		t.Errorf("a HelmChartProxy that does not exist: %v", err)
+	}
+	out, _, err := fed(t, "", "__complete", "trace", "-f", file, "")
+	if err != nil || !strings.Contains(out, "team-a/cni\n") || !strings.Contains(out, "classes/cni\n") || strings.Contains(out, "hcp-") {
+		t.Errorf("completions: %v: %s", err, out)
 	}
 }

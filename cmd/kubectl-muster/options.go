@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +24,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/version"
 	"github.com/muster-fleet/muster/internal/view/draw"
@@ -240,10 +243,13 @@ func (o *options) completeClusters(cmd *cobra.Command, args []string, _ string) 
 	return o.names(cmd, clusterv1.GroupVersion.WithKind("ClusterList")), cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeTrace completes the name of a Bundle, then the name of a Cluster.
+// completeTrace completes the name of a Bundle or HelmChartProxy, then the name of a Cluster.
 func (o *traceOptions) completeTrace(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
-		return o.names(cmd, fleetv1.SchemeGroupVersion.WithKind("BundleList")), cobra.ShellCompDirectiveNoFileComp
+		bundles := slices.DeleteFunc(o.names(cmd, fleetv1.SchemeGroupVersion.WithKind("BundleList")), func(name string) bool {
+			return plan.MayBeOurs(name[strings.Index(name, "/")+1:])
+		})
+		return append(bundles, o.names(cmd, addonsv1.GroupVersion.WithKind("HelmChartProxyList"))...), cobra.ShellCompDirectiveNoFileComp
 	}
 	return o.completeClusters(cmd, args[1:], "")
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -133,12 +135,34 @@ func (w *world) bundle(name string, on ...*fleetv1.Cluster) *fleetv1.Bundle {
 	return bundle
 }
 
+// proxy adds a HelmChartProxy with its Bundle for these Clusters of its namespace, which it returns.
+func (w *world) proxy(namespace, name string, on ...*fleetv1.Cluster) *fleetv1.Bundle {
+	proxy := &addonsv1.HelmChartProxy{}
+	proxy.Namespace, proxy.Name = namespace, name
+	proxy.Spec.ChartName, proxy.Spec.RepoURL = name, "https://charts.example.com"
+	w.add(proxy)
+	if len(on) == 0 {
+		return nil
+	}
+	key := types.NamespacedName{Namespace: namespace, Name: on[0].Name}
+	bundle := plan.NewBundle(proxy, namespace, plan.BundleName(proxy, key, 0), plan.Chart{Version: "1.0.0"}, "")
+	for _, fleet := range on {
+		bundle.Spec.Targets = append(bundle.Spec.Targets, fleetv1.BundleTarget{Name: fleet.Name, ClusterName: fleet.Name})
+	}
+	w.add(bundle)
+	return bundle
+}
+
 func (w *world) deploy(bundle *fleetv1.Bundle, fleet *fleetv1.Cluster) *fleetv1.BundleDeployment {
 	deployment := &fleetv1.BundleDeployment{}
 	deployment.Namespace, deployment.Name = fleet.Status.Namespace, bundle.Name
 	deployment.Labels = map[string]string{
 		fleetv1.BundleLabel: bundle.Name, fleetv1.BundleNamespaceLabel: bundle.Namespace, fleetv1.HelmOpLabel: bundle.Name,
 		fleetv1.ClusterLabel: fleet.Name, fleetv1.ClusterNamespaceLabel: fleet.Namespace,
+	}
+	if bundle.Labels[plan.ProxyLabel] != "" { // Fleet copies the labels that are not its own.
+		delete(deployment.Labels, fleetv1.HelmOpLabel)
+		maps.Copy(deployment.Labels, bundle.Labels)
 	}
 	deployment.Spec.DeploymentID, deployment.Spec.StagedDeploymentID, deployment.Status.AppliedDeploymentID = "1", "1", "1"
 	deployment.Status.Ready, deployment.Status.NonModified = true, true
@@ -322,6 +346,17 @@ func states() []state {
 			drop[*fleetv1.ClusterGroup](w)
 			drop[*fleetv1.BundleNamespaceMapping](w)
 		}, [2]string{"classes/cni", "classes/dev"}, "Undecided", ""},
+		{"helmchartproxy", func(w *world) {
+			_, fleet := across(w)
+			bundle := w.proxy("team-a", "ingress", fleet)
+			notReady(w.deploy(bundle, fleet), "Available: 1/3")
+			troubled(fleet, fleetv1.NotReady, "NotReady(1) [Bundle "+bundle.Name+"; Bundle hcp-of-another-1a2b3c4d]")
+		}, [2]string{"ingress", "team-a/prod"}, "Targeted", ""},
+		{"helmchartproxy-and-bundle", func(w *world) {
+			_, fleet := across(w)
+			w.deploy(w.proxy("team-a", "cni", fleet), fleet)
+			w.proxy("team-a", "elsewhere")
+		}, [2]string{"helmchartproxy/cni", "prod"}, "Targeted", ""},
 		{"hostile", func(w *world) {
 			_, fleet := across(w)
 			troubled(fleet, fleetv1.ErrApplied, hostileText)

@@ -32,10 +32,12 @@ print a summary for all Clusters, or for those of a namespace (-n).
 A Bundle or Cluster is NAMESPACE/NAME, or NAME. A Cluster without a namespace is
 searched in the namespace of -n or of the kubeconfig, then everywhere; a Bundle in the
 namespaces of the Cluster and of its class, then everywhere. The Bundle of a HelmOp has
-the HelmOp's name.`,
+the HelmOp's name. With a Cluster, it may also be the name of a HelmChartProxy; write
+helmchartproxy/ before it if a Bundle has the same one.`,
 		Example: `  kubectl muster trace cni
   kubectl muster trace cni team-a/prod
-  kubectl muster trace classes/cni prod -n team-a -o json`,
+  kubectl muster trace classes/cni prod -n team-a -o json
+  kubectl muster trace helmchartproxy/ingress team-a/prod`,
 		Args:              withUsage(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: o.completeTrace,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
@@ -68,11 +70,17 @@ func (o *traceOptions) run(ctx context.Context, args []string) error {
 		}
 		return o.print("Survey", survey, clusters, func(style draw.Style) error { return draw.Survey(o.Out, survey, style) })
 	}
-	in, err := source.Trace(ctx, reader, o.namespace(), args[0], args[1])
+	all, err := source.Trace(ctx, reader, o.namespace(), args[0], args[1])
 	if err != nil {
 		return program.Exit(2, err)
 	}
-	traced := trace.Explain(in)
+	for _, in := range all {
+		err = errors.Join(err, o.printTrace(trace.Explain(in)))
+	}
+	return err
+}
+
+func (o *traceOptions) printTrace(traced *trace.Trace) error {
 	if o.output.format == "mermaid" {
 		return draw.Mermaid(o.Out, draw.Chain(traced))
 	}

@@ -15,6 +15,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/view"
@@ -192,7 +193,7 @@ func (o *treeOptions) print(to io.Writer, graph *view.Graph) error {
 // identities returns the Clusters and Bundles of a graph.
 func identities(graph *view.Graph) (objects []runtime.Object) {
 	kinds := map[view.Kind]schema.GroupVersionKind{
-		view.Cluster: clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind), view.FleetCluster: fleetv1.SchemeGroupVersion.WithKind("Cluster"), view.Bundle: fleetv1.SchemeGroupVersion.WithKind("Bundle"),
+		view.Cluster: clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind), view.FleetCluster: fleetv1.SchemeGroupVersion.WithKind("Cluster"), view.Bundle: fleetv1.SchemeGroupVersion.WithKind("Bundle"), view.HelmChartProxy: addonsv1.GroupVersion.WithKind("HelmChartProxy"),
 	}
 	graph.Walk(func(node, _ *view.Node) {
 		if kind, found := kinds[node.Kind]; found {

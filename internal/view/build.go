@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -18,7 +20,7 @@ import (
 
 // Build returns the graph of the objects.
 func Build(objects *Objects) *Graph {
-	b := &builder{Objects: objects, graph: &Graph{Counts: map[State]int{}, unread: objects.Unread}, classes: map[types.NamespacedName]*Node{}, namespaces: map[string]*Node{}}
+	b := &builder{Objects: objects, graph: &Graph{Counts: map[State]int{}, unread: objects.Unread}, classes: map[types.NamespacedName]*Node{}, namespaces: map[string]*Node{}, proxyNames: map[string]string{}}
 	current, err := settings.From(objects.Config)
 	if err != nil {
 		current = settings.Suspended(objects.Config)
@@ -58,6 +60,8 @@ type builder struct {
 	classes  map[types.NamespacedName]*Node
 	// namespaces are the nodes between a class and its Clusters, by ID.
 	namespaces map[string]*Node
+	// proxyNames are the names of HelmChartProxies that messages use for Bundles, by the Bundle's name and namespace.
+	proxyNames map[string]string
 }
 
 func (b *builder) note(format string, args ...any) {
@@ -73,8 +77,10 @@ func (b *builder) notes() {
 			b.note("Cluster %s is this management cluster itself: who may write Bundles for it is cluster-admin here", message.Text(key.String()))
 		}
 	}
-	for _, key := range sortedKeys(b.Rollouts) {
-		b.note("the rollout of HelmChartProxy %s is %s", message.Text(key.String()), message.Text(b.Rollouts[key]))
+	for _, key := range sortedKeys(b.Proxies) {
+		if rollout := b.Proxies[key].Rollout; rollout != "" {
+			b.note("the rollout of HelmChartProxy %s is %s", message.Text(key.String()), message.Text(rollout))
+		}
 	}
 }
 
@@ -113,7 +119,9 @@ func (b *builder) clusters() {
 		if fleet != nil {
 			taken[fleetKey] = true
 		}
-		node := b.clusterNode(key, b.judgeCluster(key, cluster, fleet))
+		judged := b.judgeCluster(key, cluster, fleet)
+		judged.message = b.named(judged.message, key)
+		node := b.clusterNode(key, judged)
 		b.describe(node, fleetKey, fleet)
 		if cluster.Imported != nil {
 			node.addFact(FactSince, Age(b.Now.Sub(cluster.Imported.Since)))
@@ -205,6 +213,7 @@ func (b *builder) onlyInFleet(key types.NamespacedName, fleet *InFleet) {
 	case fleet.Ours:
 		judged = verdict{Problem, reasonClusterGone, "Muster made it, and the Cluster from which it was made is gone"}
 	}
+	judged.message = b.named(judged.message, key)
 	node := b.clusterNode(key, judged)
 	if class == onlyInFleet {
 		node.ID, node.Kind = "fleet-cluster/"+key.String(), FleetCluster
@@ -264,6 +273,26 @@ func (b *builder) judgeNamespace(namespace *Node, cluster *CAPICluster) {
 	namespace.advise()
 }
 
+// bundleInText matches what Fleet's messages say about a Bundle that may be a HelmChartProxy's.
+var bundleInText = regexp.MustCompile(`Bundle (hcp-[a-z0-9-]+)`)
+
+// named returns a message about a Cluster, with the names of HelmChartProxies instead of those of their Bundles.
+func (b *builder) named(text string, cluster types.NamespacedName) string {
+	return bundleInText.ReplaceAllStringFunc(text, func(found string) string {
+		bundle := strings.TrimPrefix(found, "Bundle ")
+		at := bundle + "/" + cluster.Namespace // Bundles are in the namespace of their Clusters.
+		if _, known := b.proxyNames[at]; !known {
+			b.proxyNames[at] = found
+			for key, proxy := range b.Proxies {
+				if plan.IsBundleOf(proxy.names, cluster, bundle) {
+					b.proxyNames[at] = "HelmChartProxy " + key.String()
+				}
+			}
+		}
+		return b.proxyNames[at]
+	})
+}
+
 // bundles puts Bundles below a Cluster, and their troubled resources below them.
 func (b *builder) bundles(cluster *Node, deployments []*Deployed) {
 	for _, deployed := range deployments {
@@ -272,11 +301,15 @@ func (b *builder) bundles(cluster *Node, deployments []*Deployed) {
 			Namespace: deployed.Bundle.Namespace, Name: deployed.Bundle.Name,
 			State: judgeBundles(deployed.State), Reason: string(deployed.State), Message: deployed.Message,
 		}
+		if deployed.Proxy.Name != "" {
+			node.Kind, node.Namespace, node.Name = HelmChartProxy, deployed.Proxy.Namespace, deployed.Proxy.Name
+		} else {
+			node.addFact(FactSource, deployed.Source)
+		}
 		if node.State == Ready {
 			node.Message = ""
 		}
 		node.advise()
-		node.addFact(FactSource, deployed.Source)
 		if deployed.Desired > 0 {
 			node.addFact(FactResources, fmt.Sprintf("%d/%d", deployed.Ready, deployed.Desired))
 		}

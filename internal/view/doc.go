@@ -69,7 +69,7 @@ const (
 	FleetCluster Kind = "FleetCluster"
 	ClusterGroup Kind = "ClusterGroup"
 	Mapping      Kind = "BundleNamespaceMapping"
-	// HelmChartProxies appear only in notes, during a rollout.
+	// HelmChartProxies appear in place of their Bundles, and in notes during a rollout.
 	HelmChartProxy Kind = "HelmChartProxy"
 	Bundle         Kind = "Bundle"
 	Policy         Kind = "Policy"
@@ -156,6 +156,14 @@ func (n *Node) addFact(name, value string) {
 
 // Key is the namespace and name of a node.
 func (n *Node) Key() string { return strings.TrimPrefix(n.Namespace+"/"+n.Name, "/") }
+
+// Title names an object on a Cluster: a Bundle by its namespace and name, a HelmChartProxy by its kind, too.
+func (n *Node) Title() string {
+	if n.Kind == HelmChartProxy {
+		return string(n.Kind) + " " + n.Key()
+	}
+	return n.Key()
+}
 
 // Edge leads from a node to one that it contains or creates.
 type Edge struct {

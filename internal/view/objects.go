@@ -14,6 +14,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -39,8 +40,7 @@ type Objects struct {
 	FleetClusters map[types.NamespacedName]*InFleet
 	Groups        map[types.NamespacedName]*fleetv1.ClusterGroup
 	Mappings      map[types.NamespacedName]*fleetv1.BundleNamespaceMapping
-	// Rollouts describe the HelmChartProxies whose rollout is in progress.
-	Rollouts map[types.NamespacedName]string
+	Proxies       map[types.NamespacedName]*Proxy
 	// Deployments are the BundleDeployments that were read, by their namespace.
 	Deployments map[string][]*Deployed
 
@@ -58,7 +58,7 @@ func NewObjects() *Objects {
 		FleetClusters: map[types.NamespacedName]*InFleet{},
 		Groups:        map[types.NamespacedName]*fleetv1.ClusterGroup{},
 		Mappings:      map[types.NamespacedName]*fleetv1.BundleNamespaceMapping{},
-		Rollouts:      map[types.NamespacedName]string{},
+		Proxies:       map[types.NamespacedName]*Proxy{},
 		Deployments:   map[string][]*Deployed{},
 		Unread:        map[Kind]string{},
 	}
@@ -71,7 +71,7 @@ func (o *Objects) Clone() *Objects {
 	copied.Namespaces, copied.Classes = maps.Clone(o.Namespaces), maps.Clone(o.Classes)
 	copied.Clusters, copied.FleetClusters = maps.Clone(o.Clusters), maps.Clone(o.FleetClusters)
 	copied.Groups, copied.Mappings = maps.Clone(o.Groups), maps.Clone(o.Mappings)
-	copied.Rollouts, copied.Unread = maps.Clone(o.Rollouts), maps.Clone(o.Unread)
+	copied.Proxies, copied.Unread = maps.Clone(o.Proxies), maps.Clone(o.Unread)
 	return &copied
 }
 
@@ -128,8 +128,22 @@ func cutCondition(conditions []metav1.Condition, name string) *Condition {
 	return &Condition{found.Status, shown(found.Reason), shown(found.Message), found.LastTransitionTime.Time}
 }
 
-// CutRollout describes the rollout of a HelmChartProxy; empty if none is in progress.
-func CutRollout(in *addonsv1.HelmChartProxy) string {
+// Proxy is a reduced HelmChartProxy.
+type Proxy struct {
+	// names has the fields from which the names of its Bundles are made.
+	names *addonsv1.HelmChartProxy
+	// Rollout describes the rollout; empty if none is in progress.
+	Rollout string
+}
+
+// CutProxy reduces a HelmChartProxy.
+func CutProxy(in *addonsv1.HelmChartProxy) *Proxy {
+	names := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: in.Namespace, Name: in.Name}}
+	names.Spec.ReleaseName, names.Spec.ReleaseNamespace, names.Spec.ReconcileStrategy = in.Spec.ReleaseName, in.Spec.ReleaseNamespace, in.Spec.ReconcileStrategy
+	return &Proxy{names, rolloutOf(in)}
+}
+
+func rolloutOf(in *addonsv1.HelmChartProxy) string {
 	completed := meta.FindStatusCondition(in.Status.Conditions, addonsv1.RolloutCompletedCondition)
 	if completed == nil || completed.Status == metav1.ConditionTrue || in.Status.Rollout == nil {
 		return ""
@@ -196,6 +210,8 @@ func attachedTo(in *fleetv1.Cluster) types.NamespacedName {
 type Deployed struct {
 	Name   string
 	Bundle types.NamespacedName
+	// Proxy is the HelmChartProxy that has the Bundle; empty for any other.
+	Proxy types.NamespacedName
 	// Source is the HelmOp or GitRepo that made the Bundle; empty if neither did.
 	Source string
 	State  fleetv1.BundleState
@@ -217,6 +233,7 @@ func CutDeployment(in *fleetv1.BundleDeployment) *Deployed {
 	result := &Deployed{
 		Name:    in.Name,
 		Bundle:  types.NamespacedName{Namespace: in.Labels[fleetv1.BundleNamespaceLabel], Name: in.Labels[fleetv1.BundleLabel]},
+		Proxy:   ProxyOf(in.Labels[fleetv1.BundleLabel], in.Labels),
 		Source:  SourceOf(in.Labels),
 		State:   stateOf(in),
 		Message: shown(messageOf(in)),
@@ -246,7 +263,16 @@ func CutDeployment(in *fleetv1.BundleDeployment) *Deployed {
 	return result
 }
 
-// SourceOf returns the HelmOp or GitRepo that made a Bundle, from the labels of the Bundle or of one of
+// ProxyOf returns the HelmChartProxy whose Bundle has this name and these labels, which its BundleDeployments have, too;
+// empty for any other.
+func ProxyOf(bundle string, labels map[string]string) types.NamespacedName {
+	if !plan.MayBeOurs(bundle) || labels[plan.ProxyLabel] == "" {
+		return types.NamespacedName{}
+	}
+	return types.NamespacedName{Namespace: labels[plan.ProxyNamespaceLabel], Name: labels[plan.ProxyLabel]}
+}
+
+// SourceOf returns the HelmOp, GitRepo or HelmChartProxy that made a Bundle, from the labels of the Bundle or of one of
 // its BundleDeployments.
 func SourceOf(labels map[string]string) string {
 	switch {
@@ -254,6 +280,8 @@ func SourceOf(labels map[string]string) string {
 		return "HelmOp " + labels[fleetv1.HelmOpLabel]
 	case labels[fleetv1.RepoLabel] != "":
 		return "GitRepo " + labels[fleetv1.RepoLabel]
+	case labels[plan.ProxyLabel] != "":
+		return "HelmChartProxy " + labels[plan.ProxyNamespaceLabel] + "/" + labels[plan.ProxyLabel]
 	default:
 		return ""
 	}

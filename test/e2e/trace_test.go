@@ -191,7 +191,8 @@ func allDeployments(g Gomega) map[string]bool {
 func explain(g Gomega, namespace, bundle, cluster string) *trace.Trace {
 	in, err := source.Trace(ctx, admin, namespace, bundle, cluster)
 	g.Expect(err).NotTo(HaveOccurred())
-	return trace.Explain(in)
+	g.Expect(in).To(HaveLen(1))
+	return trace.Explain(in[0])
 }
 
 // needAction returns the Bundles for the Clusters of a namespace that need action, with the reason, as `kubectl muster

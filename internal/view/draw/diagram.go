@@ -127,7 +127,7 @@ var resultColors = map[trace.Result]view.State{
 func Trace(to io.Writer, traced *trace.Trace, style Style) error {
 	out := &strings.Builder{}
 	row := func(text string) { out.WriteString(fit(text, style.Width) + "\n") }
-	row(fmt.Sprintf("Bundle %s on Cluster %s", traced.Bundle, traced.Cluster))
+	row(fmt.Sprintf("%s on Cluster %s", titleOf(traced), traced.Cluster))
 	name := 0
 	for _, step := range traced.Steps {
 		name = max(name, len(step.Name))
@@ -146,6 +146,13 @@ func Trace(to io.Writer, traced *trace.Trace, style Style) error {
 	}
 	_, err := io.WriteString(to, out.String())
 	return err
+}
+
+func titleOf(traced *trace.Trace) string {
+	if traced.HelmChartProxy != "" {
+		return "HelmChartProxy " + traced.HelmChartProxy
+	}
+	return "Bundle " + traced.Bundle
 }
 
 // mostNames is how many Clusters of a group a terminal shows.
@@ -171,7 +178,7 @@ func Survey(to io.Writer, survey *trace.Survey, style Style) error {
 
 // Chain turns a trace into a graph, each step below the previous one.
 func Chain(traced *trace.Trace) *view.Graph {
-	root := &view.Node{ID: "bundle", Name: "Bundle " + traced.Bundle, State: view.Ready}
+	root := &view.Node{ID: "bundle", Name: titleOf(traced), State: view.Ready}
 	last := root
 	add := func(node *view.Node) {
 		last.Children = []*view.Node{node}

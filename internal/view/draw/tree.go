@@ -167,10 +167,14 @@ func lineOf(node *view.Node, style Style) line {
 
 // nameOf returns the name in a row. A Cluster's has no namespace, which is in the row above; a Bundle's has one.
 func nameOf(node *view.Node) string {
-	if node.Kind == view.Bundle {
-		return node.Key()
+	if isBundle(node) {
+		return node.Title()
 	}
 	return node.Name
+}
+
+func isBundle(node *view.Node) bool {
+	return node.Kind == view.Bundle || node.Kind == view.HelmChartProxy
 }
 
 func columns(node *view.Node, style Style) []string {
@@ -181,14 +185,14 @@ func columns(node *view.Node, style Style) []string {
 	if bundles != "" {
 		bundles = "bundles " + bundles
 	}
-	if node.Kind == view.Bundle {
+	if isBundle(node) {
 		agent = node.Fact(view.FactSource)
 	}
 	if resources != "" {
 		resources = "resources " + resources
 	}
 	if !style.Wide {
-		if node.Kind == view.Bundle {
+		if isBundle(node) {
 			bundles = resources
 		}
 		return []string{node.Reason, agent, bundles, node.Message}

@@ -131,7 +131,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, selected string) {
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	if after == "" { // The browser reads the style while the page is drawn. The only possible error is a closed connection.
-		_, _ = w.Write(render("head", s))
+		_, _ = w.Write(render("head", &tree{Title: s.title, Base: s.base}))
 		_ = http.NewResponseController(w).Flush()
 	}
 	for r.Context().Err() == nil {
@@ -159,10 +159,6 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, selected string) {
 		}
 	}
 }
-
-// Title and Base are for the template of the head.
-func (s *Server) Title() string { return s.title }
-func (s *Server) Base() string  { return s.base }
 
 // tree is the data of the template for a graph.
 type tree struct {
@@ -280,7 +276,11 @@ func (d *detail) Command() string { return "kubectl muster tree " + d.Key + " -o
 
 // Trace is the command that explains a Bundle.
 func (d *detail) Trace(bundle *view.Node) string {
-	return fmt.Sprintf("kubectl muster trace %s %s", bundle.Key(), d.Key)
+	name := bundle.Key()
+	if bundle.Kind == view.HelmChartProxy {
+		name = "helmchartproxy/" + name
+	}
+	return fmt.Sprintf("kubectl muster trace %s %s", name, d.Key)
 }
 
 // downloads are the files for download, with their types.

@@ -109,14 +109,11 @@ func feeds() []feed {
 		},
 		{
 			kind: view.HelmChartProxy, list: &addonsv1.HelmChartProxyList{}, by: "Muster", optional: true,
-			move: func(_ Scope, from, to *view.Objects) { to.Rollouts = from.Rollouts },
+			move: func(_ Scope, from, to *view.Objects) { to.Proxies = from.Proxies },
 			put: func(o *view.Objects, object client.Object) {
-				key := client.ObjectKeyFromObject(object)
-				if o.Rollouts[key] = view.CutRollout(object.(*addonsv1.HelmChartProxy)); o.Rollouts[key] == "" {
-					delete(o.Rollouts, key)
-				}
+				o.Proxies[client.ObjectKeyFromObject(object)] = view.CutProxy(object.(*addonsv1.HelmChartProxy))
 			},
-			drop: func(o *view.Objects, key types.NamespacedName) { delete(o.Rollouts, key) },
+			drop: func(o *view.Objects, key types.NamespacedName) { delete(o.Proxies, key) },
 		},
 	}
 }

@@ -26,11 +26,15 @@ type subject struct {
 // given one, and then in all others.
 func Survey(ctx context.Context, reader client.Reader, scope Scope, namespace, bundle string) (*trace.Survey, error) {
 	t := newTracing(reader)
-	if err := t.bundle(ctx, bundle, namespace); err != nil {
-		return nil, err
+	err := t.bundle(ctx, bundle, namespace)
+	if err == nil && t.in.Found == nil && t.in.Unread[view.Bundle] == "" {
+		err = fmt.Errorf("there is no Bundle %s", t.in.Bundle)
 	}
-	if t.in.Found == nil && t.in.Unread[view.Bundle] == "" {
-		return nil, fmt.Errorf("there is no Bundle %s", t.in.Bundle)
+	if err != nil {
+		if proxy, missing := t.findProxy(ctx, strings.TrimPrefix(bundle, ProxyPrefix), namespace); missing == nil {
+			return nil, fmt.Errorf("HelmChartProxy %s/%s has a Bundle for each namespace: name a Cluster, too; kubectl get helmreleaseproxies -n %[1]s shows all", proxy.Namespace, proxy.Name)
+		}
+		return nil, err
 	}
 	objects, err := Read(ctx, reader, scope)
 	if err != nil {

@@ -20,6 +20,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/manifests"
 	"github.com/muster-fleet/muster/internal/pager"
 	"github.com/muster-fleet/muster/internal/view"
@@ -32,22 +34,105 @@ func nameOf(object *manifests.Object) fields.Set   { return fields.Set{"metadata
 
 // Trace reads the objects that decide whether a Bundle is on a Cluster. Each is named by namespace and
 // name, or by name. It searches for a Cluster in the given namespace, then everywhere; for a Bundle in
-// the namespaces from which the Cluster's Bundles come, then everywhere.
-func Trace(ctx context.Context, reader client.Reader, namespace, bundle, cluster string) (*trace.Input, error) {
+// the namespaces from which the Cluster's Bundles come, then everywhere. The name of a HelmChartProxy stands for its
+// Bundle; with ProxyPrefix before it, no Bundle has that name, and without, there may be both.
+func Trace(ctx context.Context, reader client.Reader, namespace, bundle, cluster string) (all []*trace.Input, err error) {
 	t := newTracing(reader)
+	if err := t.cluster(ctx, namespace, cluster); err != nil {
+		return nil, err
+	}
+	name, isProxy := strings.CutPrefix(bundle, ProxyPrefix)
+	proxy, err := t.findProxy(ctx, name, t.near()...)
+	if isProxy && err != nil {
+		return nil, fmt.Errorf("HelmChartProxy %w", err)
+	}
+	if !isProxy {
+		own := t.fork()
+		err := own.bundle(ctx, bundle, t.near()...)
+		isThere := err == nil && (own.in.Found != nil || own.in.Unread[view.Bundle] != "")
+		if proxy == nil && err != nil {
+			return nil, err
+		}
+		if proxy == nil || isThere {
+			if err := own.read(ctx); err != nil {
+				return nil, err
+			}
+			all = append(all, own.in)
+		}
+	}
+	if proxy != nil {
+		own := t.fork()
+		if err := own.bundleOf(ctx, proxy); err != nil {
+			return nil, err
+		}
+		if err := own.read(ctx); err != nil {
+			return nil, err
+		}
+		all = append(all, own.in)
+	}
+	return all, nil
+}
+
+// ProxyPrefix is before the name of a HelmChartProxy, where it could be a Bundle's.
+const ProxyPrefix = "helmchartproxy/"
+
+// fork returns a tracing with the same Cluster.
+func (t *tracing) fork() *tracing {
+	in := *t.in
+	in.Namespaces, in.Unread = map[string]map[string]string{}, maps.Clone(in.Unread)
+	return &tracing{t.reader, &in}
+}
+
+// findProxy finds a HelmChartProxy in one of the namespaces, or else everywhere; it returns nil with each error.
+func (t *tracing) findProxy(ctx context.Context, name string, near ...string) (*addonsv1.HelmChartProxy, error) {
+	key, err := t.find(ctx, name, near, func() client.ObjectList {
+		return metadataList(addonsv1.GroupVersion.WithKind("HelmChartProxyList"))
+	})
+	if err != nil {
+		return nil, err
+	}
+	proxy := &addonsv1.HelmChartProxy{}
+	if err := t.reader.Get(ctx, key, proxy); err != nil {
+		return nil, err
+	}
+	return proxy, nil
+}
+
+// bundleOf reads the Bundle of a HelmChartProxy that has a target for the Cluster, or may get one.
+func (t *tracing) bundleOf(ctx context.Context, proxy *addonsv1.HelmChartProxy) error {
+	t.in.Proxy = client.ObjectKeyFromObject(proxy)
+	t.in.Bundle = types.NamespacedName{Namespace: t.in.Cluster.Namespace, Name: plan.BundleName(proxy, t.in.Cluster, 0)}
+	list := metadataList(fleetv1.SchemeGroupVersion.WithKind("BundleList"))
+	err := t.reader.List(ctx, list, client.InNamespace(t.in.Bundle.Namespace), client.MatchingLabels(plan.Labels(t.in.Proxy)))
+	for i := range list.Items {
+		if !plan.IsBundleOf(proxy, t.in.Cluster, list.Items[i].Name) {
+			continue
+		}
+		bundle := &fleetv1.Bundle{}
+		if err = t.reader.Get(ctx, client.ObjectKeyFromObject(&list.Items[i]), bundle); err != nil {
+			break
+		}
+		isTarget := t.in.Fleet != nil && slices.ContainsFunc(bundle.Spec.Targets, func(its fleetv1.BundleTarget) bool { return its.ClusterName == t.in.Fleet.Name })
+		if t.in.Found == nil || isTarget {
+			t.in.Found, t.in.Bundle = bundle, client.ObjectKeyFromObject(bundle)
+		}
+	}
+	return t.note(view.Bundle, "Fleet", err)
+}
+
+// read reads everything but the Cluster and the Bundle.
+func (t *tracing) read(ctx context.Context) error {
 	for _, read := range []func(context.Context) error{
-		func(ctx context.Context) error { return t.cluster(ctx, namespace, cluster) },
-		func(ctx context.Context) error { return t.bundle(ctx, bundle, t.near()...) },
 		t.namespaces, t.mappings, t.values, t.groups, t.deployments, t.namesakes, t.policies,
 	} {
 		if err := read(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if needsOthers(t.in.Found) && t.in.Fleet != nil {
 		t.in.Others = func(visit func(*fleetv1.Cluster)) error { return t.others(ctx, visit) }
 	}
-	return t.in, nil
+	return nil
 }
 
 type tracing struct {

@@ -76,7 +76,7 @@ func (e *explainer) adviseMissing() string {
 // clean makes texts from outside safe to show.
 func (e *explainer) clean() {
 	t := e.trace
-	for _, text := range []*string{&t.Bundle, &t.Cluster, &t.Conclusion, &t.Do} {
+	for _, text := range []*string{&t.Bundle, &t.HelmChartProxy, &t.Cluster, &t.Conclusion, &t.Do} {
 		*text = message.Text(*text)
 	}
 	for i := range t.Steps {

@@ -12,6 +12,8 @@ import (
 // Input has the objects that decide the verdict. Its lists may have others, too.
 type Input struct {
 	Bundle, Cluster types.NamespacedName
+	// Proxy is the HelmChartProxy by whose name the Bundle was found; empty for none.
+	Proxy types.NamespacedName
 	// Found is the Bundle; nil if it does not exist.
 	Found *fleetv1.Bundle
 	// Values are the data of the Secret with the Bundle's values, if it has one.
@@ -96,9 +98,11 @@ const (
 
 // Trace is the explanation.
 type Trace struct {
-	Bundle  string  `json:"bundle"`
-	Cluster string  `json:"cluster"`
-	Verdict Verdict `json:"verdict"`
+	Bundle string `json:"bundle"`
+	// HelmChartProxy is the one by whose name the Bundle was found.
+	HelmChartProxy string  `json:"helmChartProxy,omitempty"`
+	Cluster        string  `json:"cluster"`
+	Verdict        Verdict `json:"verdict"`
 	// FailedStep is the first step that fails; empty if none does.
 	FailedStep string `json:"failedStep,omitempty"`
 	Steps      []Step `json:"steps"`

@@ -17,6 +17,9 @@ import (
 // Explain returns the trace for a Bundle and a Cluster.
 func Explain(in *Input) *Trace {
 	e := &explainer{Input: in, trace: &Trace{Bundle: in.Bundle.String(), Cluster: in.Cluster.String(), Verdict: Targeted}}
+	if in.Proxy.Name != "" {
+		e.trace.HelmChartProxy = in.Proxy.String()
+	}
 	for _, step := range []func() (more bool){e.bundle, e.cluster, e.namespace, e.target, e.allowed, e.policy, e.values, e.fleetNamespace} {
 		if !step() {
 			break
@@ -64,6 +67,9 @@ func (e *explainer) bundle() bool {
 	switch {
 	case e.Found == nil && e.Unread[view.Bundle] != "":
 		return e.unknown(StepBundle, view.Bundle)
+	case e.Found == nil && e.Proxy.Name != "":
+		e.trace.Do = e.adviseProxy()
+		return e.failed(StepBundle, nil, "HelmChartProxy %s has no Bundle for the Cluster", e.Proxy)
 	case e.Found == nil:
 		e.trace.Do = "look up its name: kubectl get bundles.fleet.cattle.io -A; a HelmOp or GitRepo creates it only when its chart or repository can be read"
 		return e.failed(StepBundle, nil, "there is no Bundle %s", e.Bundle)
@@ -75,6 +81,10 @@ func (e *explainer) bundle() bool {
 		source = ", which " + made + " made"
 	}
 	return e.passed(StepBundle, nil, "Bundle %s exists%s", e.Bundle, source)
+}
+
+func (e *explainer) adviseProxy() string {
+	return fmt.Sprintf("its conditions, and those of the HelmReleaseProxy for the Cluster, say whether it selects the Cluster, and what it waits for: kubectl describe helmchartproxies -n %s %s", e.Proxy.Namespace, e.Proxy.Name)
 }
 
 func (e *explainer) cluster() bool {
@@ -189,6 +199,10 @@ func (e *explainer) target() bool {
 		e.trace.Verdict = Undecided
 		e.add(StepTarget, Unknown, refusals("", e.match.Tried), "without the groups, it is unknown whether a target matches")
 		return false
+	}
+	if e.Proxy.Name != "" {
+		e.trace.Do = e.adviseProxy()
+		return e.failed(StepTarget, nil, "the Bundle of HelmChartProxy %s has no target for the Cluster", e.Proxy)
 	}
 	details := refusals("", e.match.Tried)
 	if len(details) == 0 {
