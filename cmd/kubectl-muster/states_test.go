@@ -16,6 +16,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/stamp/desired"
@@ -357,6 +358,23 @@ func states() []state {
 			w.deploy(w.proxy("team-a", "cni", fleet), fleet)
 			w.proxy("team-a", "elsewhere")
 		}, [2]string{"helmchartproxy/cni", "prod"}, "Targeted", ""},
+		{"upgrade-held", func(w *world) {
+			prod, fleet := across(w)
+			held := hold.Decide(hold.State{
+				Cluster: hold.Cluster{Version: "v1.37.0", Place: hold.In, Annotations: map[string]string{
+					stamp.HoldAnnotation: "30m", stamp.HookAnnotation: hold.Hold{From: "v1.36.3", To: "v1.37.0", Since: ago(4 * time.Minute).Time}.String(),
+				}},
+				Progress: func(hold.Hold) hold.Progress {
+					return hold.Progress{Handed: true, Waiting: []string{"HelmChartProxy team-a/ingress"}}
+				},
+				Now: noon,
+			}).Tell
+			dev := find[*clusterv1.Cluster](w, "dev")
+			for _, cluster := range []*clusterv1.Cluster{dev, prod} {
+				cluster.Status.Conditions = append(cluster.Status.Conditions, *held)
+			}
+			troubled(fleet, fleetv1.NotReady, "NotReady(1) [Bundle cni]")
+		}, [2]string{"cni", "classes/dev"}, "Targeted", ""},
 		{"hostile", func(w *world) {
 			_, fleet := across(w)
 			troubled(fleet, fleetv1.ErrApplied, hostileText)

@@ -136,6 +136,14 @@ const (
 	because = " at the latest: "
 )
 
+// Until returns the end of a hold, and what it waits for, from the message of the condition.
+func Until(message string) (at time.Time, why string, err error) {
+	_, rest, _ := strings.Cut(message, until)
+	text, why, _ := strings.Cut(rest, because)
+	at, err = time.Parse(time.RFC3339, text)
+	return at, why, err
+}
+
 // lastProgress returns what the condition says last, after a colon; empty for nothing.
 func (s State) lastProgress() string {
 	if s.Reported == nil || s.Reported.Reason != addonsv1.WaitingForAddOnsReason {

@@ -119,7 +119,7 @@ func (b *builder) clusters() {
 		if fleet != nil {
 			taken[fleetKey] = true
 		}
-		judged := b.judgeCluster(key, cluster, fleet)
+		judged := b.judgeCluster(key, cluster, fleet).besides(cluster.Held)
 		judged.message = b.named(judged.message, key)
 		node := b.clusterNode(key, judged)
 		b.describe(node, fleetKey, fleet)

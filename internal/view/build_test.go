@@ -73,3 +73,43 @@ func TestItself(t *testing.T) {
 		}
 	}
 }
+
+// A held upgrade is a state, unless there is a worse one: then the message says both.
+func TestHeld(t *testing.T) {
+	const held = "v1.36.3 to v1.37.0: the upgrade is held until 2026-11-25T14:26:31Z at the latest: not ready: HelmChartProxy team/ingress"
+	const says = "until 14:26 UTC: not ready: HelmChartProxy team/ingress"
+	now := time.Date(2026, 11, 25, 14, 0, 0, 0, time.UTC)
+	for name, test := range map[string]struct {
+		message  string
+		status   metav1.ConditionStatus // of the hold
+		imported Condition
+		fleet    fleetv1.BundleState
+		want     verdict
+	}{
+		"nothing else":   {held, "True", Condition{Status: "True", Reason: "Imported"}, "", verdict{Waiting, "UpgradeHeld", says}},
+		"it has ended":   {held, "False", Condition{Status: "True", Reason: "Imported"}, "", verdict{Ready, "Ready", ""}},
+		"paused":         {held, "True", Condition{Status: "True", Reason: "Paused", Message: "it is paused"}, "", verdict{Waiting, "UpgradeHeld", says + "; Paused: it is paused"}},
+		"waits already":  {held, "True", Condition{Status: "True", Reason: "Imported"}, fleetv1.WaitApplied, verdict{Waiting, "WaitApplied", "UpgradeHeld " + says}},
+		"failed":         {held, "True", Condition{Status: "False", Reason: "Failed", Message: "no"}, "", verdict{Problem, "Failed", "no; UpgradeHeld " + says}},
+		"other messages": {"held", "True", Condition{Status: "True", Reason: "Imported"}, "", verdict{Waiting, "UpgradeHeld", "held"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := NewObjects()
+			objects.Now = now
+			key := types.NamespacedName{Namespace: "team", Name: "prod"}
+			cluster := &clusterv1.Cluster{}
+			cluster.Status.Conditions = []metav1.Condition{
+				{Type: addonsv1.FleetImportedCondition, Status: test.imported.Status, Reason: test.imported.Reason, Message: test.imported.Message},
+				{Type: addonsv1.FleetUpgradeHeldCondition, Status: test.status, Reason: addonsv1.WaitingForAddOnsReason, Message: test.message},
+			}
+			objects.Clusters[key] = CutCluster(cluster)
+			objects.Clusters[key].Pin.ClusterName = key.Name
+			objects.FleetClusters[key] = &InFleet{Ours: true, LastSeen: now, State: string(test.fleet)}
+			Build(objects).Walk(func(node, _ *Node) {
+				if got := (verdict{node.State, node.Reason, node.Message}); node.Kind == Cluster && got != test.want {
+					t.Errorf("got %+v, want %+v", got, test.want)
+				}
+			})
+		})
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -34,6 +35,7 @@ const (
 	reasonNoGroup       = "GroupMissing"
 	reasonNoMapping     = "MappingMissing"
 	reasonMappingRetire = "MappingRetired"
+	reasonHeld          = "UpgradeHeld"
 )
 
 // judgeCluster judges a CAPI Cluster. fleet is nil if it has no Fleet Cluster.
@@ -58,6 +60,25 @@ func (b *builder) judgeCluster(key types.NamespacedName, cluster *CAPICluster, f
 		return verdict{Problem, condition.Reason, condition.Message}
 	}
 	return result
+}
+
+// besides adds a held upgrade to a verdict: as the state if that is worse, and otherwise to the message.
+func (v verdict) besides(held *Condition) verdict {
+	if held == nil {
+		return v
+	}
+	text := held.Message
+	if at, why, err := hold.Until(held.Message); err == nil {
+		text = at.UTC().Format("until 15:04 UTC: ") + why
+	}
+	switch {
+	case v.state == Ready:
+		return verdict{Waiting, reasonHeld, text}
+	case Waiting.rank() < v.state.rank():
+		return verdict{Waiting, reasonHeld, text + "; " + strings.TrimSuffix(v.reason+": "+v.message, ": ")}
+	}
+	v.message = strings.TrimPrefix(v.message+"; "+reasonHeld+" "+text, "; ")
+	return v
 }
 
 // judgeUnreported judges a Cluster without the condition FleetImported.
@@ -164,6 +185,7 @@ var turns = map[string]struct{ whose, do string }{
 	addonsv1.AgentStaleReason:               {"the cluster", "check the fleet-agent on the cluster, and its connection to the management cluster"},
 	reasonWaitCheckIn:                       {"the cluster", "if this stays, Fleet could not install its agent (events of the Fleet Cluster), or the agent cannot reach the management cluster"},
 	reasonClusterGone:                       {"you", "Fleet still deploys to it; to stop that: kubectl delete clusters.fleet.cattle.io -n %[1]s %[2]s"},
+	reasonHeld:                              {"the add-ons' authors", "until they are ready, or that time, Cluster API changes nothing of the topology; to end it now: kubectl annotate clusters.cluster.x-k8s.io -n %[1]s %[2]s " + stamp.HoldAnnotation + "=0 --overwrite"},
 	reasonNoGroup:                           {"Muster", "if this stays, the syncer does not run, or may not create it"},
 	reasonNoMapping:                         {"Muster", "if this stays, the syncer does not run, or may not create it"},
 	reasonMappingRetire:                     {"Muster", "no Cluster here is entitled to it any more; if one should be, let the FleetAddonConfig select it"},

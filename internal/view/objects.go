@@ -86,6 +86,8 @@ type CAPICluster struct {
 	Endpoint string
 	// Imported and BundlesReady are Muster's conditions; nil if absent.
 	Imported, BundlesReady *Condition
+	// Held is the condition of a held upgrade; nil if none is held.
+	Held *Condition
 }
 
 // Condition is a reduced condition.
@@ -106,6 +108,9 @@ func CutCluster(in *clusterv1.Cluster) *CAPICluster {
 		Endpoint:     endpointOf(in),
 		Imported:     cutCondition(in.Status.Conditions, addonsv1.FleetImportedCondition),
 		BundlesReady: cutCondition(in.Status.Conditions, addonsv1.FleetBundlesReadyCondition),
+	}
+	if held := cutCondition(in.Status.Conditions, addonsv1.FleetUpgradeHeldCondition); held != nil && held.Status == metav1.ConditionTrue {
+		result.Held = held
 	}
 	if result.Imported == nil {
 		result.Labels = in.Labels
