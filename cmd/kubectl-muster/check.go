@@ -71,6 +71,10 @@ template values, and if the version of Fleet has a known defect.`,
 	return cmd
 }
 
+// again is the pause between two looks of a command that waits. It reads once more instead of watching, because
+// neither the Bundles nor the changes of a release are watched anywhere.
+const again = 2 * time.Second
+
 // essential are the kinds without which the command has no answer.
 var essential = []view.Kind{view.Cluster, view.FleetCluster}
 
@@ -100,7 +104,7 @@ func (o *checkOptions) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return program.Exit(2, ctx.Err())
-		case <-time.After(2 * time.Second):
+		case <-time.After(again):
 		}
 	}
 }

@@ -262,7 +262,7 @@ func (o *options) names(cmd *cobra.Command, kind schema.GroupVersionKind) []stri
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind)
-	ctx, cancel := context.WithTimeout(cmd.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(cmd.Context(), 3*time.Second) // A shell stands still meanwhile; a context has no event before its end.
 	defer cancel()
 	if err := reader.List(ctx, list, client.InNamespace(o.scope().Namespace), client.Limit(500)); err != nil {
 		return nil

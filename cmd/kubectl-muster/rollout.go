@@ -354,7 +354,7 @@ func (o *rolloutOptions) status(ctx context.Context, name string) error {
 		select {
 		case <-ctx.Done():
 			return report.verdict()
-		case <-time.After(2 * time.Second):
+		case <-time.After(again):
 		}
 	}
 }

@@ -203,9 +203,6 @@ func identities(graph *view.Graph) (objects []runtime.Object) {
 	return objects
 }
 
-// calm is how long the command collects changes before it shows them.
-const calm = 200 * time.Millisecond
-
 // follow shows the graph again whenever it changes.
 func (o *treeOptions) follow(ctx context.Context) error {
 	if o.given() {
@@ -238,12 +235,8 @@ func (o *treeOptions) follow(ctx context.Context) error {
 			last = text.String()
 			o.again(last)
 		}
-		select {
-		case <-ctx.Done():
+		if follower.Wait(ctx) != nil {
 			return nil
-		case <-follower.Changed():
-			time.Sleep(calm)
-		case <-time.After(10 * time.Second): // Agents fall silent without an event.
 		}
 	}
 }

@@ -38,11 +38,10 @@ type Follower struct {
 
 const (
 	// again is the first pause before another list or watch, and longest is the longest one, after many useless
-	// attempts.
+	// attempts: no object says when the API server, or a proxy before it, answers again. A watch that lives longer than
+	// again is useful even without events.
 	again   = time.Second
 	longest = 30 * time.Second
-	// lasting is how long a useful watch lives even without events.
-	lasting = 5 * time.Second
 )
 
 // pause is the time between attempts; it doubles with each useless one.
@@ -108,6 +107,18 @@ func (f *Follower) Snapshot() *view.Objects {
 // Changed receives after changes; several may be merged into one.
 func (f *Follower) Changed() <-chan struct{} { return f.changed }
 
+// Wait returns at the next change, but not sooner than again, so that changes come together. It also returns after
+// longest: an agent that falls silent causes no event. The error is that of the context.
+func (f *Follower) Wait(ctx context.Context) error {
+	(&pause{}).take(ctx)
+	select {
+	case <-ctx.Done():
+	case <-f.changed:
+	case <-time.After(longest):
+	}
+	return ctx.Err()
+}
+
 func (f *Follower) update(change func(*view.Objects)) {
 	f.mu.Lock()
 	change(f.objects)
@@ -151,7 +162,7 @@ func (f *Follower) keep(ctx context.Context, feed feed, version string, pause *p
 	for ctx.Err() == nil {
 		begin := time.Now()
 		seen, err := f.watch(ctx, feed, version)
-		hasLasted := time.Since(begin) > lasting
+		hasLasted := time.Since(begin) > again
 		if hasLasted || seen != version {
 			pause.last = 0
 		}

@@ -412,3 +412,29 @@ func TestSelect(t *testing.T) {
 		}
 	})
 }
+
+// Wait returns once a second while objects change, twice a minute while none does, and at the end of the context.
+func TestWait(t *testing.T) {
+	s := &server{watch: func(ctx context.Context, _ client.ObjectList) (watch.Interface, error) { return living(ctx, time.Hour), nil }}
+	following(t, s, Scope{}, func(t *testing.T, f *Follower) {
+		waited := func(ctx context.Context) (time.Duration, error) {
+			begin := time.Now()
+			err := f.Wait(ctx)
+			return time.Since(begin), err
+		}
+		for range 3 {
+			f.update(func(*view.Objects) {})
+			if took, err := waited(t.Context()); took != again || err != nil {
+				t.Errorf("with a change: %s, %v", took, err)
+			}
+		}
+		if took, err := waited(t.Context()); took != again+longest || err != nil {
+			t.Errorf("without a change: %s, %v", took, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		if took, err := waited(ctx); took != 3*time.Second || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("at the end: %s, %v", took, err)
+		}
+	})
+}
