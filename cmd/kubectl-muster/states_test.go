@@ -316,13 +316,14 @@ func states() []state {
 			bundle.Spec.Helm = &fleetv1.HelmOptions{Values: &fleetv1.GenericMap{Data: map[string]any{"zone": "${ .ClusterValues.Variables.zone }"}}}
 			dev := find[*fleetv1.Cluster](w, "dev")
 			dev.Spec.TemplateValues.Data["Variables"] = map[string]any{"zone": "a"}
-		}, [2]string{"gpu", "classes/dev"}, "Blocked", "values"},
+			reported(bundle, "Error", targetingError)
+		}, [2]string{"gpu", "classes/dev"}, "Blocked", "error"},
 		{"blocked", func(w *world) {
 			across(w)
 			bundle := w.bundle("gpu")
 			bundle.Spec.Helm = &fleetv1.HelmOptions{Values: &fleetv1.GenericMap{Data: map[string]any{"region": "${ .ClusterLabels.region }"}}}
 			reported(bundle, "Error", targetingError)
-		}, [2]string{"gpu", "team-a/prod"}, "Blocked", "values"},
+		}, [2]string{"gpu", "team-a/prod"}, "Blocked", "error"},
 		{"same-name", func(w *world) {
 			across(w)
 			base := w.bundle("base", find[*fleetv1.Cluster](w, "dev"))

@@ -29,8 +29,8 @@ func FailedBundle(in *fleetv1.Bundle) *Node {
 	}
 	node := &Node{Kind: Bundle, Namespace: in.Namespace, Name: in.Name, State: Problem}
 	node.addFact(FactSource, SourceOf(in.Labels))
-	if message := bundleError(in); message != "" {
-		node.Reason, node.Message = reasonBundleError, shown(message)
+	if message := BundleError(in); message != "" {
+		node.Reason, node.Message = reasonBundleError, message
 		if strings.HasPrefix(message, "targeting error: ") {
 			node.Reason = reasonTargeting
 		}
@@ -87,12 +87,12 @@ func failures(in *fleetv1.BundleSummary) (failed int, first string) {
 	return in.ErrApplied - waits, first
 }
 
-// bundleError returns the error that Fleet reports about a Bundle. The reason alone is not enough: until all
+// BundleError returns the error that Fleet reports about a Bundle, with which it changes nothing on any Cluster. The reason alone is not enough: until all
 // clusters are ready, Fleet keeps the reason of an earlier error with a message about clusters.
-func bundleError(in *fleetv1.Bundle) string {
+func BundleError(in *fleetv1.Bundle) string {
 	for _, condition := range in.Status.Conditions {
 		if condition.Type == string(fleetv1.Ready) && condition.Status == "False" && condition.Reason == "Error" && !summarizing.MatchString(condition.Message) {
-			return condition.Message
+			return shown(condition.Message)
 		}
 	}
 	return ""

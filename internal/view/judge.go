@@ -190,7 +190,7 @@ var turns = map[string]struct{ whose, do string }{
 	reasonNoMapping:                         {"Muster", "if this stays, the syncer does not run, or may not create it"},
 	reasonMappingRetire:                     {"Muster", "no Cluster here is entitled to it any more; if one should be, let the FleetAddonConfig select it"},
 	"ClassMissing":                          {"you", "create the ClusterClass, or make its Clusters use another"},
-	reasonTargeting:                         {"the Bundle's author", "until it is corrected, Fleet changes nothing about this Bundle on any cluster; which Clusters stop it: kubectl muster trace %[1]s/%[2]s"},
+	reasonTargeting:                         {"the Bundle's author", "until it is corrected, Fleet changes nothing about this Bundle on any cluster"},
 	reasonBundleError:                       {"the Bundle's author", "until it is corrected, Fleet changes nothing about this Bundle on any cluster"},
 	reasonSameName:                          {"the authors of both", "rename one of the two, or the GitRepo or HelmOp that makes it: Fleet removes what it installed, and installs it again under the new name"},
 	string(fleetv1.ErrApplied):              {"the Bundle's author", "its resources cannot be applied: the message is Helm's or the API server's"},

@@ -80,24 +80,6 @@ func (d drawer) maybe(of ...string) string {
 	return d.one(of...)
 }
 
-func (d drawer) helm() *fleetv1.HelmOptions {
-	if d.IntN(3) > 0 {
-		return nil
-	}
-	value := d.one("plain", "${ .ClusterValues.zone }", "${ .ClusterName }", `${ index .ClusterLabels "a" }`, "${ .ClusterLabels.a }",
-		"global.fleet.clusterLabels.a", "${ .ClusterValues.zone | upper }", "${ broken", `${ get .ClusterValues "zone" }`, "${ if .ClusterLabels.b }x${ end }")
-	result := &fleetv1.HelmOptions{DisablePreProcess: d.IntN(10) == 0}
-	switch d.IntN(3) {
-	case 0:
-		result.TemplateValues = map[string]string{d.one("x", "y"): value}
-	case 1:
-		result.Values = &fleetv1.GenericMap{Data: map[string]any{"list": []any{map[string]any{"deep": value}}}}
-	default:
-		result.Values = &fleetv1.GenericMap{Data: map[string]any{d.one("x", "y"): value}}
-	}
-	return result
-}
-
 func (d drawer) target() fleetv1.BundleTarget {
 	result := fleetv1.BundleTarget{
 		Name: d.maybe("t1", "t2"), ClusterName: d.maybe("c0", "c1", "c2"), ClusterGroup: d.maybe("g0", "g1"),
@@ -106,7 +88,9 @@ func (d drawer) target() fleetv1.BundleTarget {
 	if d.IntN(3) == 0 {
 		result.ClusterGroupSelector = d.selector()
 	}
-	result.Helm = d.helm()
+	if d.IntN(20) == 0 {
+		result.ClusterSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}
+	}
 	return result
 }
 
@@ -114,7 +98,6 @@ func (d drawer) question() *question {
 	namespaces := []string{"lib", "x", "y"}
 	q := &question{Bundle: &fleetv1.Bundle{}}
 	q.Bundle.Namespace, q.Bundle.Name, q.Bundle.Labels = "lib", "bundle", d.labels()
-	q.Bundle.Spec.Helm = d.helm()
 	for range 1 + d.IntN(3) {
 		q.Bundle.Spec.Targets = append(q.Bundle.Spec.Targets, d.target())
 	}
@@ -134,9 +117,6 @@ func (d drawer) question() *question {
 		for i := range 2 {
 			cluster := &fleetv1.Cluster{}
 			cluster.Namespace, cluster.Name, cluster.Labels = name, fmt.Sprintf("c%d", i), d.labels()
-			if d.IntN(2) == 0 {
-				cluster.Spec.TemplateValues = &fleetv1.GenericMap{Data: map[string]any{"zone": "z"}}
-			}
 			group := &fleetv1.ClusterGroup{}
 			group.Namespace, group.Name, group.Labels, group.Spec.Selector = name, fmt.Sprintf("g%d", i), d.labels(), d.selector()
 			q.Clusters, q.Groups = append(q.Clusters, cluster), append(q.Groups, group)
@@ -165,9 +145,6 @@ func ask(q *question) answer {
 		}
 		if !match.Deploys() {
 			continue
-		}
-		if err := targets.Render(q.Bundle, match, cluster); err != nil {
-			return answer{Error: err.Error()}
 		}
 		result.Targets = append(result.Targets, cluster.Namespace+"/"+cluster.Name)
 	}

@@ -248,7 +248,7 @@ spec: {clientID: %s, templateValues: %s}
 	for _, name := range []string{"with", "without"} {
 		got := explain("blocked-lib/zoned", name)
 		g.Expect(got.Verdict).To(Equal(trace.Blocked), name)
-		g.Expect(got.FailedStep).To(Equal(trace.StepValues))
+		g.Expect(got.FailedStep).To(Equal(trace.StepError))
 		g.Expect(got.Deployed).To(BeNil())
 	}
 	g.Expect(explain("plain", "with").Verdict).To(Equal(trace.Targeted))

@@ -415,7 +415,9 @@ func TestSelect(t *testing.T) {
 
 // Wait returns once a second while objects change, twice a minute while none does, and at the end of the context.
 func TestWait(t *testing.T) {
-	s := &server{watch: func(ctx context.Context, _ client.ObjectList) (watch.Interface, error) { return living(ctx, time.Hour), nil }}
+	s := &server{watch: func(ctx context.Context, _ client.ObjectList) (watch.Interface, error) {
+		return living(ctx, time.Hour), nil
+	}}
 	following(t, s, Scope{}, func(t *testing.T, f *Follower) {
 		waited := func(ctx context.Context) (time.Duration, error) {
 			begin := time.Now()

@@ -45,10 +45,10 @@ func Survey(ctx context.Context, reader client.Reader, scope Scope, namespace, b
 	}
 	deployments := map[string][]*fleetv1.BundleDeployment{}
 	for _, read := range []func(context.Context) error{
-		t.namespaces, t.mappings, t.values,
+		t.namespaces, t.mappings,
 		func(ctx context.Context) error { return t.groupsIn(ctx, scope.Namespace) },
 		func(ctx context.Context) error { return t.allDeployments(ctx, deployments) },
-		t.blockers, t.policies,
+		t.policies,
 	} {
 		if err := read(ctx); err != nil {
 			return nil, err
@@ -108,27 +108,4 @@ func (t *tracing) allDeployments(ctx context.Context, into map[string][]*fleetv1
 	return t.deploymentsBy(ctx, func(deployment *fleetv1.BundleDeployment) {
 		into[deployment.Namespace] = append(into[deployment.Namespace], deployment)
 	}, client.MatchingLabels{fleetv1.BundleLabel: t.in.Bundle.Name})
-}
-
-// blockers finds, once, the Clusters for which the Bundle's values cannot be rendered: one of them stops
-// it for all.
-func (t *tracing) blockers(ctx context.Context) error {
-	if !needsOthers(t.in.Found) {
-		return nil
-	}
-	var found []*fleetv1.Cluster
-	unread := t.others(ctx, func(fleet *fleetv1.Cluster) {
-		in := *t.in
-		in.Cluster, in.Fleet = client.ObjectKeyFromObject(fleet), fleet
-		if trace.Explain(&in).Verdict == trace.Blocked {
-			found = append(found, fleet)
-		}
-	})
-	t.in.Others = func(visit func(*fleetv1.Cluster)) error {
-		for _, fleet := range found {
-			visit(fleet)
-		}
-		return unread
-	}
-	return nil
 }

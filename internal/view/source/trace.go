@@ -123,14 +123,11 @@ func (t *tracing) bundleOf(ctx context.Context, proxy *addonsv1.HelmChartProxy) 
 // read reads everything but the Cluster and the Bundle.
 func (t *tracing) read(ctx context.Context) error {
 	for _, read := range []func(context.Context) error{
-		t.namespaces, t.mappings, t.values, t.groups, t.deployments, t.namesakes, t.policies,
+		t.namespaces, t.mappings, t.groups, t.deployments, t.namesakes, t.policies,
 	} {
 		if err := read(ctx); err != nil {
 			return err
 		}
-	}
-	if needsOthers(t.in.Found) && t.in.Fleet != nil {
-		t.in.Others = func(visit func(*fleetv1.Cluster)) error { return t.others(ctx, visit) }
 	}
 	return nil
 }
@@ -360,21 +357,6 @@ func (t *tracing) namesakes(ctx context.Context) error {
 	return nil
 }
 
-// values reads the Secret in which Fleet keeps the values of a Bundle.
-func (t *tracing) values(ctx context.Context) error {
-	if t.in.Found == nil || t.in.Found.Spec.ValuesHash == "" {
-		return nil
-	}
-	secret := &corev1.Secret{}
-	err := t.reader.Get(ctx, t.in.Bundle, secret)
-	if apierrors.IsNotFound(err) {
-		t.in.Unread[trace.BundleValues] = "it does not exist; Fleet waits for it"
-		return nil
-	}
-	t.in.Values = secret.Data
-	return t.note(trace.BundleValues, "Fleet", err)
-}
-
 // policies reads Fleet's Policies in the namespace of the Bundle. Fleet before 0.16 has none.
 func (t *tracing) policies(ctx context.Context) error {
 	_, err := pager.Each(ctx, t.reader, &fleetv1.PolicyList{}, func(list *fleetv1.PolicyList) {
@@ -386,34 +368,14 @@ func (t *tracing) policies(ctx context.Context) error {
 	return t.note(view.Policy, "Fleet", err)
 }
 
-// reached returns the namespaces to which the Bundle is deployed.
-func (t *tracing) reached() []string {
-	reached := map[string]bool{}
-	if t.in.Cluster.Namespace != "" {
-		reached[t.in.Cluster.Namespace] = true
-	}
-	if t.in.Found != nil {
-		for namespace, has := range t.in.Namespaces {
-			if targets.ReachOf(t.in.Found, namespace, has, t.in.Mappings).Reaches() {
-				reached[namespace] = true
-			}
-		}
-	}
-	var result []string
-	for namespace := range reached {
-		result = append(result, namespace)
-	}
-	return sortedStrings(result)
-}
-
+// groups reads the groups in the namespace of the Fleet Cluster.
 func (t *tracing) groups(ctx context.Context) error {
 	delete(t.in.Unread, view.ClusterGroup)
-	for _, namespace := range t.reached() {
-		if err := t.groupsIn(ctx, namespace); err != nil {
-			return err
-		}
+	namespace := t.in.Cluster.Namespace
+	if t.in.Fleet != nil {
+		namespace = t.in.Fleet.Namespace
 	}
-	return nil
+	return t.groupsIn(ctx, namespace)
 }
 
 // groupsIn reads the groups of a namespace, or of all if it is empty.
@@ -423,9 +385,6 @@ func (t *tracing) groupsIn(ctx context.Context, namespace string) error {
 			t.in.Groups = append(t.in.Groups, &list.Items[i])
 		}
 	}, client.InNamespace(namespace))
-	if err != nil && t.in.Cluster.Namespace != "" && namespace != t.in.Cluster.Namespace {
-		return nil // The Bundle's other Clusters then remain unknown.
-	}
 	return t.note(view.ClusterGroup, "Fleet", err)
 }
 
@@ -448,37 +407,6 @@ func (t *tracing) deploymentsBy(ctx context.Context, visit func(*fleetv1.BundleD
 		err = nil // In a file, it is not an error to have none: the cluster may have none, or they were not exported.
 	}
 	return t.note(view.Deployment, "Fleet", err)
-}
-
-// needsOthers reports whether other Clusters matter: the Bundle stops for all if its values cannot be
-// rendered for one.
-func needsOthers(bundle *fleetv1.Bundle) bool {
-	if bundle == nil {
-		return false
-	}
-	hasValues := func(helm *fleetv1.HelmOptions) bool {
-		return helm != nil && (helm.Values != nil || helm.TemplateValues != nil)
-	}
-	has := bundle.Spec.ValuesHash != "" || hasValues(bundle.Spec.Helm)
-	for i := range bundle.Spec.Targets {
-		has = has || hasValues(bundle.Spec.Targets[i].Helm)
-	}
-	return has
-}
-
-// others visits the Fleet Clusters of all namespaces that the Bundle reaches.
-func (t *tracing) others(ctx context.Context, visit func(*fleetv1.Cluster)) error {
-	for _, namespace := range t.reached() {
-		_, err := pager.Each(ctx, t.reader, &fleetv1.ClusterList{}, func(list *fleetv1.ClusterList) {
-			for i := range list.Items {
-				visit(&list.Items[i])
-			}
-		}, client.InNamespace(namespace))
-		if err != nil {
-			return fmt.Errorf("Fleet Clusters of namespace %s: %w", namespace, err) //nolint:staticcheck // The name of a kind.
-		}
-	}
-	return nil
 }
 
 func sortedStrings(in []string) []string { return slices.Sorted(slices.Values(in)) }

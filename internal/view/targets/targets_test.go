@@ -145,53 +145,6 @@ func TestReach(t *testing.T) {
 	}
 }
 
-func TestRender(t *testing.T) {
-	values := func(key, text string) *fleetv1.HelmOptions {
-		return &fleetv1.HelmOptions{Values: &fleetv1.GenericMap{Data: map[string]any{key: text}}}
-	}
-	cluster := func(labels map[string]string) *fleetv1.Cluster {
-		result := &fleetv1.Cluster{}
-		result.Name, result.Labels = "prod", labels
-		result.Spec.TemplateValues = &fleetv1.GenericMap{Data: map[string]any{"zone": "a"}}
-		return result
-	}
-	labelled := map[string]string{"env": "prod"}
-	for name, test := range map[string]struct {
-		bundle, target *fleetv1.HelmOptions
-		labels         map[string]string
-		wrong          string
-	}{
-		"no Helm":                           {labels: labelled},
-		"plain":                             {bundle: values("a", "b"), labels: labelled},
-		"a value that exists":               {bundle: values("a", "${ .ClusterValues.zone }"), labels: labelled},
-		"a value that does not exist":       {bundle: values("a", "${ .ClusterValues.rack }"), labels: labelled, wrong: "rack"},
-		"a Cluster without labels":          {bundle: values("a", "${ .ClusterValues.rack }")},
-		"a Cluster with hidden labels only": {bundle: values("a", "${ .ClusterValues.rack }"), labels: map[string]string{"x.cattle.io/y": "z"}},
-		"a Cluster with Fleet's own label":  {bundle: values("a", "${ .ClusterValues.rack }"), labels: map[string]string{"fleet.cattle.io/y": "z"}, wrong: "rack"},
-		"a label that does not exist":       {bundle: values("a", "global.fleet.clusterLabels.none"), labels: labelled},
-		"a broken template":                 {bundle: values("a", "${ .ClusterName"), labels: labelled, wrong: "helm.values"},
-		"overridden by the target":          {bundle: values("a", "${ .ClusterValues.rack }"), target: values("a", "b"), labels: labelled},
-		"broken by the target":              {bundle: values("a", "b"), target: values("c", "${ .ClusterValues.rack }"), labels: labelled, wrong: "rack"},
-		"templating is disabled":            {bundle: &fleetv1.HelmOptions{DisablePreProcess: true, Values: values("a", "${ .None }").Values}, labels: labelled},
-		"templateValues":                    {bundle: &fleetv1.HelmOptions{TemplateValues: map[string]string{"x": "${ .ClusterValues.rack }"}}, labels: labelled, wrong: "templateValues.x"},
-		"not YAML":                          {bundle: &fleetv1.HelmOptions{TemplateValues: map[string]string{"x": "a: b: c"}}, labels: labelled, wrong: "not YAML"},
-		"nested as deep as may be":          {bundle: values("a", "${ "+strings.Repeat("(", 100)+"1"+strings.Repeat(")", 100)+" }"), labels: labelled},
-		"nested too deep":                   {bundle: &fleetv1.HelmOptions{TemplateValues: map[string]string{"x": "\n${ " + strings.Repeat("(", 101) + "1" + strings.Repeat(")", 101) + " }"}}, labels: labelled, wrong: "helm.templateValues.x:2: blocks and parentheses are nested more than 100 deep"},
-		"the environment is not read":       {bundle: values("a", `${ env "HOME" }`), labels: labelled, wrong: "env"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bundle := &fleetv1.Bundle{}
-			bundle.Spec.Helm = test.bundle
-			target := &fleetv1.BundleTarget{}
-			target.Helm = test.target
-			err := Render(bundle, &Match{Target: target}, cluster(test.labels))
-			if test.wrong == "" && err != nil || test.wrong != "" && (err == nil || !strings.Contains(err.Error(), test.wrong)) {
-				t.Errorf("got %v, want %q", err, test.wrong)
-			}
-		})
-	}
-}
-
 // TestIndex finds the Clusters of a Bundle in its own namespace and in those to which a mapping leads.
 func TestIndex(t *testing.T) {
 	at := func(namespace, name, env string) *fleetv1.Cluster {

@@ -58,11 +58,6 @@ func (e *explainer) say(format string, args ...any) {
 // adviseMissing returns why Fleet may not have created an expected BundleDeployment.
 func (e *explainer) adviseMissing() string {
 	status := &e.Found.Status
-	for _, condition := range status.Conditions {
-		if condition.Type == "Ready" && condition.Status == "False" && condition.Reason == "Error" {
-			return "Fleet reports about the Bundle: " + condition.Message
-		}
-	}
 	switch {
 	case status.MaxUnavailablePartitions < status.UnavailablePartitions:
 		return fmt.Sprintf("its rollout waits: %d partitions are unavailable, but only %d may be", status.UnavailablePartitions, status.MaxUnavailablePartitions)

@@ -16,16 +16,11 @@ type Input struct {
 	Proxy types.NamespacedName
 	// Found is the Bundle; nil if it does not exist.
 	Found *fleetv1.Bundle
-	// Values are the data of the Secret with the Bundle's values, if it has one.
-	Values map[string][]byte
 	// CAPI is the CAPI Cluster and Judged its node in the graph; nil if it does not exist.
 	CAPI   *view.CAPICluster
 	Judged *view.Node
 	// Fleet is the Fleet Cluster; nil if it does not exist.
-	Fleet *fleetv1.Cluster
-	// Others visits the other Fleet Clusters that the Bundle may target, possibly thousands, and perhaps this one.
-	// It is nil if none of them matters.
-	Others   func(visit func(*fleetv1.Cluster)) error
+	Fleet    *fleetv1.Cluster
 	Groups   []*fleetv1.ClusterGroup
 	Mappings []*fleetv1.BundleNamespaceMapping
 	// Namespaces are the labels of each Namespace.
@@ -39,9 +34,6 @@ type Input struct {
 	// Unread has, for each kind that could not be read, the reason. Steps that depend on such a kind are unknown.
 	Unread map[view.Kind]string
 }
-
-// BundleValues is the kind of the Secret with a Bundle's values.
-const BundleValues view.Kind = "Secret with the Bundle's value"
 
 // Result is the result of a step.
 type Result string
@@ -75,7 +67,7 @@ const (
 	StepTarget     = "target"
 	StepAllowed    = "doNotDeploy"
 	StepPolicy     = "policy"
-	StepValues     = "values"
+	StepError      = "error"
 	StepReady      = "fleetNamespace"
 	StepName       = "name"
 	StepDeployment = "deployment"

@@ -20,7 +20,7 @@ func Explain(in *Input) *Trace {
 	if in.Proxy.Name != "" {
 		e.trace.HelmChartProxy = in.Proxy.String()
 	}
-	for _, step := range []func() (more bool){e.bundle, e.cluster, e.namespace, e.target, e.allowed, e.policy, e.values, e.fleetNamespace} {
+	for _, step := range []func() (more bool){e.bundle, e.cluster, e.namespace, e.target, e.allowed, e.policy, e.reported, e.fleetNamespace} {
 		if !step() {
 			break
 		}
@@ -244,67 +244,14 @@ func (e *explainer) policy() bool {
 	return false
 }
 
-func (e *explainer) values() bool {
-	bundle := e.Found
-	if bundle.Spec.ValuesHash != "" {
-		if e.Unread[BundleValues] != "" {
-			e.add(StepValues, Unknown, nil, "it is unknown whether its values can be rendered: %s: %s", BundleValues.Plural(), e.Unread[BundleValues])
-			return true // Values usually render, so the trace continues; the later steps show Fleet's result.
-		}
-		var err error
-		if bundle, err = targets.WithValues(bundle, e.Values); err != nil {
-			return e.block(nil, "the Secret with its values: %s", err)
-		}
+// reported checks what Fleet reports: if the values cannot be rendered for one Cluster, it updates the Bundle on none.
+func (e *explainer) reported() bool {
+	why := view.BundleError(e.Found)
+	if why == "" {
+		return true // There is nothing to report.
 	}
-	switch err := targets.Render(bundle, e.match, e.Fleet); {
-	case targets.IsUnknown(err):
-		e.add(StepValues, Unknown, nil, "it is unknown whether its values can be rendered: %s", err)
-		return true
-	case err != nil:
-		e.trace.Do = "correct the Bundle's values, or give the Cluster the values or labels that they refer to; until then Fleet does not update this Bundle on any Cluster"
-		return e.block(nil, "the Bundle's values cannot be rendered for this Cluster: %s", err)
-	}
-	blockers, err := e.blockers(bundle)
-	if len(blockers) > 0 {
-		e.trace.Do = "correct the Bundle's values, or give those Clusters the values or labels that they refer to: one Cluster without them stops the Bundle for all"
-		return e.block(blockers, "the Bundle's values cannot be rendered for another Cluster, so Fleet does not update the Bundle on any Cluster")
-	}
-	if err != nil {
-		e.add(StepValues, Unknown, nil, "its values can be rendered for this Cluster; it is unknown whether another Cluster stops the Bundle: %s", err)
-		return true
-	}
-	return e.passed(StepValues, nil, "its values can be rendered")
-}
-
-// blockers returns the other Clusters for which the Bundle's values cannot be rendered.
-func (e *explainer) blockers(bundle *fleetv1.Bundle) (result []string, err error) {
-	if e.Others == nil {
-		return nil, nil
-	}
-	var unknown error
-	err = e.Others(func(other *fleetv1.Cluster) {
-		if other.Namespace == e.Fleet.Namespace && other.Name == e.Fleet.Name ||
-			!targets.ReachOf(bundle, other.Namespace, e.namespaceLabels(other.Namespace), e.Mappings).Reaches() {
-			return
-		}
-		in, _ := targets.GroupsOf(other, e.Groups)
-		match := targets.MatchOf(bundle, other, in)
-		if !match.Deploys() {
-			return
-		}
-		err := targets.Render(bundle, match, other)
-		if targets.IsUnknown(err) {
-			unknown = err
-		} else if err != nil {
-			result = append(result, fmt.Sprintf("Fleet Cluster %s/%s: %s", other.Namespace, other.Name, err))
-		}
-	})
-	slices.Sort(result)
-	return result, cmp.Or(err, unknown)
-}
-
-func (e *explainer) block(details []string, format string, args ...any) bool {
-	e.add(StepValues, Failed, details, format, args...)
+	e.trace.Do = "correct the Bundle, or give the Cluster in the message the values or labels that the Bundle refers to; until then Fleet changes nothing about the Bundle on any Cluster"
+	e.add(StepError, Failed, nil, "Fleet reports about the Bundle: %s", why)
 	e.trace.Verdict = Blocked
 	return false
 }

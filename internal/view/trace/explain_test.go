@@ -6,39 +6,45 @@ import (
 	"testing"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// A template that is nested too deep to be parsed here proves nothing about Fleet, which has no such bound. It does not
-// matter whether it is rendered for the Cluster or for another one.
-func TestDeepTemplateIsUnknown(t *testing.T) {
-	deep := &fleetv1.HelmOptions{TemplateValues: map[string]string{"a": "${ " + strings.Repeat("(", 101) + "1" + strings.Repeat(")", 101) + " }"}}
-	for name, of := range map[string]string{"the Cluster": "prod", "another": "test"} {
+// What Fleet reports about a Bundle stops it on every Cluster. A template is not run here: one that cannot be rendered, or
+// never ends, changes nothing until Fleet reports it.
+func TestReported(t *testing.T) {
+	for name, test := range map[string]struct {
+		status, reason, message string
+		verdict                 Verdict
+		step                    string
+	}{
+		"nothing":                 {"", "", "", Targeted, ""},
+		"the values":              {"False", "Error", "targeting error: cluster test in namespace team: failed to process template values", Blocked, StepError},
+		"another error":           {"False", "Error", "no such Secret\x1b[2J", Blocked, StepError},
+		"a summary of clusters":   {"False", "Error", "NotReady(1) [Cluster team/prod]", Targeted, ""},
+		"an error that is over":   {"True", "Error", "targeting error: cluster test", Targeted, ""},
+		"what is no error at all": {"False", "", "NotReady(1) [Cluster team/prod]", Targeted, ""},
+	} {
 		t.Run(name, func(t *testing.T) {
-			cluster := func(name string) *fleetv1.Cluster {
-				its := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, Labels: map[string]string{"env": "a"}}}
-				its.Status.Namespace = "cluster-" + name
-				return its
-			}
-			key := types.NamespacedName{Namespace: "team", Name: "prod"}
 			bundle := &fleetv1.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
-			for _, name := range []string{"prod", "test"} {
-				target := fleetv1.BundleTarget{ClusterName: name}
-				if name == of {
-					target.Helm = deep
-				}
-				bundle.Spec.Targets = append(bundle.Spec.Targets, target)
+			bundle.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: "prod"}}
+			bundle.Spec.Helm = &fleetv1.HelmOptions{TemplateValues: map[string]string{"a": "${ range untilStep 0 1000000000 1 }${ range untilStep 0 1000000000 1 }x${ end }${ end }", "b": "${ .ClusterValues.none"}}
+			if test.status != "" {
+				bundle.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: corev1.ConditionStatus(test.status), Reason: test.reason, Message: test.message}}
 			}
-			got := Explain(&Input{
-				Bundle: types.NamespacedName{Namespace: "team", Name: "web"}, Cluster: key, Found: bundle, Fleet: cluster("prod"),
-				Others: func(visit func(*fleetv1.Cluster)) error { visit(cluster("test")); return nil },
-			})
-			values := slices.IndexFunc(got.Steps, func(its Step) bool { return its.Name == StepValues })
-			if values < 0 || got.Steps[values].Result != Unknown || !strings.Contains(got.Steps[values].Message, "more than 100 deep") || got.Verdict != Targeted {
+			fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", Labels: map[string]string{"env": "a"}}}
+			fleet.Status.Namespace = "cluster-prod"
+			got := Explain(&Input{Bundle: types.NamespacedName{Namespace: "team", Name: "web"}, Cluster: types.NamespacedName{Namespace: "team", Name: "prod"}, Found: bundle, Fleet: fleet})
+			if got.Verdict != test.verdict || got.FailedStep != test.step {
 				t.Errorf("%+v", got)
+			}
+			if says := got.Steps[len(got.Steps)-2].Message; test.step != "" && says != "Fleet reports about the Bundle: "+message.Text(test.message) {
+				t.Errorf("it says %q", says)
 			}
 		})
 	}

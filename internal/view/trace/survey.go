@@ -72,7 +72,7 @@ var failures = map[string]string{
 	StepTarget:    "no target of the Bundle matches it",
 	StepAllowed:   "a target says doNotDeploy",
 	StepPolicy:    "a Policy refuses its ServiceAccount",
-	StepValues:    "the Bundle's values cannot be rendered",
+	StepError:     "Fleet reports an error about the Bundle",
 	StepReady:     "Fleet has given it no namespace yet",
 	StepName:      "a Bundle of the same name is there",
 }
