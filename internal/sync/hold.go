@@ -49,7 +49,7 @@ const (
 	holdInterval = 2 * time.Second
 	// perHeld and restFactor lengthen the interval, so that many holds, or one Cluster whose add-ons take long to read, do
 	// not load the API server: perHeld holds double it, and it is at least restFactor times as long as the last look took.
-	perHeld = 100
+	perHeld    = 100
 	restFactor = 10
 )
 
