@@ -44,6 +44,24 @@ FleetInstalled would be True, Installed: Fleet 0.16.0
 	}
 }
 
+func TestDifference(t *testing.T) {
+	const before = "kind: Deployment\nmetadata: {name: a, labels: {app: x, old: y}}\nspec: {replicas: 1, template: {spec: {containers: [{name: c}]}}}\n---\n" +
+		"kind: Secret\nmetadata: {name: b}\n---\n# nothing\n---\nkind: Role\nmetadata: {name: same}\nrules: []\n"
+	const after = "---\nkind: Role\nmetadata: {name: same}\nrules: []\n---\nkind: Service\nmetadata: {name: d}\n---\n" +
+		"kind: Deployment\nmetadata: {name: a, labels: {app: z}}\nspec: {replicas: 1, paused: true, template: {spec: {containers: [{name: c, image: i}]}}}\n"
+	got, err := difference(before, after)
+	want := []string{"~ Deployment a: .metadata.labels.app, .metadata.labels.old, .spec.paused, .spec.template.spec.containers", "- Secret b", "+ Service d"}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if got, err := difference(before, before); err != nil || got == nil || len(got) > 0 {
+		t.Errorf("nothing changes, but it lists %v: %v", got, err)
+	}
+	if _, err := difference("a: [", before); err == nil {
+		t.Error("a broken manifest is no error")
+	}
+}
+
 // Without spec.install, a first release that failed is deployed again at its own version.
 func TestPreviewOfFailedRelease(t *testing.T) {
 	p := newFixture(t, custom())

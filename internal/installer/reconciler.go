@@ -34,8 +34,7 @@ const (
 // Options are the settings of the program, which its flags describe.
 type Options struct{ LookupInterval, HelmTimeout time.Duration }
 
-// reconciler brings Fleet into the state that the FleetAddonConfig describes: it reads the state, decides on the next
-// step, reports it, acts, and starts again until no step is left.
+// reconciler brings Fleet into the state that the FleetAddonConfig describes.
 type reconciler struct {
 	client.Client
 	Options

@@ -11,6 +11,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -189,6 +191,36 @@ func TestRepositoryThatDoesNotAnswer(t *testing.T) {
 		if reported := p.after(2*pollInterval, addonsv1.FleetInstalledCondition); reported.Reason != addonsv1.RepositoryUnreachableReason || p.asked != want+1 {
 			t.Errorf("after %d look-ups: %s", p.asked, summary(&reported))
 		}
+	}
+	p.asked, p.slow = 0, 0
+	for range 4 * 60 { // an hour
+		p.after(pollInterval, addonsv1.FleetInstalledCondition)
+	}
+	if p.asked < 3 || p.asked > 7 {
+		t.Errorf("the installer asked %d times in the hour after that", p.asked)
+	}
+}
+
+// A conflict, and a RoleBinding that the API server does not apply yet, are over in a moment: the queue retries at once.
+func TestErrorsThatPass(t *testing.T) {
+	p := newFixture(t, custom(), fleetSettings())
+	p.releases[FleetChart] = foreign(released("0.16.0", nil))
+	p.broken = apierrors.NewConflict(corev1.Resource("configmaps"), settingsName, errTest)
+	p.namespace, p.forbidden = "muster-system", "list secrets"
+	for _, over := range []func(){func() { p.forbidden = "" }, func() { p.broken = nil }} {
+		if got := p.after(0, addonsv1.FleetConfiguredCondition); got.Reason != "" || p.retry <= 0 || p.retry > time.Second {
+			t.Errorf("the condition is %s, and the next reconcile in %s", summary(&got), p.retry)
+		}
+		p.retry = 0
+		over()
+	}
+	binding := &rbacv1.RoleBinding{}
+	if err := p.Get(t.Context(), client.ObjectKey{Namespace: FleetNamespace, Name: account}, binding); err != nil ||
+		binding.RoleRef.Name != namespaceRole || len(binding.Subjects) != 1 || binding.Subjects[0].Namespace != "muster-system" {
+		t.Errorf("the binding is %+v: %v", binding, err)
+	}
+	if got := p.after(time.Second, addonsv1.FleetConfiguredCondition); got.Reason != addonsv1.ConfiguredOutsideReleaseReason || p.patches != 2 {
+		t.Errorf("the condition is %s after %d writes", summary(&got), p.patches)
 	}
 }
 

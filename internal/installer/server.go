@@ -1,10 +1,11 @@
 // Package installer manages Fleet itself as the FleetAddonConfig specifies: its charts, as Helm releases that
 // Helm's own commands understand, and its settings.
 //
-// Pure functions decide which step is next (decide.go has the table, by the owner of Fleet), the version (version.go),
-// the values of the chart and Fleet's ConfigMap (settings.go), and the ConfigMap of Rancher (feature_gates.go). The rest observes, takes one step, and observes again. The package does
-// not know Helm: internal/helm/repository reads repositories, internal/installer/releases installs releases, and
-// the program puts the three together.
+// A reconcile reads the state (observe.go), decides on the next step, reports it (report.go), takes it (act.go), and starts
+// again until no step is left. Pure functions decide which step is next (decide.go has the table, by the owner of Fleet),
+// the version (version.go), the values of the chart and Fleet's ConfigMap (settings.go), and the ConfigMap of Rancher
+// (feature_gates.go). The package does not know Helm: internal/helm/repository reads repositories,
+// internal/installer/releases installs releases, and the program puts the three together.
 package installer
 
 import (
@@ -192,6 +193,7 @@ func Setup(mgr ctrl.Manager, options Options, namespace string, releases Release
 func newReconciler(c client.Client, live client.Reader, options Options, namespace string, releases Releases, repository OpenRepository) *reconciler {
 	return &reconciler{
 		Client: c, Options: options, live: live, namespace: namespace, releases: releases, repository: repository,
-		now: time.Now, attempts: map[string]*attempt{}, limiter: workqueue.DefaultTypedControllerRateLimiter[ctrl.Request](),
+		now: time.Now, attempts: map[string]*attempt{},
+		limiter: workqueue.NewTypedWithMaxWaitRateLimiter(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request](), pollInterval),
 	}
 }
