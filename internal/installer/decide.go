@@ -35,7 +35,7 @@ type plan struct {
 	// archive is the chart in that version, once it has been fetched.
 	archive []byte
 	values  map[string]any
-	// text is to be written into a key of an object.
+	// text is the new value of a key of an object.
 	text, key string
 	object    *corev1.ConfigMap
 	// installed and configured are reported when no step is left, and before a step that takes long.
@@ -79,7 +79,7 @@ type owner struct {
 	reason, text string
 }
 
-// owners are those who may own the Fleet in the cluster. The first for whom isIt holds does.
+// owners lists who may own the Fleet in the cluster. The first whose isIt returns true owns it.
 var owners = []owner{{
 	isIt:   func(s *state) bool { return s.rancher },
 	steps:  []func(*state) *plan{(*state).gatesElsewhere, (*state).byHand},

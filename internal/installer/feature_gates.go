@@ -58,7 +58,7 @@ func withGates(object *corev1.ConfigMap, in *addonsv1.FeatureGates, version *sem
 	return string(after), nil
 }
 
-// setScalar sets the value at a path, adds what is missing or null on the way, and keeps the comment beside the value.
+// setScalar sets the value at a path, and keeps its comment. It adds maps and lists that are missing or null.
 func setScalar(values *kyaml.RNode, value, tag string, path ...string) error {
 	if section, _ := values.Pipe(kyaml.Get(path[0])); section.IsTaggedNull() {
 		section.YNode().Tag, section.YNode().Kind, section.YNode().Value = "", yaml.MappingNode, ""

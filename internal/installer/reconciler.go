@@ -63,7 +63,10 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	switch {
 	case err != nil && s != nil && ctx.Err() == nil && r.limiter.NumRequeues(req) >= mostErrors:
 		return ctrl.Result{}, errors.Join(err, r.report(ctx, s.config, s.config.Status.InstalledVersion, s.failing(at, err)))
-	case err != nil, s == nil, s.isNothing():
+	case err == nil && s == nil:
+		tally(&addonsv1.FleetAddonConfigStatus{}) // Without a FleetAddonConfig, no condition holds.
+		return ctrl.Result{}, nil
+	case err != nil, s.isNothing():
 		return ctrl.Result{}, err
 	default:
 		return ctrl.Result{RequeueAfter: min(pollInterval, r.LookupInterval)}, nil
@@ -76,9 +79,6 @@ func (r *reconciler) advance(ctx context.Context, key types.NamespacedName) (s *
 	for range mostSteps {
 		config := &addonsv1.FleetAddonConfig{}
 		if there, err := read(ctx, r.live, key, config); err != nil || !there {
-			if err == nil {
-				tally(&config.Status) // Without a FleetAddonConfig, no condition holds.
-			}
 			return nil, rest, err
 		}
 		s = newState(config)
