@@ -100,9 +100,12 @@ func (p *fixture) after(wait time.Duration, kind string) metav1.Condition {
 	p.Helper()
 	p.now = p.now.Add(wait)
 	request := ctrl.Request{NamespacedName: client.ObjectKey{Name: addonsv1.FleetAddonConfigName}}
-	if _, err := p.Reconcile(p.Context(), request); err != nil { // The queue does the same.
+	switch result, err := p.Reconcile(p.Context(), request); {
+	case err != nil: // The queue does the same.
 		p.retry = p.limiter.When(request)
-	} else {
+	case result.RequeueAfter != pollInterval:
+		p.Errorf("the next observation is in %s", result.RequeueAfter)
+	default:
 		p.limiter.Forget(request)
 	}
 	config := &addonsv1.FleetAddonConfig{}
