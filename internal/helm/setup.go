@@ -158,7 +158,8 @@ func send(ctx context.Context, to chan<- event.GenericEvent, key plan.Key) {
 func (o *Options) controller() controller.Options {
 	return controller.Options{
 		MaxConcurrentReconciles: o.Concurrency,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, time.Minute),
+		// A policy or webhook that ceases to refuse a write shows no event.
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, time.Minute),
 	}
 }
 

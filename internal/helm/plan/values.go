@@ -10,7 +10,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// PollInterval is how often Muster reads the ConfigMaps and Secrets of valuesFrom again.
+// PollInterval is how often Muster reads the ConfigMaps and Secrets of valuesFrom again: it may not watch them.
 const PollInterval = 30 * time.Second
 
 // Layer is a layer of values: Helm merges the later ones over the earlier ones.

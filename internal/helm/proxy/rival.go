@@ -107,7 +107,7 @@ func UntilFree(asking int) time.Duration {
 	return min(plan.PollInterval*time.Duration(1+asking/MostAsking), longestWait)
 }
 
-// longestWait is how long the release may be free before those who wait look.
+// longestWait is how long the release may be free before those who wait look: an event wakes at most MostAsking.
 const longestWait = 10 * time.Minute
 
 // MostAsking is how many of those that ask for a release an event wakes.

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// requestTimeout limits the time for one answer.
+	// requestTimeout limits the time for one answer: a repository that stops sending does not say so.
 	requestTimeout = 90 * time.Second
 	// slow is how long a repository may take to begin its answer, and how long a failure stays the answer: a HelmChartProxy
 	// asks again as long after it.

@@ -35,7 +35,7 @@ type Pool struct {
 	idle []*child
 }
 
-// New returns a Pool of this many children. A child ends after a minute without a job.
+// New returns a Pool of this many children. A child ends after a minute without a job: nothing says that none will come.
 func New(size int64) *Pool {
 	p := &Pool{places: fair.New(size, size), long: fair.New(max(1, size-1), 1), idleTime: time.Minute, limits: limits}
 	p.work = p.inChild
