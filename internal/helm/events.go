@@ -43,8 +43,8 @@ const (
 
 type requests = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// later returns handlers that enqueue a request at once, unless one of them did so less than a pause ago: then they merge
-// the requests within the next pause.
+// later returns handlers that together enqueue a request at most once within a pause: the first one at once, and those that
+// follow it as one at the end of the pause.
 func later(pause time.Duration) func(handler.MapFunc) handler.EventHandler {
 	recent := cache.NewExpiring()
 	return func(of handler.MapFunc) handler.EventHandler { return merged(recent, pause, of) }
@@ -59,12 +59,15 @@ func merged(recent *cache.Expiring, pause time.Duration, of handler.MapFunc) han
 			}
 		}
 		for request := range all {
-			after := pause
-			if _, isRecent := recent.Get(request); !isRecent {
-				after = 0
+			now := time.Now()
+			at := now
+			if last, isRecent := recent.Get(request); isRecent {
+				if at = last.(time.Time); !at.After(now) {
+					at = at.Add(pause)
+				}
 			}
-			recent.Set(request, nil, pause)
-			queue.AddAfter(request, after)
+			recent.Set(request, at, at.Sub(now)+pause)
+			queue.AddAfter(request, at.Sub(now))
 		}
 	}
 	return handler.Funcs{

@@ -193,11 +193,13 @@ func TestPauseBeginsWithTheSecondEvent(t *testing.T) {
 			then time.Duration
 		}{
 			{0, "a", 1, pause / 2},
-			{1, "a", 0, pause / 2}, // The second one within a pause.
+			{1, "a", 0, pause / 4}, // The second one within a pause.
 			{0, "b", 1, 0},
-			{0, "a", 0, pause / 2},
-			{0, "", 1, pause}, // Both together, a pause after the first of them.
-			{1, "a", 1, 0},    // Nothing has happened for a pause.
+			{0, "a", 0, pause / 4},
+			{0, "", 1, pause / 2}, // Both together, at the end of the pause.
+			{1, "a", 0, pause / 2},
+			{0, "", 1, pause},
+			{1, "a", 1, 0}, // Nothing has happened for a pause.
 		} {
 			if step.name != "" {
 				send(step.by, step.name)
