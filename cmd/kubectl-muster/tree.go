@@ -219,8 +219,7 @@ func (o *treeOptions) follow(ctx context.Context) error {
 	if err != nil {
 		return program.Exit(2, err)
 	}
-	last := ""
-	for {
+	for last := ""; ctx.Err() == nil; follower.Wait(ctx) {
 		var text strings.Builder
 		objects := follower.Snapshot()
 		objects.StaleAfter = o.staleAfter
@@ -235,8 +234,6 @@ func (o *treeOptions) follow(ctx context.Context) error {
 			last = text.String()
 			o.again(last)
 		}
-		if follower.Wait(ctx) != nil {
-			return nil
-		}
 	}
+	return nil
 }

@@ -31,11 +31,11 @@ type Source interface {
 var assets embed.FS
 
 const (
-	// rest is the time between two answers to a reader while objects change all the time. It also is how old the page
-	// may be that a reader loads, so that many readers cost no more than one.
+	// rest is the time between two answers to a reader while objects change all the time, and the age up to which all
+	// readers load the same page: nothing says when the last of many changes has come.
 	rest = 500 * time.Millisecond
-	// longest is how long a request waits for a change, or for the rest of its header. A connection that somebody has
-	// cut causes no event, and neither does an agent that falls silent.
+	// longest is how long a request waits for a change, and the server for a request: neither a connection that is cut
+	// causes an event, nor an agent that falls silent.
 	longest = 30 * time.Second
 	// most is how many requests may wait at a time, and largest how many bytes the header of one may have.
 	most    = 64

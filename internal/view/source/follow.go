@@ -108,15 +108,14 @@ func (f *Follower) Snapshot() *view.Objects {
 func (f *Follower) Changed() <-chan struct{} { return f.changed }
 
 // Wait returns at the next change, but not sooner than again, so that changes come together. It also returns after
-// longest: an agent that falls silent causes no event. The error is that of the context.
-func (f *Follower) Wait(ctx context.Context) error {
+// longest: an agent that falls silent causes no event.
+func (f *Follower) Wait(ctx context.Context) {
 	(&pause{}).take(ctx)
 	select {
 	case <-ctx.Done():
 	case <-f.changed:
 	case <-time.After(longest):
 	}
-	return ctx.Err()
 }
 
 func (f *Follower) update(change func(*view.Objects)) {
