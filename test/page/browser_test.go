@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -276,4 +277,63 @@ func viewState(t testing.TB, name string) string {
 		t.Fatal(err)
 	}
 	return view(t, "-f", file)
+}
+
+// viewMany shows Clusters from a file, every hundredth of which waits because of its name.
+func viewMany(t *testing.T, many, namespaces int) string {
+	t.Helper()
+	var items []any
+	for i := range many {
+		reason := "WaitingForControlPlane"
+		if i%100 == 17 {
+			reason = "NameConflict"
+		}
+		items = append(items, object{
+			"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": object{"namespace": fmt.Sprintf("team-%d", i%namespaces), "name": fmt.Sprintf("c%05d", i)},
+			"spec":   object{"topology": object{"classRef": object{"namespace": "classes", "name": "standard"}}},
+			"status": object{"conditions": []any{object{"type": "FleetImported", "status": "False", "reason": reason, "message": "not yet"}}},
+		})
+	}
+	text, err := json.Marshal(object{"apiVersion": "v1", "kind": "List", "items": items})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "many.json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return view(t, "-f", file)
+}
+
+// kubectl runs kubectl on the cluster of test/view, or skips the test.
+func kubectl(t testing.TB, args ...string) string {
+	t.Helper()
+	program := os.Getenv("MUSTER_KUBECTL")
+	if program == "" {
+		t.Skip("skipped: it needs a cluster; make test-page starts one")
+	}
+	out, err := exec.Command(program, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("kubectl %v: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+func patch(t testing.TB, kind, namespace, name, status string) {
+	t.Helper()
+	kubectl(t, "patch", kind, "-n", namespace, name, "--subresource=status", "--type=merge", "-p", `{"status":`+status+`}`)
+}
+
+// many returns how many Clusters test/view says that it has made.
+func many(t testing.TB) int {
+	count, err := strconv.Atoi(os.Getenv("MUSTER_MANY"))
+	if err != nil {
+		t.Skip("skipped: it needs a cluster with many Clusters; make test-page and make bench-page start one")
+	}
+	return count
+}
+
+// shows returns an expression that is true once the cell of one of many Clusters has a state.
+func shows(name, state string) string {
+	return fmt.Sprintf("document.getElementById('cluster/many/%s').querySelector('.cell').ariaLabel === %q", name, name+" "+state)
 }
