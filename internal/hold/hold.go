@@ -165,9 +165,7 @@ func OnUpdate(before, after Cluster, bySyncer bool, now time.Time) string {
 		return ""
 	case before.Version != after.Version:
 		return onVersion(current, isHeld, before, after, now)
-	case isHeld && current.To == after.Version && !current.isOver(bound, now):
-		return has
-	case wanted == has:
+	case isHeld && current.To == after.Version && !current.isOver(bound, now), wanted == has:
 		return has
 	default:
 		return ""
@@ -193,9 +191,7 @@ func onVersion(current Hold, isHeld bool, before, after Cluster, now time.Time) 
 		More: before.Class != after.Class || before.Variables != after.Variables || !maps.Equal(before.Labels, after.Labels) || !maps.Equal(others(before.Annotations), others(after.Annotations)),
 	}
 	switch {
-	case before.Version == "" || after.Version == "":
-		return ""
-	case isHeld && after.Version == current.From:
+	case before.Version == "", after.Version == "", isHeld && after.Version == current.From:
 		return ""
 	case isHeld: // Cluster API has not begun with the earlier version.
 		next.From, next.More = current.From, next.More || current.More

@@ -76,13 +76,10 @@ func Expand(object *unstructured.Unstructured) (map[string]any, error) {
 		return object.Object, nil
 	}
 	var document map[string]any
-	err := func() error {
-		inflated, err := inflate(small)
-		if err != nil {
-			return err
-		}
-		return json.Unmarshal(inflated, &document)
-	}()
+	inflated, err := inflate(small)
+	if err == nil {
+		err = json.Unmarshal(inflated, &document)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("expanding the cached %s %s: %w", object.GetKind(), client.ObjectKeyFromObject(object), err)
 	}

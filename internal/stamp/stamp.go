@@ -86,7 +86,7 @@ func NotItsPin(another string) string {
 // WithOwnPin), the pin is kept if the Cluster is selected. A Cluster without a name gets no pin: the syncer sets it.
 func OnCreate(in settings.Settings, subject Subject) Stamp {
 	stamp := classStamp(subject.Class)
-	if selected, _ := Selected(in.Cluster, stamp.merge(subject.Labels), subject.NamespaceLabels); !selected || subject.Name == "" {
+	if selected, _ := subject.IsSelected(in.Cluster); !selected || subject.Name == "" {
 		return stamp
 	}
 	name := PinOf(subject.Annotations).ClusterName
@@ -117,7 +117,7 @@ func OnUpdate(subject Subject, old Pin, bySyncer bool) Stamp {
 func OnSync(in settings.Settings, subject Subject, existing string) Stamp {
 	stamp := classStamp(subject.Class)
 	stamp.Pin = PinOf(subject.Annotations)
-	selected, _ := Selected(in.Cluster, stamp.merge(subject.Labels), subject.NamespaceLabels)
+	selected, _ := subject.IsSelected(in.Cluster)
 	if !selected && existing == "" {
 		return stamp
 	}
@@ -141,7 +141,7 @@ func WithClassLabels(labels map[string]string, class types.NamespacedName) map[s
 	if class.Name != "" && labels[ClassNameLabel] == stamped.ClassName && labels[ClassNamespaceLabel] == stamped.ClassNamespace {
 		return labels // Nearly all are stamped already.
 	}
-	return stamped.merge(labels)
+	return Merge(labels, stamped.LabelValues())
 }
 
 // Labels returns the two labels that name a class on Clusters, Fleet Clusters and ClusterGroups; nil
@@ -150,8 +150,7 @@ func Labels(class types.NamespacedName) map[string]string {
 	if class.Name == "" {
 		return nil
 	}
-	stamp := classStamp(class)
-	return map[string]string{ClassNameLabel: stamp.ClassName, ClassNamespaceLabel: stamp.ClassNamespace}
+	return classStamp(class).LabelValues()
 }
 
 // LabelValues returns the value that each label of the stamp should have; empty means absent.
@@ -167,12 +166,6 @@ func (s Stamp) AnnotationValues() map[string]string {
 		OwnedByAnnotation:       s.Pin.OwnedBy,
 		ClusterNameAnnotation:   s.Pin.ClusterName,
 	}
-}
-
-// merge returns the labels that a Cluster has once it is stamped: selectors may name the stamp's
-// labels.
-func (s Stamp) merge(labels map[string]string) map[string]string {
-	return Merge(labels, s.LabelValues())
 }
 
 // Merge returns a copy of current in which keys have the wanted values; empty means absent.
