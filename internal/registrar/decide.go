@@ -12,6 +12,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -24,11 +25,9 @@ const (
 const (
 	// pollInterval is how often the registrar checks for Fleet's credential, for which it gets no event.
 	pollInterval = 2 * time.Second
-	// checkInterval is how often the registrar writes the Secret again until the agent has checked in,
-	// restInterval how often from then on. Someone may have changed or deleted the Secret, and watching
-	// Secrets would take the right to read them all.
+	// checkInterval is how often the registrar writes the Secret again until the agent has checked in; from then on, it
+	// does so every settings.UnwatchedInterval.
 	checkInterval = time.Minute
-	restInterval  = time.Hour
 	// minClientIDAge is how long the registrar's cache must have shown a changed clientID before it
 	// registers under it. For a registration whose clientID it does not know, Fleet makes another Fleet
 	// Cluster, and nothing that it writes says which ones it knows. Fleet and the registrar watch the same objects on
@@ -239,7 +238,7 @@ func (s *scope) nextOfSecret() (step, outcome) {
 		return revoke, outcome{}
 	default:
 		result := outcome{
-			status: metav1.ConditionTrue, reason: addonsv1.ManifestReadyReason, after: restInterval,
+			status: metav1.ConditionTrue, reason: addonsv1.ManifestReadyReason, after: settings.UnwatchedInterval,
 			message: fmt.Sprintf("the manifest for the cluster is in Secret %q, key %s", stamp.ManifestSecret(s.cluster.Name), stamp.ManifestKey),
 		}
 		if s.fleet.Status.Agent.LastSeen.IsZero() {

@@ -24,9 +24,10 @@ const (
 	RecordName = "muster-config"
 	// recordUID is the key with the UID of the FleetAddonConfig.
 	recordUID = "uid"
-	// RecordInterval is how often Record looks whether the record is still there: no program watches ConfigMaps,
-	// and a user may have deleted it, or restored an earlier etcd.
-	RecordInterval = time.Hour
+	// UnwatchedInterval is how often a program looks whether a ConfigMap or a Secret of ours is still there, or writes it
+	// again: to watch these kinds takes the right to read them all, and a user may have changed or deleted it, or restored
+	// an earlier etcd.
+	UnwatchedInterval = time.Hour
 )
 
 // record is the record that there is, or was, a FleetAddonConfig. Without one, a program remembers nothing.
@@ -57,7 +58,7 @@ func (r *Reader) WithRecord(live client.Reader, writer client.Writer, namespace 
 	return r
 }
 
-// Record writes the record again if the last attempt failed or was RecordInterval ago, and returns the error.
+// Record writes the record again if the last attempt failed or was UnwatchedInterval ago, and returns the error.
 func (r *Reader) Record(ctx context.Context) error {
 	its := r.record
 	if its == nil || its.written() == "" {
@@ -65,7 +66,7 @@ func (r *Reader) Record(ctx context.Context) error {
 	}
 	its.writing.Lock()
 	defer its.writing.Unlock()
-	if its.failed != nil || its.now().Sub(its.at) >= RecordInterval {
+	if its.failed != nil || its.now().Sub(its.at) >= UnwatchedInterval {
 		its.write(ctx, its.written())
 	}
 	return its.failed

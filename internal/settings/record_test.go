@@ -138,7 +138,7 @@ func TestReplacedConfig(t *testing.T) {
 	}
 }
 
-// TestRecordIsWrittenAgain checks that a record that somebody deleted is back within RecordInterval, and that a ConfigMap
+// TestRecordIsWrittenAgain checks that a record that somebody deleted is back within UnwatchedInterval, and that a ConfigMap
 // of that name without a UID is none.
 func TestRecordIsWrittenAgain(t *testing.T) {
 	server, cache, now := &apiServer{}, &oneConfig{config: configOf("1")}, time.Now()
@@ -157,7 +157,7 @@ func TestRecordIsWrittenAgain(t *testing.T) {
 	}
 	look()
 	server.record = nil // It was deleted, or etcd restored.
-	now = now.Add(RecordInterval)
+	now = now.Add(UnwatchedInterval)
 	if look(); server.record == nil || server.puts != 2 || server.gets != 2 {
 		t.Fatalf("the record is %v after %d writes and %d GETs", server.record, server.puts, server.gets)
 	}
@@ -264,7 +264,7 @@ func TestNobodyWaitsForAnother(t *testing.T) {
 	if _, err := reader.Current(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	slow.asked, slow.answer, now = make(chan struct{}, 10), make(chan struct{}), now.Add(RecordInterval)
+	slow.asked, slow.answer, now = make(chan struct{}, 10), make(chan struct{}), now.Add(UnwatchedInterval)
 	go func() { first <- reader.Record(context.WithoutCancel(t.Context())) }()
 	<-slow.asked
 	soon("a reader", func() {

@@ -200,7 +200,7 @@ func (r *configReconciler) reportGone(ctx context.Context, in *settings.InForce)
 				"if the FleetAddonConfig is deleted, a program that starts later takes the defaults for its settings: "+err.Error(), message.Note))
 			return ctrl.Result{RequeueAfter: longestWait}
 		}
-		return ctrl.Result{RequeueAfter: settings.RecordInterval}
+		return ctrl.Result{RequeueAfter: settings.UnwatchedInterval}
 	}
 	if r.goneSince.IsZero() {
 		r.goneSince = r.now()

@@ -124,7 +124,7 @@ func TestMissingConfigIsReported(t *testing.T) {
 	if err := api.Create(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	reconcile(time.Hour, settings.RecordInterval, false)
+	reconcile(time.Hour, settings.UnwatchedInterval, false)
 	if err := api.Delete(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
