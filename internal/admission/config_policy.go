@@ -43,11 +43,9 @@ func validateCluster(path *field.Path, cluster *addonsv1.ClusterConfig) field.Er
 	errs = append(errs, bounds.Selector(cluster.Selector, path.Child("selector"))...)
 	errs = append(errs, bounds.Selector(cluster.NamespaceSelector, path.Child("namespaceSelector"))...)
 	errs = append(errs, bounds.Selector(cluster.AgentInitiatedSelector, path.Child("agentInitiatedSelector"))...)
-	if naming := cluster.Naming; naming != nil {
-		if len(naming.Prefix)+len(naming.Suffix) >= validation.DNS1123LabelMaxLength {
-			errs = append(errs, field.Invalid(path.Child("naming"), naming.Prefix+"…"+naming.Suffix,
-				"prefix and suffix together leave no room for a name in the 63 characters that Fleet allows; shorten them"))
-		}
+	if naming := ptr.Deref(cluster.Naming, addonsv1.NamingStrategy{}); len(naming.Prefix)+len(naming.Suffix) >= validation.DNS1123LabelMaxLength {
+		errs = append(errs, field.Invalid(path.Child("naming"), naming.Prefix+"…"+naming.Suffix,
+			"prefix and suffix together leave no room for a name in the 63 characters that Fleet allows; shorten them"))
 	}
 	for i, toleration := range ptr.Deref(cluster.AgentTolerations, nil) {
 		errs = append(errs, validateToleration(path.Child("agentTolerations").Index(i), toleration)...)
@@ -225,7 +223,6 @@ func electionWarning(variables []corev1.EnvVar) string {
 // warnings returns warnings about fields that are allowed but have no effect, or may surprise the author.
 func warnings(config *addonsv1.FleetAddonConfig) []string {
 	var result []string
-	fleet := ptr.Deref(config.Spec.Config, addonsv1.FleetConfig{})
 	for i, toleration := range ptr.Deref(ptr.Deref(config.Spec.Cluster, addonsv1.ClusterConfig{}).AgentTolerations, nil) {
 		if toleration.Operator == corev1.TolerationOpLt || toleration.Operator == corev1.TolerationOpGt {
 			result = append(result, fmt.Sprintf("spec.cluster.agentTolerations[%d].operator: %s is known only to Kubernetes 1.35 and later with the feature gate TaintTolerationComparisonOperators; other clusters refuse a Fleet agent that has it", i, toleration.Operator))
@@ -237,23 +234,23 @@ func warnings(config *addonsv1.FleetAddonConfig) []string {
 	if cluster := config.Spec.Cluster; cluster != nil && cluster.AgentInitiatedSelector != nil && !ptr.Deref(cluster.AgentInitiated, false) {
 		result = append(result, "spec.cluster.agentInitiatedSelector has no effect without spec.cluster.agentInitiated: true")
 	}
-	if install := config.Spec.Install; install != nil && strings.HasPrefix(ptr.Deref(install.Repository, ""), "http://") {
-		result = append(result, "spec.install.repository: http is neither encrypted nor authenticated, and its charts run with Fleet's rights; use https or oci")
-	}
+	isBootstrapped := ptr.Deref(ptr.Deref(config.Spec.Config, addonsv1.FleetConfig{}).BootstrapLocalCluster, false)
 	if install := config.Spec.Install; install != nil {
+		if strings.HasPrefix(ptr.Deref(install.Repository, ""), "http://") {
+			result = append(result, "spec.install.repository: http is neither encrypted nor authenticated, and its charts run with Fleet's rights; use https or oci")
+		}
 		exact, _ := semver.StrictNewVersion(strings.TrimPrefix(ptr.Deref(install.Version, ""), "v")) // nil for a range
 		if text := defects.Message(exact); text != "" {
 			result = append(result, "spec.install.version: "+text+"; a range or followLatest avoids such versions")
 		}
-	}
-	if install := config.Spec.Install; install != nil && install.FollowLatest != nil && !*install.FollowLatest {
-		result = append(result, "spec.install.followLatest: false installs nothing; remove install, or set version")
-	}
-	if ptr.Deref(fleet.BootstrapLocalCluster, false) && config.Spec.Install == nil {
+		if !ptr.Deref(install.FollowLatest, true) {
+			result = append(result, "spec.install.followLatest: false installs nothing; remove install, or set version")
+		}
+		if isBootstrapped {
+			result = append(result, "spec.config.bootstrapLocalCluster gives Fleet all rights on this cluster")
+		}
+	} else if isBootstrapped {
 		result = append(result, "spec.config.bootstrapLocalCluster has no effect without spec.install")
-	}
-	if ptr.Deref(fleet.BootstrapLocalCluster, false) && config.Spec.Install != nil {
-		result = append(result, "spec.config.bootstrapLocalCluster gives Fleet all rights on this cluster")
 	}
 	return result
 }

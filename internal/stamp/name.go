@@ -20,10 +20,7 @@ const leastLeft = 8
 // it is not one, FleetName shortens it, and shortened is true.
 func FleetName(cluster settings.Cluster, name string) (fleetName string, shortened bool) {
 	full := cluster.Prefix + name + cluster.Suffix
-	if IsFleetName(full) {
-		return full, false
-	}
-	return shorten(full, validation.DNS1123LabelMaxLength, isLowerAlphanumeric), true
+	return Label(full, validation.DNS1123LabelMaxLength), !IsFleetName(full)
 }
 
 // IsFleetName reports whether Fleet can use the name for a Cluster.

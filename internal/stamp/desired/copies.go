@@ -39,21 +39,18 @@ func IsOut(key string) bool {
 	return IsCopy(key) || strings.HasPrefix(key, "runtime.cluster.x-k8s.io/") || strings.HasPrefix(key, "topology.internal.cluster.x-k8s.io/")
 }
 
-// dropOut removes annotations that IsOut names, in place, at any depth: an object may hold the
-// metadata of other objects, such as its machines.
-func dropOut(node any) {
+// prune removes the fields that a function selects, in place, at any depth: an object may hold the metadata of other
+// objects, such as its machines.
+func prune(node any, selects func(key string, value any) bool) {
 	switch typed := node.(type) {
 	case map[string]any:
-		for key, child := range typed {
-			if IsOut(key) {
-				delete(typed, key)
-			} else {
-				dropOut(child)
-			}
+		maps.DeleteFunc(typed, selects)
+		for _, child := range typed {
+			prune(child, selects)
 		}
 	case []any:
 		for _, child := range typed {
-			dropOut(child)
+			prune(child, selects)
 		}
 	}
 }

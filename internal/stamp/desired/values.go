@@ -53,7 +53,8 @@ func Values(cluster *clusterv1.Cluster, controlPlane, infrastructure map[string]
 		values[InfrastructureValue] = referenced(infrastructure)
 	}
 	exclude(values, withOtherReference(infrastructure, pointers))
-	dropNulls(values)
+	// To the API server, null means "absent": values with null fields would never equal the stored ones.
+	prune(values, func(_ string, value any) bool { return value == nil })
 	return values, nil
 }
 
@@ -91,7 +92,7 @@ func Source(object map[string]any) map[string]any {
 	for _, key := range []string{"managedFields", "resourceVersion", "generation"} {
 		delete(metadata, key)
 	}
-	dropOut(object)
+	prune(object, func(key string, _ any) bool { return IsOut(key) })
 	return object
 }
 
@@ -139,25 +140,6 @@ func remove(node any, path []string) {
 			default:
 				remove(child, path[1:])
 			}
-		}
-	}
-}
-
-// dropNulls removes null fields. To the API server they mean "absent", so values with null fields
-// would never equal the stored ones.
-func dropNulls(node any) {
-	switch typed := node.(type) {
-	case map[string]any:
-		for key, child := range typed {
-			if child == nil {
-				delete(typed, key)
-			} else {
-				dropNulls(child)
-			}
-		}
-	case []any:
-		for _, child := range typed {
-			dropNulls(child)
 		}
 	}
 }
