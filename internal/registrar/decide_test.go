@@ -364,7 +364,7 @@ func TestSightings(t *testing.T) {
 	expect("that again", 4, 3)
 	fleet.UID = "another"
 	expect("another Fleet Cluster", 5, 5)
-	s.forget(key)
+	s.Delete(key)
 	expect("forgotten", 6, 6)
 }
 

@@ -62,7 +62,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	cluster := &clusterv1.Cluster{}
 	switch err := r.Get(ctx, req.NamespacedName, cluster); {
 	case apierrors.IsNotFound(err):
-		r.seen.forget(req.NamespacedName)
+		r.seen.Delete(req.NamespacedName)
 		_, err := r.recordOf(ctx, req.NamespacedName, "") // This deletes the record.
 		return ctrl.Result{}, err
 	case err != nil:

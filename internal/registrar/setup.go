@@ -265,12 +265,10 @@ func (r *reconciler) inNamespace(ctx context.Context, namespace client.Object) [
 	return result
 }
 
-// observedClientIDs has, for each Cluster, since when the cache has shown its Fleet Cluster's clientID.
-type observedClientIDs struct {
-	mu   sync.Mutex
-	last map[types.NamespacedName]observedClientID
-}
+// observedClientIDs has an observedClientID for each Cluster.
+type observedClientIDs struct{ sync.Map }
 
+// observedClientID says since when the cache has shown the clientID of a Cluster's Fleet Cluster.
 type observedClientID struct {
 	fleet    types.UID
 	clientID string
@@ -279,22 +277,11 @@ type observedClientID struct {
 
 // since returns when the present clientID of a Cluster's Fleet Cluster was first observed.
 func (s *observedClientIDs) since(cluster types.NamespacedName, fleet *fleetv1.Cluster, now time.Time) time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	last := s.last[cluster]
+	noted, _ := s.Load(cluster)
+	last, _ := noted.(observedClientID)
 	if last.fleet != fleet.UID || last.clientID != fleet.Spec.ClientID {
 		last = observedClientID{fleet.UID, fleet.Spec.ClientID, now}
-		if s.last == nil {
-			s.last = map[types.NamespacedName]observedClientID{}
-		}
-		s.last[cluster] = last
+		s.Store(cluster, last)
 	}
 	return last.since
-}
-
-// forget drops a deleted Cluster.
-func (s *observedClientIDs) forget(cluster types.NamespacedName) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.last, cluster)
 }
