@@ -33,6 +33,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/pager"
 	"github.com/muster-fleet/muster/internal/version"
 )
 
@@ -250,10 +251,6 @@ func announce(log logr.Logger, name string) {
 }
 
 const (
-	// cacheSyncTimeout is how long the first lists may take before the program gives up and restarts. It is longer
-	// than lists of thousands of Clusters take on a busy API server. The time spent waiting for missing CRDs does
-	// not count.
-	cacheSyncTimeout = 10 * time.Minute
 	// reconciliationTimeout bounds a reconcile. Requests have no deadline of their own, so a response that a
 	// proxy in front of the API server never ends would block a worker until a restart.
 	reconciliationTimeout = 2 * time.Minute
@@ -282,7 +279,8 @@ func NewManager(flags *Flags, election *Election, lease string, caches cache.Opt
 		Metrics:                 *metrics,
 		HealthProbeBindAddress:  flags.HealthAddress,
 		GracefulShutdownTimeout: ptr.To(shutdownTimeout),
-		Controller:              config.Controller{ReconciliationTimeout: reconciliationTimeout, CacheSyncTimeout: cacheSyncTimeout},
+		// The time spent waiting for missing CRDs does not count.
+		Controller: config.Controller{ReconciliationTimeout: reconciliationTimeout, CacheSyncTimeout: pager.Timeout},
 	}
 	election.set(&options, lease)
 	mgr, err := ctrl.NewManager(restConfig, options)
