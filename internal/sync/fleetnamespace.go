@@ -108,7 +108,7 @@ func isAboutNamespace(message string) bool {
 func (r *clusterReconciler) readNamespace(ctx context.Context, s *scope) (fleetNamespace, error) {
 	key := client.ObjectKeyFromObject(s.cluster)
 	if !s.has() {
-		r.reporter.missingFor(key, false)
+		r.reporter.missing.Delete(key)
 		return fleetNamespace{}, nil
 	}
 	its, err := namespaceOfFleet(ctx, r.Client, s.fleet)
@@ -116,7 +116,7 @@ func (r *clusterReconciler) readNamespace(ctx context.Context, s *scope) (fleetN
 		return its, err
 	}
 	now := r.reporter.now()
-	its.missingFor = r.reporter.missingFor(key, its.isMissing())
+	its.missingFor = r.reporter.missing.lasted(key, its.isMissing(), now)
 	if its.isMissing() && its.isReported(s.cluster.Status.Conditions) {
 		its.missingFor = max(its.missingFor, touchAfter) // It was, before a restart.
 	}

@@ -70,6 +70,8 @@ type holdReconciler struct {
 	mu sync.Mutex
 	// held maps each held Cluster to its observed state.
 	held map[types.NamespacedName]*heldCluster
+	// messages are when a changed message alone was last written.
+	messages times
 }
 
 // heldCluster is used by one reconcile at a time.
@@ -79,8 +81,6 @@ type heldCluster struct {
 	took time.Duration
 	// failed is the error of the last look, which is logged once.
 	failed string
-	// messageAt is when a message alone was last written.
-	messageAt time.Time
 }
 
 func newHoldReconciler(c *common, reader *references.Reader) *holdReconciler {
@@ -330,8 +330,8 @@ func (r *holdReconciler) report(ctx context.Context, cluster *clusterv1.Cluster,
 	if changed == nil {
 		return 0, nil
 	}
-	if wanted != nil {
-		if wait := r.throttle(cluster, reported, wanted); wait > 0 {
+	if wanted != nil && reported != nil && reported.Reason == wanted.Reason { // Only the message changes.
+		if wait := r.messages.throttle(client.ObjectKeyFromObject(cluster), r.now()); wait > 0 {
 			return wait, nil
 		}
 	}
@@ -343,21 +343,6 @@ func (r *holdReconciler) report(ctx context.Context, cluster *clusterv1.Cluster,
 		r.announce(cluster, wanted)
 	}
 	return 0, r.applier.Store.Wrote(ctx, answer)
-}
-
-// throttle returns how long a change of only the message has to wait.
-func (r *holdReconciler) throttle(cluster *clusterv1.Cluster, reported, wanted *metav1.Condition) time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	its := r.held[client.ObjectKeyFromObject(cluster)]
-	if its == nil || reported == nil || reported.Reason != wanted.Reason {
-		return 0
-	}
-	if wait := its.messageAt.Add(messageInterval).Sub(r.now()); wait > 0 {
-		return wait
-	}
-	its.messageAt = r.now()
-	return 0
 }
 
 // announce emits the event of a hold that begins or ends, and counts the ends.
@@ -398,6 +383,7 @@ func (r *holdReconciler) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.held, key)
+	r.messages.Delete(key)
 }
 
 // mostReleaseNamespaces bounds how many namespaces are searched for the releases on one Cluster.

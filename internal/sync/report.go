@@ -41,22 +41,13 @@ type reporter struct {
 	recorder events.EventRecorder
 	now      func() time.Time
 
-	mu    sync.Mutex
-	since map[types.NamespacedName]moments
-}
-
-// moments are times that matter to the next reconcile of a Cluster; each is zero if there is none.
-type moments struct {
-	failing   time.Time // when it first met passing errors
-	messageAt time.Time // when a changed message alone was last written
-	missing   time.Time // when its Fleet Cluster was first seen without a namespace
+	failing  times // when a Cluster first met passing errors
+	missing  times // when its Fleet Cluster was first seen without a namespace
+	messages times // when a changed message alone was last written
 }
 
 func newReporter(writer client.Client, store *kube.Store, recorder events.EventRecorder) *reporter {
-	return &reporter{
-		Client: writer, store: store, recorder: recorder, now: time.Now,
-		since: map[types.NamespacedName]moments{},
-	}
+	return &reporter{Client: writer, store: store, recorder: recorder, now: time.Now}
 }
 
 // report writes the conditions of an outcome, and an event if FleetImported changes. It sends no
@@ -68,7 +59,7 @@ func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, resul
 		return 0, nil
 	}
 	if isMessageOnly(have, wanted, changed) {
-		if wait := r.throttle(client.ObjectKeyFromObject(cluster)); wait > 0 {
+		if wait := r.messages.throttle(client.ObjectKeyFromObject(cluster), r.now()); wait > 0 {
 			return wait, nil
 		}
 	}
@@ -94,56 +85,39 @@ func isMessageOnly(have, wanted []metav1.Condition, changed []string) bool {
 // isBrief reports whether an error is a passing one that has not lasted long.
 func (r *reporter) isBrief(key types.NamespacedName, err error) bool {
 	fails := err != nil && (kube.IsPassing(err) || apierrors.IsConflict(err))
-	return r.lasted(key, fails, func(its *moments) *time.Time { return &its.failing }) < errorGracePeriod && fails
-}
-
-// missingFor returns how long the Fleet Cluster of a Cluster has been without its namespace, if it is.
-func (r *reporter) missingFor(key types.NamespacedName, isMissing bool) time.Duration {
-	return r.lasted(key, isMissing, func(its *moments) *time.Time { return &its.missing })
-}
-
-// lasted returns how long something holds for a Cluster, and notes since when.
-func (r *reporter) lasted(key types.NamespacedName, holds bool, of func(*moments) *time.Time) time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	its := r.since[key]
-	since := of(&its)
-	switch {
-	case !holds && since.IsZero():
-		return 0
-	case !holds:
-		*since = time.Time{}
-	case since.IsZero():
-		*since = r.now()
-	}
-	if r.since[key] = its; its == (moments{}) {
-		delete(r.since, key)
-	}
-	if !holds {
-		return 0
-	}
-	return r.now().Sub(*since)
-}
-
-// throttle returns how long a change to only the message must wait. If it need not wait, throttle notes that
-// it is written now.
-func (r *reporter) throttle(key types.NamespacedName) time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	its, now := r.since[key], r.now()
-	if wait := its.messageAt.Add(messageInterval).Sub(now); wait > 0 {
-		return wait
-	}
-	its.messageAt = now
-	r.since[key] = its
-	return 0
+	return r.failing.lasted(key, fails, r.now()) < errorGracePeriod && fails
 }
 
 // forget drops a deleted Cluster.
 func (r *reporter) forget(key types.NamespacedName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.since, key)
+	for _, its := range []*times{&r.failing, &r.missing, &r.messages} {
+		its.Delete(key)
+	}
+}
+
+// times has one time for each of some Clusters, by their keys.
+type times struct{ sync.Map }
+
+// lasted returns how long something holds for a Cluster, and notes since when.
+func (t *times) lasted(key types.NamespacedName, holds bool, now time.Time) time.Duration {
+	if !holds {
+		t.Delete(key)
+		return 0
+	}
+	since, _ := t.LoadOrStore(key, now)
+	return now.Sub(since.(time.Time))
+}
+
+// throttle returns how long a change to only the message must wait. If it need not wait, throttle notes that
+// it is written now.
+func (t *times) throttle(key types.NamespacedName, now time.Time) time.Duration {
+	if last, found := t.Load(key); found {
+		if wait := last.(time.Time).Add(messageInterval).Sub(now); wait > 0 {
+			return wait
+		}
+	}
+	t.Store(key, now)
+	return 0
 }
 
 func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition) {
