@@ -17,15 +17,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -85,22 +82,9 @@ var configNews = changes(func(object client.Object) []any {
 
 // watchClusters makes the reconciler look again when a Cluster changes its state, at most once in a statusInterval.
 func (r *configReconciler) watchClusters(c *common) error {
-	later := func(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-		queue.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: addonsv1.FleetAddonConfigName}}, statusInterval)
-	}
-	return r.controller.Watch(source.Kind(c.GetCache(), &clusterv1.Cluster{}, handler.TypedFuncs[*clusterv1.Cluster, reconcile.Request]{
-		CreateFunc: func(_ context.Context, _ event.TypedCreateEvent[*clusterv1.Cluster], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			later(queue)
-		},
-		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Cluster], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			if stateOf(e.ObjectOld) != stateOf(e.ObjectNew) || isWatched(e.ObjectOld, r.watchFilter) != isWatched(e.ObjectNew, r.watchFilter) {
-				later(queue)
-			}
-		},
-		DeleteFunc: func(_ context.Context, _ event.TypedDeleteEvent[*clusterv1.Cluster], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			later(queue)
-		},
-	}))
+	return r.controller.Watch(source.Kind(c.GetCache(), client.Object(&clusterv1.Cluster{}), collected(theConfig, statusInterval), changes(func(object client.Object) []any {
+		return []any{stateOf(object.(*clusterv1.Cluster)), isWatched(object, r.watchFilter)}
+	})))
 }
 
 // theConfig returns the request for the FleetAddonConfig, whatever has changed.

@@ -289,9 +289,9 @@ var notImportedFirst = handler.Funcs{CreateFunc: func(_ context.Context, e event
 // thousands causes an event for each, of which none is known to be the last.
 const passInterval = 500 * time.Millisecond
 
-// collected enqueues the objects that an event concerns after the passInterval.
-func collected(concerned handler.MapFunc) handler.EventHandler {
-	return enqueued(concerned, func(int) priorityqueue.AddOpts { return priorityqueue.AddOpts{After: passInterval} })
+// collected enqueues the objects that an event concerns once in an interval.
+func collected(concerned handler.MapFunc, interval time.Duration) handler.EventHandler {
+	return enqueued(concerned, func(int) priorityqueue.AddOpts { return priorityqueue.AddOpts{After: interval} })
 }
 
 func enqueued(concerned handler.MapFunc, options func(count int) priorityqueue.AddOpts) handler.EventHandler {

@@ -48,8 +48,8 @@ func (r *namespaceReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("namespace").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
 		WatchesMetadata(namespaceMetadata(), enqueue(itself), builder.WithPredicates(kube.News)).
-		Watches(&clusterv1.Cluster{}, collected(namespaceOf), builder.WithPredicates(specOrLabels)).
-		Watches(&fleetv1.Cluster{}, collected(namespaceOf), builder.WithPredicates(useNews)).
+		Watches(&clusterv1.Cluster{}, collected(namespaceOf, passInterval), builder.WithPredicates(specOrLabels)).
+		Watches(&fleetv1.Cluster{}, collected(namespaceOf, passInterval), builder.WithPredicates(useNews)).
 		Watches(&fleetv1.ClusterGroup{}, enqueue(namespaceOf), builder.WithPredicates(kube.News)).
 		Watches(&fleetv1.BundleNamespaceMapping{}, enqueue(namespaceOfMapping), builder.WithPredicates(kube.News)).
 		WatchesMetadata(newClass(), enqueue(c.events.namespacesOfClass), builder.WithPredicates(watched(c.WatchFilter), kube.News)).

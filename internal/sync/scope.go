@@ -11,7 +11,6 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -356,16 +355,13 @@ type presence struct {
 	// asking is held by the caller that asks, and last is the last answer; nil before the first.
 	asking sync.Mutex
 	last   atomic.Pointer[answer]
-	// renewed is the last renewal that we saw, and since is when we saw it by our own clock: the other
-	// program's clock may be wrong. Only the caller that asks uses them.
-	renewed time.Time
-	since   time.Time
 }
 
-// answer says whether a program was missing at a time.
+// answer says whether a program was missing at a time. Renewed is the last renewal that we saw, and since is when we saw it by our
+// own clock: the other program's clock may be wrong.
 type answer struct {
-	at      time.Time
-	missing bool
+	at, renewed, since time.Time
+	missing            bool
 }
 
 func newPresence(live client.Reader, namespace, lease string) *presence {
@@ -386,28 +382,26 @@ func (r *presence) isMissing(ctx context.Context) bool {
 	if its := r.last.Load(); its != last { // Another caller has just asked.
 		return its.missing
 	}
-	missing := r.ask(ctx, now)
-	r.last.Store(&answer{now, missing})
-	return missing
+	next := r.ask(ctx, answer{at: now}, cmp.Or(last, &answer{}))
+	r.last.Store(&next)
+	return next.missing
 }
 
-// ask reads the Lease from the API server.
-func (r *presence) ask(ctx context.Context, now time.Time) bool {
+// ask completes the next answer by the Lease, as the API server has it.
+func (r *presence) ask(ctx context.Context, next answer, last *answer) answer {
 	var lease coordinationv1.Lease
-	switch err := r.Get(ctx, r.lease, &lease); {
-	case apierrors.IsNotFound(err):
-		return true
-	case err != nil:
-		ctrl.LoggerFrom(ctx).Error(err, "Reading the Lease of an optional program failed; it is taken to run", "lease", r.lease.String())
-		return false
-	default:
-		renewed := lease.Spec.RenewTime
-		if renewed == nil {
-			return true
-		}
-		if r.since.IsZero() || !renewed.Time.Equal(r.renewed) {
-			r.renewed, r.since = renewed.Time, now
-		}
-		return now.Sub(r.since) > patience // Another replica may become the leader.
+	err := r.Get(ctx, r.lease, &lease)
+	renewed := lease.Spec.RenewTime
+	if next.renewed, next.since = last.renewed, last.since; renewed != nil && (next.since.IsZero() || !renewed.Time.Equal(next.renewed)) {
+		next.renewed, next.since = renewed.Time, next.at
 	}
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		ctrl.LoggerFrom(ctx).Error(err, "Reading the Lease of an optional program failed; it is taken to run", "lease", r.lease.String())
+	case err != nil, renewed == nil:
+		next.missing = true
+	default:
+		next.missing = next.at.Sub(next.since) > patience // Another replica may become the leader.
+	}
+	return next
 }
