@@ -69,7 +69,8 @@ type Client struct {
 	// queue belongs to the controller of Clusters, once started is closed. Changes of Rancher's objects add Clusters to it.
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
 	started chan struct{}
-	// Listed gets an event, of an empty FleetAddonConfig, when a kind has been listed.
+	// Listed gets an event, of an empty FleetAddonConfig, when a kind has been listed, or Rancher's CRD has gone: namespaces may
+	// have waited for that.
 	Listed chan event.GenericEvent
 
 	mu sync.Mutex
@@ -85,7 +86,7 @@ type Client struct {
 
 // NewClient returns a Client. Its caches hold Rancher's objects, and are to Trim them.
 func NewClient(ctx context.Context, applier *kube.Applier, namespaces map[string]cache.Config, newCache kinds.NewCache) *Client {
-	return &Client{Applier: applier, Reader: applier.Client, namespaces: namespaces, newCache: newCache, ctx: ctx, started: make(chan struct{}), Listed: make(chan event.GenericEvent, 2), stop: func() {}}
+	return &Client{Applier: applier, Reader: applier.Client, namespaces: namespaces, newCache: newCache, ctx: ctx, started: make(chan struct{}), Listed: make(chan event.GenericEvent, 1), stop: func() {}}
 }
 
 // Source gives the Client the queue of the controller that reconciles Clusters. It may be started once.
@@ -162,6 +163,7 @@ func (c *Client) read(ctx context.Context) (*reading, error) {
 		c.stop()
 		c.crd, c.listed = crd, map[schema.GroupVersionKind]client.Reader{}
 		c.watching, c.stop = context.WithCancel(c.ctx)
+		c.wakeNamespaces()
 	}
 	if crd == "" {
 		return &reading{Client: c, ctx: ctx}, nil
@@ -227,11 +229,16 @@ func (c *Client) begin(kind schema.GroupVersionKind) {
 		for i := range all.Items {
 			kube.Enqueue(c.queue, priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&all.Items[i])})
 		}
-		select {
-		case c.Listed <- event.GenericEvent{Object: &addonsv1.FleetAddonConfig{}}:
-		case <-ctx.Done():
-		}
+		c.wakeNamespaces()
 	})
+}
+
+// wakeNamespaces makes the reconciler of namespaces look at all of them, unless it is about to.
+func (c *Client) wakeNamespaces() {
+	select {
+	case c.Listed <- event.GenericEvent{Object: &addonsv1.FleetAddonConfig{}}:
+	default:
+	}
 }
 
 // Concerned returns the CAPI Clusters that an object of Rancher's concerns, or has concerned. All reads are from the
