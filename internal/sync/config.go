@@ -197,7 +197,7 @@ func (r *configReconciler) reportGone(ctx context.Context, in *settings.InForce)
 	key := r.settings.RecordKey()
 	r.recorder.Eventf(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, nil,
 		corev1.EventTypeWarning, "FleetAddonConfigMissing", "Wait", "%s", message.Short(in.Invalid.Error(), message.Note))
-	return ctrl.Result{RequeueAfter: settings.RecordInterval} // An event is kept for an hour.
+	return ctrl.Result{RequeueAfter: settings.UnwatchedInterval} // An event is kept for an hour.
 }
 
 // own returns the part of a status that the syncer writes. The installer writes the rest.
