@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -14,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -106,13 +106,8 @@ func turned(old, now settings.Settings, clusters []object) []string {
 
 // listed returns the first names in order, and how many more there are.
 func listed(names []string) string {
-	const named = 3
 	slices.Sort(names)
-	list := strings.Join(names[:min(named, len(names))], ", ")
-	if more := len(names) - named; more > 0 {
-		list += fmt.Sprintf(" and %d more", more)
-	}
-	return list
+	return message.Names(names)
 }
 
 func (v ConfigValidator) clusters(ctx context.Context) (all []object, known bool) {

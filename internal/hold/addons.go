@@ -1,20 +1,16 @@
 package hold
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/muster-fleet/muster/internal/message"
 )
 
-const (
-	// Settle is how long after Fleet was given the version a Bundle whose values may depend on it must be
-	// unchanged before Muster believes that Fleet has nothing to change. Fleet records nowhere which template values it has seen,
-	// and takes a second or two.
-	Settle = 15 * time.Second
-	// named is how many add-ons a message names.
-	named = 3
-)
+// Settle is how long after Fleet was given the version a Bundle whose values may depend on it must be
+// unchanged before Muster believes that Fleet has nothing to change. Fleet records nowhere which template values it has seen,
+// and takes a second or two.
+const Settle = 15 * time.Second
 
 // AddOn is a Bundle or a HelmChartProxy on a cluster.
 type AddOn struct {
@@ -80,17 +76,10 @@ func (p Progress) String() string {
 	case !p.Handed:
 		return "Fleet has not been given the new version yet"
 	case len(p.Waiting) > 0:
-		return "not ready: " + list(p.Waiting)
+		return "not ready: " + message.Names(p.Waiting)
 	default:
-		return "may still change: " + list(p.Unproven)
+		return "may still change: " + message.Names(p.Unproven)
 	}
-}
-
-func list(names []string) string {
-	if len(names) <= named {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:named], ", "), len(names)-named)
 }
 
 // Unready returns the progress if one of these add-ons is not ready, and the others need no look; false if

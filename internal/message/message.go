@@ -32,3 +32,12 @@ func List(entries []string, most int, separator string) string {
 	}
 	return strings.Join(entries, separator)
 }
+
+// Names joins the first three names, and counts the others.
+func Names(names []string) string {
+	const most = 3
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
