@@ -184,3 +184,14 @@ func TestAnnounce(t *testing.T) {
 	}
 	t.Error("there is no metric muster_build_info")
 }
+
+// The library recommends what docs/reference/commands.md says.
+func TestTimesOfElections(t *testing.T) {
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	new(Election).AddTo(fs)
+	for name, want := range map[string]string{"lease-duration": "15s", "renew-deadline": "10s", "retry-period": "2s"} {
+		if got := fs.Lookup("leader-elect-" + name).DefValue; got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+}
