@@ -6,8 +6,10 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -107,6 +109,25 @@ func TestConfigNews(t *testing.T) {
 		if got := configNews.Update(event.UpdateEvent{ObjectOld: &addonsv1.FleetAddonConfig{}, ObjectNew: its(test.change)}); got != test.want {
 			t.Errorf("%s: %t", name, got)
 		}
+	}
+}
+
+// A Cluster whose Namespace the cache does not show yet is not reconciled at intervals: the Namespace's event brings it back.
+func TestNamespaceThatIsNotCachedYet(t *testing.T) {
+	s := newScene(t, "", "", nil)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.key.Namespace}}
+	if err := s.direct.Delete(t.Context(), namespace.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	if result, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key}); err != nil || result != (ctrl.Result{}) {
+		t.Errorf("got %+v, %v", result, err)
+	}
+	appears := event.CreateEvent{Object: namespace}
+	if !afterStart.Create(appears) || !(predicate.LabelChangedPredicate{}).Create(appears) {
+		t.Error("the event of the Namespace is not passed")
+	}
+	if got := (&enqueuer{s.direct}).clustersInNamespace(t.Context(), namespace); !slices.Equal(got, requests(s.key)) {
+		t.Errorf("got %v", got)
 	}
 }
 
