@@ -337,3 +337,20 @@ func many(t testing.TB) int {
 func shows(name, state string) string {
 	return fmt.Sprintf("document.getElementById('cluster/many/%s').querySelector('.cell').ariaLabel === %q", name, name+" "+state)
 }
+
+// Expressions about the page.
+const (
+	cells   = "document.querySelectorAll('.cell').length"
+	visible = "[...document.querySelectorAll('.cell')].filter((c) => !c.parentElement.hidden).map((c) => c.parentElement.id).join()"
+	details = "document.getElementById('detail').innerText"
+)
+
+func says(text string) string { return fmt.Sprintf("%s.includes(%q)", details, text) }
+
+func status(want string) string {
+	return fmt.Sprintf("document.getElementById('live').textContent === %q", want)
+}
+
+func focused(id string) string {
+	return fmt.Sprintf("document.activeElement.closest('[id]').id === %q", id)
+}

@@ -10,23 +10,6 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// Expressions about the page.
-const (
-	cells   = "document.querySelectorAll('.cell').length"
-	visible = "[...document.querySelectorAll('.cell')].filter((c) => !c.parentElement.hidden).map((c) => c.parentElement.id).join()"
-	details = "document.getElementById('detail').innerText"
-)
-
-func says(text string) string { return fmt.Sprintf("%s.includes(%q)", details, text) }
-
-func status(want string) string {
-	return fmt.Sprintf("document.getElementById('live').textContent === %q", want)
-}
-
-func focused(id string) string {
-	return fmt.Sprintf("document.activeElement.closest('[id]').id === %q", id)
-}
-
 // TestStates checks recorded states in light and dark, wide and narrow.
 func TestStates(t *testing.T) {
 	for name, clusters := range map[string]int{"healthy": 1, "bundle-failing": 2, "deselected": 3, "conflict": 3, "cluster-gone": 3, "mapping-missing": 2, "fleet-absent": 1} {
@@ -67,6 +50,14 @@ func TestDetail(t *testing.T) {
 	tab.eventually(focused("cluster/classes/dev"))
 	eval[chromedp.Void](tab, "history.back()") // This opens the closed Cluster again.
 	tab.eventually("!document.getElementById('detail').hidden && " + says("team-a/prod"))
+	// A click on what is replaced meanwhile would be lost.
+	eval[chromedp.Void](tab, "window.former = document.getElementById('map'); document.dispatchEvent(new PointerEvent('pointerdown')); history.back()")
+	tab.eventually("location.pathname.slice(document.body.dataset.base.length) === ''")
+	if eval[bool](tab, "new Promise((done) => setTimeout(() => done(document.getElementById('map') !== window.former), 500))") {
+		t.Error("the page was replaced while the mouse was pressed")
+	}
+	eval[chromedp.Void](tab, "document.dispatchEvent(new PointerEvent('pointerup'))")
+	tab.eventually("document.getElementById('map') !== window.former")
 	tab.open(url + "cluster/team-a/prod") // A deep link.
 	tab.eventually(says("team-a/prod"))
 	if marked := eval[string](tab, "document.querySelector('.cell[aria-current]').parentElement.id"); marked != "cluster/team-a/prod" {

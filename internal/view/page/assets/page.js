@@ -14,15 +14,22 @@
   let selected = here();
   let asking = new AbortController();
 
+  // A click on what is replaced meanwhile would be lost.
+  let released = Promise.resolve();
+  document.addEventListener('pointerdown', () => {
+    released = new Promise((done) => {
+      for (const end of ['pointerup', 'pointercancel']) document.addEventListener(end, () => { setTimeout(done); }, { once: true });
+    });
+  });
+
   // What the reader has done to the page stays: the place, what is folded, the search, the focus.
   const replace = (html) => {
-    // The browser has not laid out what is out of sight, and would guess how high a new list is.
+    // The browser has not laid out what is out of sight, and would guess how high a new list is. With the same heights, the
+    // page stays where it is scrolled to.
     const blocks = () => [...document.querySelectorAll('.namespace, .cells')];
     const padding = (block) => parseFloat(getComputedStyle(block).paddingTop) + parseFloat(getComputedStyle(block).paddingBottom);
     const heights = blocks().map((block) => block.offsetHeight - padding(block));
-    const at = blocks().findIndex((block) => block.matches('.cells') && block.getBoundingClientRect().bottom > 0);
-    const top = () => (blocks()[at] ? blocks()[at].getBoundingClientRect().top : 0);
-    const [y, was, scrolled, caret] = [scrollY, top(), byID('detail').scrollTop, [search.selectionStart, search.selectionEnd]];
+    const [scrolled, caret] = [byID('detail').scrollTop, [search.selectionStart, search.selectionEnd]];
     const folds = new Map([...document.querySelectorAll('details')].map((fold) => [fold.id, fold.open]));
     const tab = document.querySelector('.cell[tabindex="0"]');
     const box = document.activeElement.closest('[id]');
@@ -39,7 +46,6 @@
     blocks().forEach((block, i) => { if (heights[i]) block.style.containIntrinsicBlockSize = `auto ${heights[i]}px`; });
     if (wanted()) filter();
     mark();
-    if (y) scrollBy(0, top() - was);
     byID('detail').scrollTop = scrolled;
     const again = box && byID(box.id);
     if (again) (inside(again)[nth] || again).focus({ preventScroll: true });
@@ -56,6 +62,7 @@
         const answer = await fetch(address(selected) + '?after=' + number, { signal });
         if (!answer.ok) throw new Error(answer.statusText);
         const html = await answer.text();
+        await released;
         if (signal.aborted) return;
         if (html) replace(html);
         if (isLost) live('live');
