@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/helm/repository"
+	"github.com/muster-fleet/muster/test/stack"
 )
 
 // contest is a Cluster for whose release kube-system/ccm several HelmChartProxies ask, each by a label of its name.
@@ -203,15 +203,9 @@ func TestReleaseTakenByTwo(t *testing.T) {
 // plays lets Fleet, which does not run, take the Bundle of a HelmChartProxy over, and its agent deploy the release.
 func (c contest) plays(t *testing.T, g Gomega, of *addonsv1.HelmChartProxy) {
 	g.Eventually(func(g Gomega) { g.Expect(c.hasTarget(g, of)).To(BeTrue()) }).WithTimeout(helmPatience).Should(Succeed())
-	its := c.deploys(g, of)
-	patch(g, its, `{"metadata":{"finalizers":null}}`)
-	t.Cleanup(func() { g.Expect(admin.Delete(ctx, its)).To(Succeed()) }) // The HelmChartProxy waits for it.
+	c.deploysOn(t, g, of, c.bundle(g, of).Spec.Targets[0])
 	g.Eventually(func(g Gomega) {
 		bundle := c.bundle(g, of)
-		resources, err := json.Marshal(bundle.Spec.Targets[0].DownstreamResources)
-		g.Expect(err).NotTo(HaveOccurred())
-		patchf(g, its, `{"spec":{"deploymentID":"x","stagedDeploymentID":"x","options":{"downstreamResources":%s}}}`, resources)
-		g.Expect(admin.Status().Patch(ctx, its, mergePatch(`{"status":{"appliedDeploymentID":"x","ready":true,"nonModified":true}}`))).To(Succeed())
 		g.Expect(admin.Status().Patch(ctx, bundle, mergePatch(fmt.Sprintf(`{"status":{"observedGeneration":%d}}`, bundle.Generation)))).To(Succeed())
 		ready := meta.FindStatusCondition(get(g, &addonsv1.HelmChartProxy{}, of.Namespace, of.Name).Status.Conditions, addonsv1.ReadyCondition)
 		g.Expect(ready).To(HaveField("Status", metav1.ConditionTrue))
@@ -272,4 +266,75 @@ func TestRestartWritesNoStatus(t *testing.T) {
 	g.Expect(env.Start(ctx, "muster-helm")).To(Succeed())
 	g.Eventually(func(g Gomega) { g.Expect(c.hasTarget(g, canary)).To(BeTrue()) }).WithTimeout(helmPatience).Should(Succeed())
 	g.Expect(settled(g)).To(Equal(before))
+}
+
+// A new version reaches many releases without a conflict: the HelmChartProxy changes their specs while their values are written, Fleet
+// has yet to deploy them, and their status says so.
+func TestVersionWithoutConflicts(t *testing.T) {
+	const count = 12
+	g := NewWithT(t)
+	c := newContest(t, g, "web")
+	for i := 1; i < count; i++ {
+		c.imported(g, fmt.Sprintf("c%d", i), "web")
+	}
+	g.Expect(c.charts.Publish("web", "1.1.0", map[string]string{"values.yaml": "{}"})).To(Succeed())
+	of := c.asks(g, c.namespace, "web")
+	g.Eventually(func(g Gomega) {
+		its := c.bundle(g, of)
+		g.Expect(its).NotTo(BeNil())
+		g.Expect(its.Spec.Targets).To(HaveLen(count))
+	}).WithTimeout(helmPatience).Should(Succeed())
+	releases := func(g Gomega) []addonsv1.HelmReleaseProxy {
+		var all addonsv1.HelmReleaseProxyList
+		g.Expect(admin.List(ctx, &all, client.InNamespace(c.namespace))).To(Succeed())
+		g.Expect(all.Items).To(HaveLen(count))
+		return all.Items
+	}
+	for _, its := range c.bundle(g, of).Spec.Targets {
+		c.deploysOn(t, g, of, its)
+	}
+	g.Eventually(func(g Gomega) {
+		for _, its := range releases(g) {
+			g.Expect(plan.IsReady(&its)).To(BeTrue(), its.Name)
+		}
+	}).WithTimeout(helmPatience).Should(Succeed())
+	tail, err := env.AuditTail()
+	g.Expect(err).NotTo(HaveOccurred())
+	patch(g, of, `{"spec":{"version":"1.1.0","valuesTemplate":"owner: the new version"}}`)
+	g.Eventually(func(g Gomega) {
+		for _, its := range releases(g) {
+			ready := meta.FindStatusCondition(its.Status.Conditions, addonsv1.ReadyCondition)
+			g.Expect(its.Spec.Version).To(Equal("1.1.0"))
+			g.Expect(plan.RecordOf(&its).Revision).To(Equal(1))
+			g.Expect(ready).To(And(HaveField("Reason", "HelmReleasePending"), HaveField("ObservedGeneration", its.Generation)))
+		}
+	}).WithTimeout(helmPatience).Should(Succeed())
+	counts := map[string]int{}
+	g.Eventually(func(g Gomega) { // The log may be behind.
+		events, err := tail.Read(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-helm"), Where: isWrite})
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, its := range events {
+			counts[fmt.Sprintf("%s %s/%s %d", its.Verb, its.Resource, its.Subresource, its.Code)]++
+		}
+		g.Expect(counts).To(HaveKeyWithValue("patch helmreleaseproxies/ 200", BeNumerically(">=", 2*count)))
+	}).Should(Succeed())
+	t.Logf("the writes: %v", counts)
+	for what := range counts {
+		g.Expect(what).NotTo(HaveSuffix(" 409"))
+	}
+}
+
+// deploysOn plays Fleet and its agent, which have deployed the target of a HelmChartProxy.
+func (c contest) deploysOn(t *testing.T, g Gomega, of *addonsv1.HelmChartProxy, target fleetv1.BundleTarget) {
+	bundle, namespace := c.bundle(g, of), named(&corev1.Namespace{}, "", stamp.FleetNamespace(c.namespace, target.ClusterName))
+	g.Expect(client.IgnoreAlreadyExists(admin.Create(ctx, namespace))).To(Succeed())
+	its := named(&fleetv1.BundleDeployment{}, namespace.Name, bundle.Name)
+	its.Labels = maps.Clone(bundle.Labels)
+	maps.Copy(its.Labels, map[string]string{
+		fleetv1.BundleLabel: bundle.Name, fleetv1.BundleNamespaceLabel: bundle.Namespace, fleetv1.ClusterLabel: target.ClusterName, fleetv1.ClusterNamespaceLabel: bundle.Namespace,
+	})
+	its.Spec.DeploymentID, its.Spec.StagedDeploymentID, its.Spec.Options.DownstreamResources = "x", "x", target.DownstreamResources
+	create(g, its)
+	t.Cleanup(func() { g.Expect(client.IgnoreNotFound(admin.Delete(ctx, its))).To(Succeed()) }) // The HelmChartProxy waits for it.
+	g.Expect(admin.Status().Patch(ctx, its, mergePatch(`{"status":{"release":"kube-system/ccm:1","appliedDeploymentID":"x","ready":true,"nonModified":true}}`))).To(Succeed())
 }

@@ -229,6 +229,12 @@ func (r *Reader) HasReported(release *addonsv1.HelmReleaseProxy, in *Inputs) boo
 // ForgetRelease drops the state of a release.
 func (r *Reader) ForgetRelease(release plan.Key) { r.seen.Delete(release) }
 
+// Patience returns how much longer a release may wait, after new inputs, until its HelmChartProxy has written its spec; zero if no
+// longer.
+func (in *Inputs) Patience(now time.Time) time.Duration {
+	return max(0, in.since.Add(Patience).Sub(now))
+}
+
 // WithoutChart returns how many HelmChartProxies lack their chart.
 func (r *Reader) WithoutChart() int {
 	r.mu.Lock()

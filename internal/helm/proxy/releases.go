@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -106,10 +107,26 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 	}
 	controllerutil.RemoveFinalizer(changed, CAAPHReleaseFinalizer)
 	controllerutil.AddFinalizer(changed, plan.Finalizer)
-	if err := r.Change(ctx, have, changed, store.Unchanged); err != nil {
+	if err := r.changeRelease(ctx, have, changed); err != nil {
 		return have, client.IgnoreNotFound(err)
 	}
 	return changed, nil
+}
+
+// changeRelease changes a HelmReleaseProxy. If only its spec and labels differ, that needs no lock, and meets no conflict with the
+// record or the status, which the release writes. Whether the release is installed once decides about its spec.
+func (r *Reconciler) changeRelease(ctx context.Context, have, want *addonsv1.HelmReleaseProxy) error {
+	rest := have.DeepCopy()
+	rest.Spec, rest.Labels = want.Spec, want.Labels
+	if have.Labels == nil || have.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce || !equality.Semantic.DeepEqual(rest, want) {
+		return r.Change(ctx, have, want, store.Unchanged)
+	}
+	return r.ChangeSpec(ctx, have, want)
+}
+
+// HasSpec reports whether a HelmReleaseProxy has the spec that its HelmChartProxy wants.
+func HasSpec(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy) bool {
+	return reflect.DeepEqual(&release.Spec, &wantedRelease(proxy, in, plan.ClusterOf(release), release).Spec)
 }
 
 // isAs reports whether a HelmReleaseProxy needs no change. In a reconcile of a HelmChartProxy, hardly any does.

@@ -100,6 +100,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	if r.IsPast(release) {
+		return ctrl.Result{RequeueAfter: store.BehindInterval}, nil
+	}
 	owner := plan.OwnerOf(release)
 	if owner == nil {
 		if !release.DeletionTimestamp.IsZero() { // Without its owner, the release stays as it is.
@@ -140,6 +143,11 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 		s.again = inputs.PollInterval
 		return nil //nolint:nilerr // The HelmChartProxy enqueues the release earlier.
 	}
+	// The spec comes first: its write triggers the next reconcile, and would meet those of the record and the status.
+	if s.again = s.inputs.Patience(r.Now()); s.again > 0 && !proxy.IsOutdated(s.proxy, s.release) && !proxy.HasSpec(s.proxy, s.inputs, s.release) {
+		return nil
+	}
+	s.again = 0
 	if s.inputs, err = r.Policies.Limit(ctx, s.proxy, s.inputs, s.release.Spec.ClusterRef.Namespace); err != nil {
 		return err
 	}
@@ -433,5 +441,9 @@ func (r *Reconciler) report(ctx context.Context, s *scope, observed plan.Release
 	if equality.Semantic.DeepEqual(before.Status, *status) {
 		return true, nil
 	}
-	return false, client.IgnoreNotFound(r.Status().Patch(ctx, s.release, client.MergeFrom(before), client.FieldOwner(store.FieldManager)))
+	if err := r.Status().Patch(ctx, s.release, client.MergeFrom(before), client.FieldOwner(store.FieldManager)); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	r.Wrote(s.release)
+	return false, nil
 }

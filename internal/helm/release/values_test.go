@@ -705,6 +705,55 @@ func TestRecordNamesTheVersion(t *testing.T) {
 	}
 }
 
+// reads creates the release and its Cluster, which is not in Fleet, and reads the inputs; the repository does not answer.
+func (w *world) reads(t *testing.T, s *scope) {
+	t.Helper()
+	s.proxy.Spec.RepoURL, s.proxy.Spec.ChartName, s.proxy.Spec.Version = "https://charts.example.com", "web", "1.0.0"
+	s.release.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s.proxy, addonsv1.GroupVersion.WithKind("HelmChartProxy"))}
+	if err := cmp.Or(w.Create(t.Context(), s.release), w.Create(t.Context(), s.cluster.DeepCopy())); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan bool, 2) // They are read again.
+	w.Inputs = &inputs.Reader{Live: w.Client, Cached: w.Client, Charts: repository.New(repository.Options{}), Wake: func(plan.Key, bool) { read <- true }, Now: w.clock.Now}
+	if _, _, err := w.Inputs.Get(s.proxy); !errors.Is(err, inputs.ErrReading) {
+		t.Fatal(err)
+	}
+	<-read
+}
+
+// After new inputs, nothing is reported before the HelmReleaseProxy has the new spec, for a while: the write of the spec would meet
+// that of the status. A release that is to go, with another name, gets no new spec.
+func TestSpecComesFirst(t *testing.T) {
+	for name, test := range map[string]struct {
+		version, release string
+		age              time.Duration
+		reports          bool
+	}{
+		"the last spec":              {"0.9.0", "web", 0, false},
+		"the last spec, for long":    {"0.9.0", "web", inputs.Patience, true},
+		"the new spec":               {"1.0.0", "web", 0, true},
+		"a release that is to go":    {"0.9.0", "other", 0, true},
+		"almost too long":            {"0.9.0", "web", inputs.Patience - 1, false},
+		"the new spec, after a time": {"1.0.0", "web", inputs.Patience, true},
+	} {
+		w := newWorld(t, &renderer{gives: "a: b"})
+		s := scopeOf(t, "")
+		w.reads(t, s)
+		plan.Default(s.proxy)
+		s.release.Spec.ChartName, s.release.Spec.RepoURL, s.release.Spec.Version, s.release.Spec.ReleaseName = "web", s.proxy.Spec.RepoURL, test.version, test.release
+		s.release.Spec.ClusterRef.APIVersion, s.release.Spec.ClusterRef.Kind = clusterv1.GroupVersion.String(), clusterv1.ClusterKind
+		s.release.Spec.Options = plan.StoredOptions(s.proxy.Spec.Options)
+		s.release.Spec.ReconcileStrategy, s.proxy.Spec.ReleaseName = s.proxy.Spec.ReconcileStrategy, "web"
+		w.clock.Step(test.age)
+		if err := w.reconcile(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if reports := len(s.release.Status.Conditions) > 0; reports != test.reports || !reports && s.again == 0 {
+			t.Errorf("%s: it reports %v, again in %s", name, s.release.Status.Conditions, s.again)
+		}
+	}
+}
+
 // While the settings are unknown, a release that has values of the HelmChartProxy stays as it is. One that has none, also in a rollout,
 // goes on: its Cluster is not in Fleet, and its status says so, also while the repository does not answer.
 func TestSettingsAreUnknown(t *testing.T) {
@@ -721,17 +770,10 @@ func TestSettingsAreUnknown(t *testing.T) {
 	} {
 		w := newWorld(t, &renderer{gives: "a: b"})
 		s := scopeOf(t, "")
-		s.proxy.Spec.RepoURL, s.proxy.Spec.ChartName, s.proxy.Spec.Version = "https://charts.example.com", "web", "1.0.0"
 		test.change(&s.proxy.Spec)
-		s.release.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s.proxy, addonsv1.GroupVersion.WithKind("HelmChartProxy"))}
-		if err := cmp.Or(w.Create(t.Context(), s.release), w.Create(t.Context(), s.cluster.DeepCopy())); err != nil {
-			t.Fatal(err)
-		}
+		w.reads(t, s)
 		w.Settings.Saw(nil) // It is gone.
-		read := make(chan bool)
-		w.Inputs = &inputs.Reader{Live: w.Client, Cached: w.Client, Charts: repository.New(repository.Options{}), Wake: func(plan.Key, bool) { close(read) }, Now: w.clock.Now}
-		_, _, _ = w.Inputs.Get(s.proxy)
-		<-read
+		w.clock.Step(inputs.Patience)
 		if err := w.reconcile(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/kube"
 )
 
 // pace is the shortest time between two changes of a Bundle. When many Clusters are added, one write takes many
@@ -24,6 +26,9 @@ type paced struct {
 
 func bundlePace(key plan.Key) paced { return paced{"Bundle", key} }
 func statusPace(key plan.Key) paced { return paced{"HelmChartProxy", key} }
+func releasePace(release *addonsv1.HelmReleaseProxy) paced {
+	return paced{"HelmReleaseProxy", client.ObjectKeyFromObject(release)}
+}
 
 // UntilBundle returns the time until a Bundle may be changed again; zero for now.
 func (s *Store) UntilBundle(key plan.Key) time.Duration { return s.until(bundlePace(key)) }
@@ -35,6 +40,19 @@ func (s *Store) until(key paced) time.Duration {
 	end, _ := s.paced.Get(key)
 	until, _ := end.(time.Time)
 	return max(0, until.Sub(s.clock.Now()))
+}
+
+// Wrote notes the version of a HelmReleaseProxy that was just written.
+func (s *Store) Wrote(object client.Object) {
+	if release, is := object.(*addonsv1.HelmReleaseProxy); is {
+		s.paced.Set(releasePace(release), release.ResourceVersion, kube.Lag)
+	}
+}
+
+// IsPast reports whether a HelmReleaseProxy is as it was before this program wrote it last. The event of that write follows.
+func (s *Store) IsPast(release *addonsv1.HelmReleaseProxy) bool {
+	version, found := s.paced.Get(releasePace(release))
+	return found && kube.IsOlder(release, version.(string))
 }
 
 func (s *Store) wrote(key paced) { s.paced.Set(key, s.clock.Now().Add(pace), pace) }

@@ -29,6 +29,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 )
 
@@ -359,5 +360,50 @@ func TestCutBundleStays(t *testing.T) {
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(live), live); err != nil || len(live.Spec.Targets) != 2*plan.MaxTargets+1 ||
 		live.Annotations[plan.DeletedAnnotation] != "true" || IsCut(live) {
 		t.Errorf("left are %d targets and %v (%v)", len(live.Spec.Targets), live.Annotations, err)
+	}
+}
+
+// The spec of a HelmReleaseProxy is changed whatever others change at the same time, and not in another object of its name. Until the
+// cache shows the change, the object there is past.
+func TestChangeSpec(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web-one", UID: "uid", Labels: map[string]string{"a": "b"}}}
+	have.Spec.Version, have.Spec.Values = "1.0.0", "a: b"
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(have).Build()
+	now := testclock.NewFakeClock(time.Now())
+	s, key := New(c, c, "muster", now), client.ObjectKeyFromObject(have)
+	if err := c.Get(t.Context(), key, have); err != nil {
+		t.Fatal(err)
+	}
+	theirs := have.DeepCopy()
+	theirs.Annotations = map[string]string{"their": "record"}
+	want := have.DeepCopy()
+	want.Spec.Version, want.Spec.Values, want.Labels["c"] = "1.1.0", "", "d"
+	if err := cmp.Or(c.Update(t.Context(), theirs), s.ChangeSpec(t.Context(), have, want)); err != nil {
+		t.Fatal(err)
+	}
+	got := &addonsv1.HelmReleaseProxy{}
+	if err := c.Get(t.Context(), key, got); err != nil || got.Spec != want.Spec || len(got.Labels) != 2 || got.Annotations["their"] != "record" {
+		t.Errorf("it is %s (%v)", plan.JSON(got), err)
+	}
+	for name, its := range map[string]struct {
+		release *addonsv1.HelmReleaseProxy
+		is      bool
+	}{"before": {have, true}, "of others": {theirs, true}, "after": {got, false}} {
+		if s.IsPast(its.release) != its.is {
+			t.Errorf("%s: past is %t", name, !its.is)
+		}
+	}
+	if now.Step(kube.Lag + 1); s.IsPast(have) {
+		t.Error("a cache that does not show the write for long counts as behind")
+	}
+	another := got.DeepCopy()
+	another.UID = "another"
+	want.Spec.Version = "2.0.0"
+	if err := s.ChangeSpec(t.Context(), another, want); err == nil || c.Get(t.Context(), key, got) != nil || got.Spec.Version != "1.1.0" {
+		t.Errorf("another object of the name got version %s", got.Spec.Version)
 	}
 }

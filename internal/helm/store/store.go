@@ -48,7 +48,8 @@ type Store struct {
 	secrets *cache.Expiring
 	// checkIns maps the UID of each Fleet Cluster to the time of its agent's last check-in, for LastSeenInterval.
 	checkIns *cache.Expiring
-	// paced maps the key of each object that was written less than pace ago to the end of that time.
+	// paced maps the key of each object that was written less than pace ago to the end of that time, and that of each
+	// HelmReleaseProxy to the version that was written last, for kube.Lag.
 	paced *cache.Expiring
 	// waits are the delays before those look again who wait, without an event, for another reconcile to finish. That may
 	// take long: a policy may refuse its write.
@@ -173,6 +174,13 @@ func (s *Store) Change(ctx context.Context, have, want client.Object, options ..
 	return s.noted(ctx, want, s.send(want, client.MergeFromWithOptions(have, options...), s.patch(ctx)))
 }
 
+// ChangeSpec updates the spec and labels of a HelmReleaseProxy, whatever else of it changes at the same time: nobody else decides
+// about these.
+func (s *Store) ChangeSpec(ctx context.Context, have, want *addonsv1.HelmReleaseProxy) error {
+	changes := append(mapChanges("/metadata/labels", have.Labels, want.Labels), mapChanges("/spec", fieldsOf(have.Spec), fieldsOf(want.Spec))...)
+	return s.change(ctx, have, want, sameObject, changes)
+}
+
 // change updates an object by a JSON patch, as amend does.
 func (s *Store) change(ctx context.Context, have, want client.Object, hold tests, changes []operation) error {
 	return s.noted(ctx, want, s.amend(ctx, have, want, hold, changes, s.patch(ctx)))
@@ -183,6 +191,7 @@ func (s *Store) noted(ctx context.Context, object client.Object, err error) erro
 		return fmt.Errorf("changing %s: %w", describe(object), err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Changed", "object", describe(object))
+	s.Wrote(object)
 	return nil
 }
 
