@@ -117,7 +117,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	if plan.IsStaged(proxy) && now.clusters != nil && !in.Incomplete {
 		soon, err := r.rollOut(ctx, proxy, in, &now)
 		again, failed = kube.Sooner(again, soon), cmp.Or(failed, err)
-		if isResumed && patience > 0 && r.unseen(in, now, r.Inputs.HasReported) > 0 { // The status has what was decided before the restart.
+		if isResumed && patience > 0 && unseen(in, now, r.Inputs.HasReported) > 0 { // The status has what was decided before the restart.
 			now.rollout, again = nil, store.BehindInterval
 		}
 	}
@@ -125,9 +125,9 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 		return ctrl.Result{}, err
 	}
 	// After a restart, a HelmChartProxy stays up to date unless its inputs have changed.
-	if unseen := r.unseen(in, now, r.Inputs.HasSeen); unseen > 0 && !(isResumed && plan.IsUpToDate(proxy)) {
+	if count := unseen(in, now, r.Inputs.HasSeen); count > 0 && !(isResumed && plan.IsUpToDate(proxy)) {
 		now.trouble = cmp.Or(now.trouble, plan.Trouble{
-			Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: fmt.Sprintf("%d of %d releases have not taken the change over yet", unseen, len(now.releases)),
+			Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: fmt.Sprintf("%d of %d releases have not taken the change over yet", count, len(now.releases)),
 		})
 		again = store.BehindInterval
 	}
@@ -149,7 +149,7 @@ func (r *Reconciler) reportReading(ctx context.Context, proxy *addonsv1.HelmChar
 }
 
 // unseen returns how many releases still report about earlier inputs.
-func (r *Reconciler) unseen(in *inputs.Inputs, now state, hasSeen func(*addonsv1.HelmReleaseProxy, *inputs.Inputs) bool) (count int) {
+func unseen(in *inputs.Inputs, now state, hasSeen func(*addonsv1.HelmReleaseProxy, *inputs.Inputs) bool) (count int) {
 	for _, release := range now.releases {
 		if release.DeletionTimestamp.IsZero() && !hasSeen(release, in) {
 			count++

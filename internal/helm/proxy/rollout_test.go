@@ -519,8 +519,7 @@ func TestWhoStandsAside(t *testing.T) {
 			after.Status.Rollout, completed = plan.RolloutStatus(before, "1.0.0", r.state.rollout, noon)
 			after.Status.Conditions = []metav1.Condition{completed}
 			recorder := events.NewFakeRecorder(1)
-			r.Recorder = recorder
-			r.announceRollout(before, after)
+			announceRollout(recorder, before, after)
 			want := "Normal RolloutCompleted every Cluster has the wanted state"
 			if test.want != "" {
 				want = "Normal RolloutCompleted every other Cluster has the wanted state (" + test.want + ")"

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -79,7 +80,7 @@ func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	r.reported.Store(key, versions(before, after))
-	r.announce(before, after)
+	announce(r.Recorder, before, after)
 	return ctrl.Result{}, nil
 }
 
@@ -117,8 +118,8 @@ func matching(clusters []*clusterv1.Cluster) (all []corev1.ObjectReference, left
 }
 
 // announce records events if the status or reason of Ready has changed, or the stage or reason of a rollout.
-func (r *Reconciler) announce(before, after *addonsv1.HelmChartProxy) {
-	r.announceRollout(before, after)
+func announce(recorder events.EventRecorder, before, after *addonsv1.HelmChartProxy) {
+	announceRollout(recorder, before, after)
 	was := meta.FindStatusCondition(before.Status.Conditions, addonsv1.ReadyCondition)
 	is := meta.FindStatusCondition(after.Status.Conditions, addonsv1.ReadyCondition)
 	if was != nil && was.Status == is.Status && was.Reason == is.Reason {
@@ -132,10 +133,10 @@ func (r *Reconciler) announce(before, after *addonsv1.HelmChartProxy) {
 		is.Reason == addonsv1.PreparingToHelmInstallReason, is.Reason == addonsv1.ReadingInputsReason:
 		return // It is in progress.
 	}
-	r.Recorder.Eventf(after, nil, kind, is.Reason, "Deploy", "%s", message.Short(text, message.Note))
+	recorder.Eventf(after, nil, kind, is.Reason, "Deploy", "%s", message.Short(text, message.Note))
 }
 
-func (r *Reconciler) announceRollout(before, after *addonsv1.HelmChartProxy) {
+func announceRollout(recorder events.EventRecorder, before, after *addonsv1.HelmChartProxy) {
 	is := meta.FindStatusCondition(after.Status.Conditions, addonsv1.RolloutCompletedCondition)
 	was := meta.FindStatusCondition(before.Status.Conditions, addonsv1.RolloutCompletedCondition)
 	if is == nil || was == nil || was.Reason == is.Reason && (is.Status == metav1.ConditionTrue || before.Status.Rollout != nil && before.Status.Rollout.Stage == after.Status.Rollout.Stage) {
@@ -148,5 +149,5 @@ func (r *Reconciler) announceRollout(before, after *addonsv1.HelmChartProxy) {
 	case is.Status != metav1.ConditionTrue:
 		text = is.Message
 	}
-	r.Recorder.Eventf(after, nil, kind, "Rollout"+is.Reason, "RollOut", "%s", message.Short(text, message.Note))
+	recorder.Eventf(after, nil, kind, "Rollout"+is.Reason, "RollOut", "%s", message.Short(text, message.Note))
 }

@@ -151,7 +151,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 	if s.inputs, err = r.Policies.Limit(ctx, s.proxy, s.inputs, s.release.Spec.ClusterRef.Namespace); err != nil {
 		return err
 	}
-	if s.settings, err = r.settingsOf(ctx, s.proxy); plan.HasValues(s.proxy) && (err != nil || s.settings == nil) {
+	if s.settings, err = settingsOf(ctx, r.Settings, s.proxy); plan.HasValues(s.proxy) && (err != nil || s.settings == nil) {
 		return err // The release stays as it is, its status included.
 	}
 	before := s.record
@@ -186,7 +186,7 @@ func (r *Reconciler) conclude(ctx context.Context, s *scope, before plan.Record,
 	if failed != nil && !store.IsBehind(failed) {
 		s.fail(addonsv1.HelmReleaseProxyCreationFailedReason, failed.Error())
 	}
-	observed := r.observe(s)
+	observed := s.observe(r.Now())
 	stale := r.removeStale(ctx, s, observed) // Others would wait for the record and the status.
 	s.trouble = cmp.Or(s.trouble, s.shared)
 	if !equality.Semantic.DeepEqual(before, s.record) {
@@ -296,12 +296,16 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 		s.record.Of = &of
 	}
 	if isOwn && s.record.FleetCluster == pin.ClusterName {
-		if s.fleet, err = r.fleetUID(ctx, plan.Key{Namespace: s.cluster.Namespace, Name: pin.ClusterName}); err != nil {
+		fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: s.cluster.Namespace, Name: pin.ClusterName})
+		if err != nil {
 			return false, err
+		}
+		if fleet != nil {
+			s.fleet = fleet.UID
 		}
 	}
 	if isOwn && s.trouble == (plan.Trouble{}) {
-		err = r.findOtherHolder(ctx, s, pin.ClusterName)
+		err = s.findOtherHolder(ctx, r, pin.ClusterName)
 	}
 	s.refuse()
 	return false, err
@@ -318,9 +322,9 @@ func (s *scope) refuse() {
 
 // findOtherHolder finds another HelmChartProxy that asks for the same release. While that has the release, or comes first, this one
 // waits.
-func (r *Reconciler) findOtherHolder(ctx context.Context, s *scope, fleetCluster string) error {
+func (s *scope) findOtherHolder(ctx context.Context, reader client.Reader, fleetCluster string) error {
 	own := client.ObjectKeyFromObject(s.proxy)
-	claims, asking, err := proxy.Claims(ctx, r, s.release, fleetCluster)
+	claims, asking, err := proxy.Claims(ctx, reader, s.release, fleetCluster)
 	if err != nil {
 		return err
 	}
@@ -334,15 +338,6 @@ func (r *Reconciler) findOtherHolder(ctx context.Context, s *scope, fleetCluster
 		s.trouble, s.again = taken, kube.Sooner(s.again, proxy.UntilFree(asking))
 	}
 	return nil
-}
-
-// fleetUID returns the UID of a Fleet Cluster; empty if there is none.
-func (r *Reconciler) fleetUID(ctx context.Context, key plan.Key) (types.UID, error) {
-	fleet, err := r.FleetCluster(ctx, key)
-	if err != nil || fleet == nil {
-		return "", err
-	}
-	return fleet.UID, nil
 }
 
 // renew notes that the release has another Fleet Cluster of the same name, once its values are known to exist: until then,
@@ -393,7 +388,7 @@ func (r *Reconciler) forgetGone(ctx context.Context, s *scope) error {
 func waitOf(key plan.Key) string { return "HelmReleaseProxy " + key.String() }
 
 // observe returns the state of the release, and updates the record with it.
-func (r *Reconciler) observe(s *scope) plan.Release {
+func (s *scope) observe(now time.Time) plan.Release {
 	// CAAPH installed the release, it was moved here, or a user deleted the Bundle: it stays installed.
 	once := plan.Release{Ready: true, Deployed: true, Status: plan.Deployed, Reason: addonsv1.ReadyReason, Revision: max(1, s.release.Status.Revision)}
 	if s.isInstalledOnce() && (s.record.FleetCluster == "" || s.bundle == nil) {
@@ -417,10 +412,10 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 		return once
 	}
 	var wait time.Duration
-	s.record, wait = s.record.After(observed, wanted.Content+" "+s.record.Digest, r.Now())
+	s.record, wait = s.record.After(observed, wanted.Content+" "+s.record.Digest, now)
 	if s.record.Rollout != nil {
 		var patience time.Duration
-		s.record.Rollout, patience = s.record.Rollout.After(observed, plan.LongestSoak(s.proxy), r.Now())
+		s.record.Rollout, patience = s.record.Rollout.After(observed, plan.LongestSoak(s.proxy), now)
 		s.retryAfter(patience)
 	}
 	s.retryAfter(wait)

@@ -111,12 +111,12 @@ func (s *scope) takeOver(now time.Time) {
 
 // Knows reports whether the release has rendered its values from the current state of its sources.
 func (r *Reconciler) Knows(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster) bool {
-	current, err := r.settingsOf(ctx, of)
+	current, err := settingsOf(ctx, r.Settings, of)
 	if err != nil || current == nil {
 		return false
 	}
 	s := &scope{proxy: of, release: release, inputs: in, cluster: cluster, settings: current}
-	from := r.digestOfSources(ctx, s)
+	from := s.digestOfSources(ctx, r.Sources)
 	last, its := r.last(s), plan.RecordOf(release).Rollout
 	return from != 0 && last.from == from && (!last.isHeld || its != nil && its.Pending != "") // The cache may lack the record.
 }

@@ -188,7 +188,7 @@ func TestChangeBackIsNoRegression(t *testing.T) {
 		back.deployment = w.deploymentOf(back, fleetv1.DownstreamResource{Kind: "ConfigMap", Name: back.key(back.record).Name})
 		back.deployment.Labels[plan.ContentLabel] = newContent
 		back.deployment.Status.Ready, back.deployment.Status.NonModified = true, true
-		observed := w.observe(back)
+		observed := back.observe(w.clock.Now())
 		t.Logf("%s: healthy %v deployed %v failed %v %q; rollout %s", name, observed.Healthy, observed.Deployed, observed.Failed, observed.Message, plan.JSON(back.record.Rollout))
 		if back.record.Rollout.Regression != nil {
 			t.Errorf("%s: counts as a regression", name)

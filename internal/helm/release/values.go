@@ -91,7 +91,7 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 		}
 		return nil
 	}
-	from := r.digestOfSources(ctx, s)
+	from := s.digestOfSources(ctx, r.Sources)
 	last := r.last(s)
 	if from == 0 || last.from != from {
 		last = written{}
@@ -119,8 +119,8 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 
 // settingsOf returns the settings for the values of a HelmChartProxy; nil if they are unknown, and values could have what they
 // exclude.
-func (r *Reconciler) settingsOf(ctx context.Context, of *addonsv1.HelmChartProxy) (*settings.InForce, error) {
-	current, err := r.Settings.Current(ctx)
+func settingsOf(ctx context.Context, from *settings.Reader, of *addonsv1.HelmChartProxy) (*settings.InForce, error) {
+	current, err := from.Current(ctx)
 	if err == nil && current.IsUnknown() && plan.SetsValues(of) {
 		return nil, nil
 	}
@@ -231,10 +231,10 @@ func (s *scope) next(layers []plan.Layer, digest string) plan.Record {
 }
 
 // digestOfSources returns a digest of all sources of the values; 0 if one of them is unknown.
-func (r *Reconciler) digestOfSources(ctx context.Context, s *scope) uint64 {
+func (s *scope) digestOfSources(ctx context.Context, sources Sources) uint64 {
 	digest := fnv.New64a()
 	fmt.Fprintf(digest, "%s %s %s ", s.inputs.Values, s.cluster.UID, s.settings.Effect)
-	if !s.inputs.Template.IsStatic && (plan.WriteRead(s.cluster, s.settings.Cluster.Exclude, digest) != nil || r.Sources.Digest(ctx, s.cluster, digest) != nil) {
+	if !s.inputs.Template.IsStatic && (plan.WriteRead(s.cluster, s.settings.Cluster.Exclude, digest) != nil || sources.Digest(ctx, s.cluster, digest) != nil) {
 		return 0
 	}
 	return digest.Sum64()

@@ -403,7 +403,7 @@ func TestRemovedValues(t *testing.T) {
 		left     int
 	}{{[]fleetv1.DownstreamResource{{Kind: "Secret", Name: key.Name}}, false, 2}, {nil, true, 0}} {
 		second.deployment = w.deploymentOf(second, step.reads...)
-		observed := w.observe(second)
+		observed := second.observe(w.clock.Now())
 		if err := w.removeStale(t.Context(), second, observed); err != nil || observed.Deployed != step.deployed {
 			t.Fatalf("deployed: %t, want %t (%v)", observed.Deployed, step.deployed, err)
 		}
@@ -430,7 +430,7 @@ func TestValuesOfASecretStayUnsaid(t *testing.T) {
 		s.deployment.Status.Conditions = []genericcondition.GenericCondition{{
 			Type: fleetv1.BundleDeploymentConditionDeployed, Status: corev1.ConditionFalse, Message: "sesame",
 		}}
-		if got := w.observe(s); !got.Failed || strings.Contains(got.Message, "sesame") {
+		if got := s.observe(w.clock.Now()); !got.Failed || strings.Contains(got.Message, "sesame") {
 			t.Errorf("%s: failed: %t, %s", name, got.Failed, got.Message)
 		}
 	}
@@ -490,7 +490,7 @@ func TestInstalledOnceStaysReady(t *testing.T) {
 	anew.Spec.StagedDeploymentID = "x"
 	for _, its := range []*fleetv1.BundleDeployment{nil, anew} {
 		s.deployment = its
-		if got := w.observe(s); !got.Ready {
+		if got := s.observe(w.clock.Now()); !got.Ready {
 			t.Errorf("%v is not ready: %s", its, got.Message)
 		}
 	}

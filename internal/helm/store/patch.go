@@ -145,6 +145,25 @@ func (s *Store) amend(ctx context.Context, have, want client.Object, hold tests,
 	return err
 }
 
+// UpdateBundle changes a Bundle as a function does. A change of the spec of a Bundle that the cache has cut is a CutError.
+func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change func(*fleetv1.Bundle)) error {
+	want, hold := have.DeepCopy(), sameSpec
+	change(want)
+	switch isSame := equality.Semantic.DeepEqual(have.Spec, want.Spec); {
+	case equality.Semantic.DeepEqual(have, want):
+		return nil
+	case isSame:
+		hold = sameObject // Others cannot keep it from being marked.
+	case IsCut(have):
+		return &CutError{have}
+	}
+	err := s.change(ctx, have, want, hold, bundleChanges(have, want))
+	if err == nil {
+		s.wrote(bundlePace(client.ObjectKeyFromObject(have)))
+	}
+	return client.IgnoreNotFound(err)
+}
+
 // SetStatus writes the status of a HelmChartProxy. It returns a conflict if the matching Clusters may have changed meanwhile.
 func (s *Store) SetStatus(ctx context.Context, have, want *addonsv1.HelmChartProxy) error {
 	send := func(answer client.Object, patch client.Patch) error {

@@ -3,26 +3,20 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
-	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -30,7 +24,6 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/kube"
-	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // FieldManager is the field manager of every write.
@@ -38,33 +31,20 @@ const FieldManager = "muster-helm"
 
 // Store writes objects, and reads them from the cache.
 type Store struct {
-	client.Client
-	// Live reads past the cache.
-	Live client.Reader
+	reader
+	pacer
 	// Recorder records events on HelmChartProxies; nil for none.
 	Recorder events.EventRecorder
 	keyed
 	// secrets maps the key of each Secret to the digest of the last write, for SecretInterval.
 	secrets *cache.Expiring
-	// checkIns maps the UID of each Fleet Cluster to the time of its agent's last check-in, for LastSeenInterval.
-	checkIns *cache.Expiring
-	// paced maps the key of each object that was written less than pace ago to the end of that time, and that of each
-	// HelmReleaseProxy to the version that was written last, for kube.Lag.
-	paced *cache.Expiring
-	// waits are the delays before those look again who wait, without an event, for another reconcile to finish. That may
-	// take long: a policy may refuse its write.
-	waits *flowcontrol.Backoff
-	clock clock.Clock
 }
 
 // New returns a Store. Namespace is the program's own.
 func New(c client.Client, live client.Reader, namespace string, clock clock.Clock) *Store {
-	waits := flowcontrol.NewBackOff(BehindInterval, longestWait)
-	waits.Clock = clock
 	return &Store{
-		Client: c, Live: live, keyed: keyed{client: c, live: live, namespace: namespace}, clock: clock,
-		secrets: cache.NewExpiringWithClock(clock), checkIns: cache.NewExpiringWithClock(clock), paced: cache.NewExpiringWithClock(clock),
-		waits: waits,
+		reader: reader{Client: c, Live: live, checkIns: cache.NewExpiringWithClock(clock)}, pacer: newPacer(clock),
+		keyed: keyed{client: c, live: live, namespace: namespace}, secrets: cache.NewExpiringWithClock(clock),
 	}
 }
 
@@ -86,27 +66,6 @@ func IsFor(object client.Object, proxy plan.Key) bool {
 	of, says := plan.ProxyOf(object)
 	return says && of == proxy && kube.Contains(object.GetLabels(), plan.Labels(proxy))
 }
-
-// BehindInterval is the delay before the next reconcile if the cache is behind a recent write.
-const BehindInterval = time.Second
-
-// longestWait is the longest delay that UntilLook returns.
-const longestWait = time.Minute
-
-// UntilLook returns the delay before the next look of who waits for another reconcile. It grows with each look, and not with
-// events that come in between.
-func (s *Store) UntilLook(id string) time.Duration {
-	if s.MayLook(id) {
-		s.waits.Next(id, s.clock.Now())
-	}
-	return s.waits.Get(id)
-}
-
-// MayLook reports whether the delay of the last UntilLook is over.
-func (s *Store) MayLook(id string) bool { return !s.waits.IsInBackOffSinceUpdate(id, s.clock.Now()) }
-
-// ForgetLook lets the delays begin anew.
-func (s *Store) ForgetLook(id string) { s.waits.Reset(id) }
 
 // IsBehind reports whether an error only means that the cache is behind: a conflict, or the object exists already.
 func IsBehind(err error) bool {
@@ -234,126 +193,11 @@ func (s *Store) RemoveFinalizers(ctx context.Context, object client.Object, fina
 	return client.IgnoreNotFound(s.Change(ctx, object, want, Unchanged))
 }
 
-// read reads an object from the cache; nil if there is none.
-func read[T client.Object](ctx context.Context, s *Store, key plan.Key, object T) (T, error) {
-	var none T
-	if err := s.Get(ctx, key, object, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
-		return none, nil
-	} else if err != nil {
-		return none, fmt.Errorf("reading %T %s: %w", object, key, err)
-	}
-	return object, nil
-}
-
-// ChartProxy returns a copy of a HelmChartProxy from the cache, without the Clusters in its status: there may be thousands,
-// and each release reads it. It returns nil if there is none.
-func (s *Store) ChartProxy(ctx context.Context, key plan.Key) (*addonsv1.HelmChartProxy, error) {
-	cached, err := read(ctx, s, key, &addonsv1.HelmChartProxy{})
-	if cached == nil {
-		return nil, err
-	}
-	its := *cached
-	its.Status.MatchingClusters = nil
-	return its.DeepCopy(), nil
-}
-
-// Bundle returns a Bundle from the cache; nil if there is none.
-func (s *Store) Bundle(ctx context.Context, key plan.Key) (*fleetv1.Bundle, error) {
-	return read(ctx, s, key, &fleetv1.Bundle{})
-}
-
-// FleetCluster returns the metadata of a Fleet Cluster from the cache; nil if there is none.
-func (s *Store) FleetCluster(ctx context.Context, key plan.Key) (*metav1.PartialObjectMetadata, error) {
-	return read(ctx, s, key, FleetClusterMetadata())
-}
-
-// LastSeenInterval is how often LastSeen reads a Fleet Cluster.
-const LastSeenInterval = time.Minute
-
-// LastSeen returns when the agent of a Fleet Cluster checked in last; zero if Fleet has not noted that. Check-ins trigger
-// no event: the cache has only the metadata of Fleet Clusters.
-func (s *Store) LastSeen(ctx context.Context, key plan.Key) (time.Time, error) {
-	cached, err := s.FleetCluster(ctx, key)
-	if err != nil || cached == nil {
-		return time.Time{}, err
-	}
-	if seen, found := s.checkIns.Get(cached.UID); found {
-		return seen.(time.Time), nil
-	}
-	fleet := &fleetv1.Cluster{}
-	if err := s.Live.Get(ctx, key, fleet); client.IgnoreNotFound(err) != nil {
-		return time.Time{}, fmt.Errorf("reading Fleet Cluster %s: %w", key, err)
-	}
-	seen := fleet.Status.Agent.LastSeen.Time
-	s.checkIns.Set(fleet.UID, seen, LastSeenInterval)
-	return seen, nil
-}
-
-// IsOwnFleetCluster reports whether a Fleet Cluster exists and belongs to a Cluster.
-func (s *Store) IsOwnFleetCluster(ctx context.Context, cluster *clusterv1.Cluster, name string) (bool, error) {
-	fleet, err := s.FleetCluster(ctx, plan.Key{Namespace: cluster.Namespace, Name: name})
-	if err != nil || fleet == nil {
-		return false, err
-	}
-	var clusters clusterv1.ClusterList
-	relation, _ := stamp.RelationOf(fleet, cluster, func(name string, uid types.UID) bool {
-		if clusters.Items == nil { // Needed only for Fleet Clusters with several owners.
-			err = s.List(ctx, &clusters, client.InNamespace(cluster.Namespace), client.UnsafeDisableDeepCopy)
-		}
-		for i := range clusters.Items {
-			if its := &clusters.Items[i]; (name == "" || its.Name == name) && (uid == "" || its.UID == uid) {
-				return true
-			}
-		}
-		return false
-	})
-	return relation == stamp.Own && stamp.IsOurs(fleet), err
-}
-
-// ClusterOf returns the Cluster that a Fleet Cluster may be of.
-func ClusterOf(fleet client.Object) plan.Key {
-	return plan.Key{Namespace: fleet.GetNamespace(), Name: cmp.Or(stamp.OriginOf(fleet).Name, fleet.GetName())}
-}
-
-// FleetClusterMetadata returns an empty Fleet Cluster, of which only the metadata is read.
-func FleetClusterMetadata() *metav1.PartialObjectMetadata {
-	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Cluster"}}
-}
-
 // warn records an event on a HelmChartProxy, if there is one.
 func (s *Store) warn(ctx context.Context, proxy plan.Key, reason, action, note string, args ...any) {
 	if of, err := s.ChartProxy(ctx, proxy); err == nil && of != nil && s.Recorder != nil {
 		s.Recorder.Eventf(of, nil, corev1.EventTypeWarning, reason, action, note, args...)
 	}
-}
-
-// LiveFleetCluster returns the metadata of a Fleet Cluster, nil if there is none, and whether it is released: it lives on
-// without its Cluster, which is being moved to another management cluster, or was. It reads past the cache, which may show
-// that a Cluster is gone before it shows that its Fleet Cluster was released: Fleet would uninstall the release from a
-// cluster that lives on.
-func (s *Store) LiveFleetCluster(ctx context.Context, key plan.Key) (fleet *metav1.PartialObjectMetadata, isReleased bool, err error) {
-	fleet = FleetClusterMetadata()
-	if err := s.Live.Get(ctx, key, fleet); apierrors.IsNotFound(err) {
-		return nil, false, nil
-	} else if err != nil {
-		return nil, false, fmt.Errorf("reading Fleet Cluster %s: %w", key, err)
-	}
-	return fleet, fleet.Annotations[stamp.ReleasedAnnotation] == "true" && stamp.IsOurs(fleet), nil
-}
-
-// Deployment returns the BundleDeployment of a Bundle for a Fleet Cluster; nil if there is none. Only Fleet and
-// the agent write to its namespace.
-func (s *Store) Deployment(ctx context.Context, bundle plan.Key, fleetCluster string) (*fleetv1.BundleDeployment, error) {
-	key := plan.Key{Namespace: stamp.FleetNamespace(bundle.Namespace, fleetCluster), Name: bundle.Name}
-	deployment, err := read(ctx, s, key, &fleetv1.BundleDeployment{})
-	if err != nil || deployment == nil {
-		return nil, err
-	}
-	// Fleet shortens long names, so another Fleet Cluster may have the same namespace.
-	if its := deployment.Labels[fleetv1.ClusterNamespaceLabel]; its != "" && its != bundle.Namespace {
-		return nil, nil
-	}
-	return deployment, nil
 }
 
 // isOfOthers reports whether an update failed because the Secret is not Muster's: the type of a Secret is
