@@ -44,8 +44,6 @@ type Reconciler struct {
 	// Knows reports whether a release has rendered its values from the current state of their sources.
 	Knows func(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster) bool
 
-	// granted maps the key of a HelmReleaseProxy to its last grant.
-	granted sync.Map
 	// reported maps the key of a HelmChartProxy to its versions before and after its status was written last.
 	reported sync.Map
 }

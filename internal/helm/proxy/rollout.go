@@ -194,41 +194,11 @@ func (r *Reconciler) grant(ctx context.Context, its *rolling, d rollout.Decision
 	return errors.Join(errs...)
 }
 
-// grant is the hash that was granted to a release, the version of its HelmReleaseProxy since then, and the time.
-type grant struct {
-	hash, version string
-	at            time.Time
-}
-
-// isAhead reports whether the cache is from before a grant. Later, the cache is right: a release takes the grant off
-// when its change changes, and the change may change back.
-func (g grant) isAhead(cached *addonsv1.HelmReleaseProxy, now time.Time) bool {
-	return kube.IsOlder(cached, g.version) && now.Sub(g.at) < kube.Lag
-}
-
-// grantAhead returns the hash of a grant that the cache lacks; empty if there is none.
-func (r *Reconciler) grantAhead(cached *addonsv1.HelmReleaseProxy) string {
-	key := client.ObjectKeyFromObject(cached)
-	last, found := r.granted.Load(key)
-	if !found {
-		return ""
-	}
-	if its := last.(grant); its.isAhead(cached, r.Now()) {
-		return its.hash
-	}
-	r.granted.Delete(key)
-	return ""
-}
-
 // annotate sets an annotation of a HelmReleaseProxy. The next reconcile follows from the write.
 func (r *Reconciler) annotate(ctx context.Context, release *addonsv1.HelmReleaseProxy, key, value string) error {
 	want := release.DeepCopy()
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, key, value)
-	err := client.IgnoreNotFound(r.Change(ctx, release, want))
-	if err == nil && key == plan.GrantedAnnotation {
-		r.granted.Store(client.ObjectKeyFromObject(release), grant{value, want.ResourceVersion, r.Now()})
-	}
-	return err
+	return client.IgnoreNotFound(r.Change(ctx, release, want))
 }
 
 // isSilenced reports whether an agent went silent after its release took a change over, so that the change may be why. An
@@ -270,7 +240,9 @@ func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, c
 		if target.Regressed && its.Pending == "" {
 			target.Failure = record.Failure()
 		}
-		target.Granted = cmp.Or(r.grantAhead(release), target.Granted) // Without it, one more Cluster would move.
+		if r.IsPast(release) { // It may have been granted just now, and one more Cluster would move.
+			target.Granted = its.Pending
+		}
 	}
 	switch ptr.Deref(meta.FindStatusCondition(conditions, addonsv1.ClusterAvailableCondition), metav1.Condition{}).Reason {
 	case addonsv1.ValueParsingFailedReason, addonsv1.HelmReleaseProxyCreationFailedReason, addonsv1.PolicyRefusesReason:
