@@ -212,12 +212,12 @@ func (c contest) plays(t *testing.T, g Gomega, of *addonsv1.HelmChartProxy) {
 	}).WithPolling(time.Second).MustPassRepeatedly(4).WithTimeout(helmPatience).Should(Succeed())
 }
 
-// A restart writes no status: of a release that is Ready, of one in a rollout, of one whose values cannot be rendered, and of one that
-// waits for Fleet. A HelmChartProxy that is applied with the restart shows that the program has begun.
+// A restart writes no status: of a release that is Ready, of one in a rollout, of one whose values cannot be rendered, of one that
+// waits for Fleet, and of one whose Bundle has the name of somebody else's. A HelmChartProxy that is applied with the restart shows that the program has begun.
 func TestRestartWritesNoStatus(t *testing.T) {
 	g := NewWithT(t)
-	c := newContest(t, g, "plain", "staged", "broken", "waits", "canary")
-	for _, name := range []string{"plain", "staged", "broken", "waits"} {
+	c := newContest(t, g, "plain", "staged", "broken", "waits", "taken", "canary")
+	for _, name := range []string{"plain", "staged", "broken", "waits", "taken"} {
 		of := c.proxy(c.namespace, name)
 		of.Spec.ReleaseName = name
 		switch name {
@@ -225,6 +225,8 @@ func TestRestartWritesNoStatus(t *testing.T) {
 			of.Spec.Rollout = &addonsv1.RolloutStrategy{}
 		case "broken":
 			of.Spec.ValuesTemplate = `{{ fail "no" }}`
+		case "taken":
+			create(g, named(&fleetv1.Bundle{}, c.namespace, plan.BundleName(of, client.ObjectKeyFromObject(c.cluster), 0)))
 		}
 		g.Eventually(func() error { return admin.Create(ctx, of) }).Should(Succeed())
 		if name == "plain" || name == "staged" {
@@ -251,12 +253,12 @@ func TestRestartWritesNoStatus(t *testing.T) {
 		g.Eventually(func(g Gomega) {
 			before := last
 			last = versions(g)
-			g.Expect(last).To(And(HaveLen(8), Equal(before)))
+			g.Expect(last).To(And(HaveLen(10), Equal(before)))
 		}).WithPolling(3 * time.Second).WithTimeout(time.Minute).Should(Succeed())
 		return last
 	}
 	before := settled(g)
-	for _, says := range []string{"{Ready True ", "{RolloutCompleted True ", " ValueParsingFailed ", " PreparingToHelmInstall "} {
+	for _, says := range []string{"{Ready True ", "{RolloutCompleted True ", " ValueParsingFailed ", " PreparingToHelmInstall ", "exists and is not Muster's"} {
 		g.Expect(fmt.Sprint(before)).To(ContainSubstring(says))
 	}
 	g.Expect(env.Kill(ctx, "muster-helm")).To(Succeed())

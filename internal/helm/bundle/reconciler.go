@@ -55,7 +55,7 @@ type Reconciler struct {
 	Inputs   *inputs.Reader
 	Policies *policies.Reader
 	Managed  *proxy.Managed
-	// Failures maps the key of each Bundle whose last write failed to the error, as text.
+	// Failures maps the key of each Bundle to the error of its last write, as text; empty for none.
 	Failures *sync.Map
 	// Wake enqueues a HelmChartProxy, whose status reports Failures.
 	Wake func(proxy plan.Key)
@@ -99,14 +99,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if wait := r.wait(req.NamespacedName, err); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
-	isNews := false
-	if err == nil {
-		_, isNews = r.Failures.LoadAndDelete(req.NamespacedName)
-	} else {
-		last, _ := r.Failures.Swap(req.NamespacedName, err.Error())
-		isNews = last != err.Error()
+	failure := ""
+	if err != nil {
+		failure = err.Error()
 	}
-	if isNews {
+	if last, _ := r.Failures.Swap(req.NamespacedName, failure); last != failure {
 		r.Wake(client.ObjectKeyFromObject(s.of))
 	}
 	return ctrl.Result{RequeueAfter: again}, err
@@ -125,6 +122,9 @@ func (r *Reconciler) wait(key plan.Key, err error) time.Duration {
 	switch {
 	case errors.Is(err, errUnseen):
 		return r.UntilLook(waitOf(key))
+	case errors.Is(err, inputs.ErrReading): // The HelmChartProxy enqueues the Bundle earlier.
+		r.ForgetLook(waitOf(key))
+		return inputs.PollInterval
 	case store.IsBehind(err), errors.Is(err, inputs.ErrDownloading), errors.Is(err, policies.ErrListing):
 		return store.BehindInterval
 	default:
@@ -153,7 +153,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 	if s.of.DeletionTimestamp.IsZero() {
 		plan.Default(s.of)
 		if s.in, again, err = r.Inputs.Get(s.of); err != nil {
-			return inputs.PollInterval, r.settleUnwritten(ctx, s.key) // The HelmChartProxy enqueues the Bundle earlier.
+			return 0, cmp.Or(r.settleUnwritten(ctx, s.key), err)
 		}
 	}
 	return r.carryOut(ctx, s, again)

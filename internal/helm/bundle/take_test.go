@@ -136,7 +136,7 @@ func TestPausedTakesNothing(t *testing.T) {
 				live.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: "one"}}
 			}
 			r.Live = fake.NewClientBuilder().WithScheme(r.Scheme()).WithObjects(live).Build()
-			r.Managed, r.Failures = &proxy.Managed{Reader: r}, &sync.Map{}
+			r.Managed, r.Failures, r.Wake = &proxy.Managed{Reader: r}, &sync.Map{}, func(plan.Key) {}
 			if a.next(t, r) != 1 || b.next(t, r) != 0 {
 				t.Fatal("a does not come first")
 			}

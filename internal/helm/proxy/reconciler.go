@@ -37,7 +37,7 @@ type Reconciler struct {
 	Inputs   *inputs.Reader
 	Policies *policies.Reader
 	Managed  *Managed
-	// Failures maps the key of each Bundle whose last write failed to the error, as text.
+	// Failures maps the key of each Bundle to the error of its last write, as text; empty for none.
 	Failures *sync.Map
 	Recorder events.EventRecorder
 	Now      func() time.Time
@@ -119,8 +119,8 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 			now.rollout, again = nil, store.BehindInterval
 		}
 	}
-	if err := r.failUntaken(ctx, &now); err != nil {
-		return ctrl.Result{}, err
+	if isKnown, err := r.failUntaken(ctx, &now); err != nil || !isKnown && isResumed && patience > 0 { // A Bundle enqueues this.
+		return ctrl.Result{RequeueAfter: max(0, patience)}, cmp.Or(err, failed)
 	}
 	// After a restart, a HelmChartProxy stays up to date unless its inputs have changed.
 	if count := unseen(in, now, r.Inputs.HasSeen); count > 0 && !(isResumed && plan.IsUpToDate(proxy)) {
@@ -256,9 +256,10 @@ func NamespaceMetadata() *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
 }
 
-// failUntaken reports a Bundle that Muster could not write, or that Fleet has not processed in its current version. Bundles
-// of other releases may be fine, so the message begins with a Cluster.
-func (r *Reconciler) failUntaken(ctx context.Context, now *state) error {
+// failUntaken reports a Bundle that Muster could not write, or that Fleet has not processed in its current version, and whether it
+// knows of each whether it could be written. Bundles of other releases may be fine, so the message begins with a Cluster.
+func (r *Reconciler) failUntaken(ctx context.Context, now *state) (isKnown bool, err error) {
+	isKnown = true
 	known := map[plan.Key]bool{}
 	for _, release := range now.releases {
 		key := BundleKey(release)
@@ -266,18 +267,20 @@ func (r *Reconciler) failUntaken(ctx context.Context, now *state) error {
 			continue
 		}
 		known[key] = true
-		if its, failed := r.Failures.Load(key); failed {
+		if its, found := r.Failures.Load(key); !found {
+			isKnown = false
+		} else if its != "" {
 			now.fail(addonsv1.HelmReleaseProxyCreationFailedReason, plan.About(plan.ClusterOf(release), fmt.Sprintf("Bundle %s: %s", key.Name, its)))
 		}
 		bundle, err := r.Bundle(ctx, key)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if bundle != nil && len(bundle.Spec.Targets) > 0 && bundle.Status.ObservedGeneration != bundle.Generation {
 			now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, plan.About(plan.ClusterOf(release), "Fleet has not taken Bundle "+bundle.Name+" over yet"))
 		}
 	}
-	return nil
+	return isKnown, nil
 }
 
 // BundleKey returns the key of a HelmReleaseProxy's Bundle.

@@ -39,13 +39,15 @@ func reconcilerOf(t *testing.T, of *addonsv1.HelmChartProxy, objects ...client.O
 	if err != nil {
 		t.Fatal(err)
 	}
+	failures := &sync.Map{}
 	for _, its := range objects {
 		its.SetUID(cmp.Or(its.GetUID(), "uid")) // As an API server does.
+		failures.Store(client.ObjectKeyFromObject(its), "")
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, of)...).
 		WithStatusSubresource(&addonsv1.HelmChartProxy{}, &addonsv1.HelmReleaseProxy{}).WithIndex(&addonsv1.HelmReleaseProxy{}, ByProxy, Index).Build()
 	read := make(chan plan.Key, 1)
-	r := &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Failures: &sync.Map{}, Now: time.Now, Recorder: events.NewFakeRecorder(10)}
+	r := &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Failures: failures, Now: time.Now, Recorder: events.NewFakeRecorder(10)}
 	r.Inputs = &inputs.Reader{
 		Live: c, Cached: c, Wake: func(key plan.Key, _ bool) { read <- key }, Now: time.Now,
 		Check:  func(context.Context, string, []byte) error { return nil },
