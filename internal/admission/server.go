@@ -72,8 +72,8 @@ func (s server) Start(ctx context.Context) error {
 func newHTTPServer(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler: handler,
-		// No client that waits for an answer waits longer. The API server then opens another connection.
-		ReadHeaderTimeout: longestTimeout, IdleTimeout: longestTimeout,
+		// No client that waits for an answer waits longer.
+		ReadHeaderTimeout: longestTimeout, IdleTimeout: 3 * longestTimeout,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          maxStreams,
 			MaxReceiveBufferPerStream:     receivedPerStream,
