@@ -129,14 +129,14 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	if missing == "" && !r.gate.opened.Load() {
-		return ctrl.Result{RequeueAfter: kinds.ServedInterval}, nil
+		return ctrl.Result{RequeueAfter: kinds.PollInterval}, nil
 	}
 	s, err := r.read(ctx, in, missing)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	if missing != "" { // A CRD that exists may not be served yet.
-		later.RequeueAfter = kinds.ServedInterval
+		later.RequeueAfter = kinds.PollInterval
 	}
 	if s.isAsked || s.helm != nil || len(in.Mappings) > 0 {
 		later.RequeueAfter = kube.Sooner(later.RequeueAfter, presenceInterval) // No event shows that a Lease grows old, or that a workspace has another Fleet Cluster.

@@ -31,6 +31,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/hold"
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/metrics"
@@ -46,7 +47,7 @@ const (
 
 	// holdInterval is how often the add-ons of a held Cluster are read, if nothing else is held: BundleDeployments are not
 	// watched. If very many are held, and are read quickly, it is the longestWait.
-	holdInterval = 2 * time.Second
+	holdInterval = kinds.PollInterval
 	// perHeld and restFactor lengthen the interval, so that many holds, or one Cluster whose add-ons take long to read, do
 	// not load the API server: perHeld holds double it, and it is at least restFactor times as long as the last look took.
 	perHeld    = 100

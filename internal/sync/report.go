@@ -21,6 +21,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -28,7 +29,7 @@ import (
 const (
 	// errorGracePeriod is how long a passing error may last before it is reported: a restart of
 	// the API server, a lost connection.
-	errorGracePeriod = 30 * time.Second
+	errorGracePeriod = kinds.Patience
 	// messageInterval is how often, at most, a change to only the message of
 	// FleetBundlesReadyCondition is written: Fleet's messages contain counts of bundles.
 	messageInterval = 15 * time.Second

@@ -25,7 +25,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -34,7 +33,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube"
@@ -139,9 +137,8 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, st
 }
 
 const (
-	// longestWait is how long, at most, what failed waits for the next try, and what has no event for the next look: a policy
-	// or webhook that has refused something for hours may be fixed now, or a registrar may have stopped.
-	longestWait = time.Minute
+	// longestWait is how long, at most, what has no event waits for the next look: a registrar may have stopped.
+	longestWait = kube.LongestWait
 	// patience is how long something may be missing or under way before the syncer goes on without it, or says so: no event
 	// says that a FleetAddonConfig is not replaced, a Lease not renewed, a Namespace not removed.
 	patience = time.Minute
@@ -150,7 +147,7 @@ const (
 func controllerOptions(concurrency int) controller.Options {
 	return controller.Options{
 		MaxConcurrentReconciles: concurrency,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, longestWait),
+		RateLimiter:             kube.RateLimiter(),
 	}
 }
 

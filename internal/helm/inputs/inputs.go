@@ -30,6 +30,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/templates"
 	"github.com/muster-fleet/muster/internal/helm/values"
 	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 )
 
 const (
@@ -38,7 +39,7 @@ const (
 	PollInterval = plan.PollInterval
 	// Patience is how long conditions stay as they were while it is not known whether they hold: repositories, API servers and
 	// workers take a moment, and say nothing before they answer.
-	Patience = 30 * time.Second
+	Patience = kinds.Patience
 	// readPatience limits the time to read all inputs once.
 	readPatience = 3 * time.Minute
 	// filesPatience is how long the reconcile of a Bundle waits for a download, which continues without it.

@@ -124,8 +124,8 @@ func Holds(release *addonsv1.HelmReleaseProxy, content string) bool {
 // What the release got after the last completed rollout of its HelmChartProxy stays later than that.
 func (r Rollout) PutBack(proxy *addonsv1.HelmChartProxy, now time.Time) *Rollout {
 	latest := now
-	if last := Completed(proxy); last != nil && !r.IsCompleted(proxy) && last.Time.Add(time.Second).After(now) {
-		latest = last.Time.Add(time.Second)
+	if after := AfterCompleted(proxy); after != nil && !r.IsCompleted(proxy) && after.After(now) {
+		latest = after.Time
 	}
 	r.Ready, r.Unready, r.Since, r.Joined = notAfter(now, r.Ready), notAfter(now, r.Unready), notAfter(latest, r.Since), notAfter(latest, r.Joined)
 	return &r
@@ -158,11 +158,11 @@ func (r Rollout) After(release Release, longest time.Duration, now time.Time) (*
 	case release.Deployed && now.Sub(r.Unready.Time) < UnreadyPatience:
 		return &r, UnreadyPatience - now.Sub(r.Unready.Time)
 	case isFailed, release.Deployed:
-		at := now
+		at := later(now, 0).Time
 		if r.Unready != nil {
 			at = r.Unready.Time
 		}
-		after := metav1.Duration{Duration: at.Sub(r.Ready.Time).Truncate(time.Second)}
+		after := metav1.Duration{Duration: at.Sub(r.Ready.Time)}
 		if r.Regression == nil || after.Duration < r.Regression.After.Duration {
 			r.Regression = &Regression{At: *later(now, 0), After: after}
 		}
@@ -249,7 +249,7 @@ const (
 	// at delays that grow to 16 minutes. Both delays double up to lastDelay.
 	firstDelay = 5 * time.Second
 	slowDelay  = 2 * time.Minute
-	lastDelay  = 10 * time.Minute
+	lastDelay  = LongestWait
 )
 
 // After returns the record after a deployment of this content and these values, and the delay before the next
@@ -284,10 +284,10 @@ func (r Record) After(release Release, of string, now time.Time) (Record, time.D
 		r.Retry = &Retry{Of: of, Count: r.Retry.Count + 1}
 		return r, 0
 	}
-	return r, max(r.Retry.At.Sub(now), time.Millisecond)
+	return r, max(r.Retry.At.Sub(now), 1) // Zero would mean never.
 }
 
 func later(now time.Time, delay time.Duration) *metav1.Time {
-	at := metav1.NewTime(now.Add(delay).Truncate(time.Second).UTC())
+	at := metav1.NewTime(now.Add(delay).UTC()).Rfc3339Copy()
 	return &at
 }

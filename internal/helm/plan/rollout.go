@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// checkInInterval is the interval at which Fleet's agents check in by default.
-	checkInInterval     = 15 * time.Minute
+	// CheckInInterval is the interval at which Fleet's agents check in by default.
+	CheckInInterval     = 15 * time.Minute
 	defaultOfflineAfter = 30 * time.Minute
 )
 
@@ -52,6 +52,15 @@ func Completed(proxy *addonsv1.HelmChartProxy) *addonsv1.CompletedRollout {
 		return nil
 	}
 	return proxy.Status.Rollout.LastCompleted
+}
+
+// AfterCompleted returns a time after the last completed rollout of a HelmChartProxy: times have whole seconds. It is nil if
+// none is known.
+func AfterCompleted(proxy *addonsv1.HelmChartProxy) *metav1.Time {
+	if last := Completed(proxy); last != nil {
+		return later(last.Time.Time, time.Second)
+	}
+	return nil
 }
 
 // LastCompleted returns the spec of a HelmChartProxy with which its rollout was last completed, but with its

@@ -167,7 +167,7 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 	warn(namesNoCredentials(&proxy.Spec), "credentials", "it names no Secret")
 	warn(namesNoAuthority(&proxy.Spec), "tlsConfig.caSecret", "it names no Secret")
 	warn(IsInstallOnce(proxy) && ptr.Deref(proxy.Spec.CorrectDrift, false), "correctDrift", "with InstallOnce, drift is not corrected")
-	if IsStaged(proxy) && OfflineAfter(proxy) < checkInInterval {
+	if IsStaged(proxy) && OfflineAfter(proxy) < CheckInInterval {
 		warnings = append(warnings, "spec.rollout.offlineAfter is shorter than 15 minutes, the default interval at which Fleet's agents check in: Clusters may count as offline although they are not")
 	}
 	warn(IsInstallOnce(proxy) && proxy.Spec.Rollout != nil, "rollout", "with InstallOnce, no change is rolled out")

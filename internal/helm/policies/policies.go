@@ -30,9 +30,6 @@ import (
 	"github.com/muster-fleet/muster/internal/kube/references"
 )
 
-// listPatience is how long the first list may take. Then, as without the right to it, only Fleet refuses Bundles.
-const listPatience = 10 * time.Second
-
 // ErrListing says that the Policies are being listed.
 var ErrListing = errors.New("the Policies of Fleet are being listed")
 
@@ -113,7 +110,7 @@ func (r *Reader) policies(ctx context.Context) (client.Reader, error) {
 		return r.listed.Objects, nil
 	case r.listed.Err != nil && !apierrors.IsForbidden(r.listed.Err) && !kube.IsUnserved(r.listed.Err):
 		return nil, fmt.Errorf("watching Policies: %w", r.listed.Err)
-	case r.stop != nil && !apierrors.IsForbidden(r.listed.Err) && r.Now().Sub(r.since) <= listPatience: // A new CRD is served soon.
+	case r.stop != nil && !apierrors.IsForbidden(r.listed.Err) && r.Now().Sub(r.since) <= kinds.Patience: // A new CRD is served soon.
 		return nil, ErrListing
 	default: // Fleet refuses what it has to; a late list has events.
 		return nil, nil
@@ -194,7 +191,7 @@ func (r *Reader) Source() source.Source {
 		r.mu.Unlock()
 		select {
 		case <-reported:
-		case <-time.After(listPatience):
+		case <-time.After(kinds.Patience):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

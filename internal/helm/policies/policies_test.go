@@ -24,6 +24,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/policies"
 	"github.com/muster-fleet/muster/internal/helm/policies/policiestest"
+	"github.com/muster-fleet/muster/internal/kube/kinds"
 	"github.com/muster-fleet/muster/internal/program"
 )
 
@@ -141,7 +142,7 @@ func TestListing(t *testing.T) {
 			if errors.Is(err, policies.ErrListing) == test.ends || err == nil {
 				t.Errorf("the error is %v", err)
 			}
-			w.now = w.now.Add(11 * time.Second)
+			w.now = w.now.Add(kinds.Patience + time.Second)
 			if got, err := w.limit(t, "team", ""); got != "" || (err != nil) != test.ends {
 				t.Errorf("later it says %q (%v)", got, err)
 			}

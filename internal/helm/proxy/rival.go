@@ -104,11 +104,8 @@ const mostOfOne = 4
 // UntilFree is how long one of so many HelmReleaseProxies for a release waits before it looks whether the release is free, if
 // no event tells. Each look takes the longer, the more there are.
 func UntilFree(asking int) time.Duration {
-	return min(plan.PollInterval*time.Duration(1+asking/MostAsking), longestWait)
+	return min(plan.PollInterval*time.Duration(1+asking/MostAsking), plan.LongestWait)
 }
-
-// longestWait is how long the release may be free before those who wait look: an event wakes at most MostAsking.
-const longestWait = 10 * time.Minute
 
 // MostAsking is how many of those that ask for a release an event wakes.
 const MostAsking = 50

@@ -32,7 +32,7 @@ func (s *scope) joinRollout(now time.Time) {
 		isAhead := plan.IsAhead(s.proxy) || its != nil && its.Ahead && its.Content == content && content != s.content()
 		version := plan.JoinVersion(s.proxy, s.inputs.Chart)
 		if its == nil || its.Content != content || its.Version != version || its.Ahead != isAhead {
-			joined := metav1.NewTime(now.Truncate(time.Second))
+			joined := metav1.NewTime(now).Rfc3339Copy()
 			s.record.Rollout = &plan.Rollout{Content: content, Version: version, Joined: &joined, Ahead: isAhead}
 		}
 	}
@@ -96,7 +96,7 @@ func (s *scope) takeOver(now time.Time) {
 	if its == nil || !s.record.Installed || its.Pending == "" {
 		return
 	}
-	since := metav1.NewTime(now.Truncate(time.Second))
+	since := metav1.NewTime(now).Rfc3339Copy()
 	next := &plan.Rollout{Content: s.content(), Completed: its.Completed, Since: &since}
 	if its.IsCompleted(s.proxy) {
 		next.Completed = plan.Change(its.Content, plan.RecordOf(s.release).Digest)
@@ -104,7 +104,7 @@ func (s *scope) takeOver(now time.Time) {
 		next.Ahead = plan.IsAhead(s.proxy)
 	}
 	if next.IsCompleted(s.proxy) { // Times have seconds, and this change came after.
-		since = metav1.NewTime(plan.Completed(s.proxy).Time.Add(time.Second))
+		since = *plan.AfterCompleted(s.proxy)
 	}
 	s.record.Rollout = next
 }

@@ -24,8 +24,8 @@ import (
 const emptyPatience = time.Minute
 
 // uninstallPatience limits how long a HelmReleaseProxy that is being deleted waits until Fleet has removed the
-// BundleDeployment: if the agent is gone, that never happens.
-const uninstallPatience = 15 * time.Minute
+// BundleDeployment: if the agent is gone, that never happens. An agent that is there has checked in by then.
+const uninstallPatience = plan.CheckInInterval
 
 // uninstall removes the finalizer of a HelmReleaseProxy that is being deleted, once Fleet has removed the
 // BundleDeployment and the values are gone. A release stays installed if its Cluster or HelmReleaseProxy moves

@@ -25,16 +25,13 @@ type pacer struct {
 }
 
 func newPacer(clock clock.Clock) pacer {
-	waits := flowcontrol.NewBackOff(BehindInterval, longestWait)
+	waits := flowcontrol.NewBackOff(BehindInterval, kube.LongestWait)
 	waits.Clock = clock
 	return pacer{cache.NewExpiringWithClock(clock), waits, clock}
 }
 
 // BehindInterval is the delay before the next reconcile if the cache is behind a recent write.
 const BehindInterval = time.Second
-
-// longestWait is the longest delay that UntilLook returns.
-const longestWait = time.Minute
 
 // UntilLook returns the delay before the next look of who waits for another reconcile. It grows with each look, and not with
 // events that come in between.

@@ -36,7 +36,7 @@ type Store struct {
 	// Recorder records events on HelmChartProxies; nil for none.
 	Recorder events.EventRecorder
 	keyed
-	// secrets maps the key of each Secret to the digest of the last write, for SecretInterval.
+	// secrets maps the key of each Secret to the digest of the last write, for UnwatchedInterval.
 	secrets *cache.Expiring
 }
 

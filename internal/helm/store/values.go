@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,10 +22,6 @@ import (
 // Outside its own namespace the program may only create and update Secrets: the API server answers a get, a patch
 // and a delete with the contents of a Secret, before it evaluates a policy, or without one. So it writes its
 // Secrets whole, without reading them. It empties unused Secrets, and the garbage collector deletes them.
-
-// SecretInterval is how long the program believes its last write of a Secret: a user, or an earlier state of etcd, may have changed or
-// deleted it, without an event.
-const SecretInterval = time.Minute
 
 // PutValues writes an object with values or credentials, a ConfigMap or a Secret. It may not read
 // Secrets, so it compares a Secret with its last write.
@@ -76,12 +71,12 @@ func (s *Store) putSecret(ctx context.Context, want *corev1.Secret) error {
 	case err != nil:
 		return fmt.Errorf("changing %s: %w", describe(want), err)
 	}
-	s.secrets.Set(key, digest, SecretInterval)
+	s.secrets.Set(key, digest, UnwatchedInterval)
 	return nil
 }
 
 // HasSecret reports whether a Secret exists, without reading it: the API server answers a write of another version with
-// Conflict, and NotFound if there is no Secret. The answer holds for SecretInterval.
+// Conflict, and NotFound if there is no Secret. The answer holds for UnwatchedInterval.
 func (s *Store) HasSecret(ctx context.Context, key plan.Key) (bool, error) {
 	if _, found := s.secrets.Get(key); found {
 		return true, nil
@@ -92,7 +87,7 @@ func (s *Store) HasSecret(ctx context.Context, key plan.Key) (bool, error) {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case apierrors.IsConflict(err):
-		s.secrets.Set(key, "", SecretInterval)
+		s.secrets.Set(key, "", UnwatchedInterval)
 		return true, nil
 	}
 	return false, fmt.Errorf("looking for Secret %s: %w", key, err)

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// ServedInterval is how often the API server is asked whether it serves a kind now: discovery has no event.
-	ServedInterval = 2 * time.Second
+	// PollInterval is how often the API server is asked what no event tells: whether it serves a kind now.
+	PollInterval = 2 * time.Second
 	// Patience is how long the first list of a kind may take before a Cluster that has a report of a better time reports
 	// that: a list says nothing of its progress, and thousands of objects take a while at a start, which is to write nothing.
 	// It is also how long an informer waits after a denied first list, because RBAC has no event: its own backoff begins anew
@@ -33,7 +33,7 @@ const (
 // changes.
 func WaitServed(ctx context.Context, missing func(context.Context) (string, error)) error {
 	reported := ""
-	return wait.PollUntilContextCancel(ctx, ServedInterval, true, func(ctx context.Context) (bool, error) {
+	return wait.PollUntilContextCancel(ctx, PollInterval, true, func(ctx context.Context) (bool, error) {
 		now, err := missing(ctx)
 		if err != nil {
 			now = err.Error()
@@ -105,7 +105,7 @@ func Watch(ctx context.Context, newCache NewCache, kind Kind, changed func(Liste
 		}
 	}
 	// The error is the context's.
-	_ = wait.DelayFunc(func() time.Duration { return ServedInterval }).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+	_ = wait.DelayFunc(func() time.Duration { return PollInterval }).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		listed := list(ctx, newCache, kind, tell)
 		tell(listed)
 		return listed.Err == nil, nil

@@ -78,7 +78,7 @@ func TestWatch(t *testing.T) {
 		"at once":          {attempts: []attempt{{}}, told: []error{nil}},
 		"not served":       {attempts: []attempt{{fails: unserved}, {fails: unserved}, {}}, told: []error{unserved, nil}, lasts: 4 * time.Second},
 		"denied":           {attempts: []attempt{{broken: denied}}, told: []error{denied, nil}, lasts: time.Hour + 3*Patience},
-		"both":             {attempts: []attempt{{fails: unserved}, {broken: denied}}, told: []error{unserved, denied, nil}, lasts: time.Hour + 3*Patience + ServedInterval},
+		"both":             {attempts: []attempt{{fails: unserved}, {broken: denied}}, told: []error{unserved, denied, nil}, lasts: time.Hour + 3*Patience + PollInterval},
 		"broken otherwise": {attempts: []attempt{{broken: io.ErrUnexpectedEOF}}, told: []error{nil}, lasts: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
