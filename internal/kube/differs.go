@@ -66,15 +66,23 @@ func settled(want, have client.Object) client.Object {
 	return result
 }
 
-// settledKeys returns labels or annotations with the desired ones, and without others of Muster's own domain.
+// settledKeys returns labels or annotations with the desired ones, and without others of Muster's own domain. It copies
+// nothing if nothing changes, as for nearly every Fleet Cluster that Differs sees.
 func settledKeys(have, want map[string]string) map[string]string {
-	all := map[string]string{}
-	maps.Copy(all, have)
-	maps.DeleteFunc(all, func(key, _ string) bool { return stamp.IsKey(key) })
-	maps.Copy(all, want)
-	if maps.Equal(all, have) {
-		return have // Differs compares a map with itself at once.
+	isUndesired := func(key, _ string) bool { _, wanted := want[key]; return !wanted && stamp.IsKey(key) }
+	isSettled := Contains(have, want)
+	for key := range have {
+		isSettled = isSettled && !isUndesired(key, "")
 	}
+	if isSettled {
+		return have
+	}
+	all := maps.Clone(have)
+	maps.DeleteFunc(all, isUndesired)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, want)
 	return all
 }
 

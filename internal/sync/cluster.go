@@ -79,7 +79,8 @@ func (r *clusterReconciler) setUp(c *common) error {
 		WatchesMetadata(references.CRD(), atLowPriority(c.events.allClusters), builder.WithPredicates(requiredCRDs, afterStart)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.rancher.Concerned), builder.WithPredicates(fleetClusterNews(c.bundlesReady))).
 		WatchesMetadata(newClass(), atLowPriority(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
-		WatchesMetadata(namespaceMetadata(), atLowPriority(c.events.clustersOfFleetNamespace), builder.WithPredicates(afterStart, fleetNamespaceNews)).
+		WatchesMetadata(namespaceMetadata(), enqueue(c.events.clusterOfFleetNamespace), builder.WithPredicates(afterStart, fleetNamespaceNews)).
+		WatchesMetadata(namespaceMetadata(), atLowPriority(c.events.clustersInConflict), builder.WithPredicates(afterStart, fleetNamespaceNews)).
 		WatchesMetadata(namespaceMetadata(), atLowPriority(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
 		Watches(&fleetv1.ClusterGroup{}, atLowPriority(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existenceOrMaker)).
 		Watches(&fleetv1.BundleNamespaceMapping{}, atLowPriority(c.events.clustersInNamespace), builder.WithPredicates(afterStart, mappingNews)).

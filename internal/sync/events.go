@@ -126,13 +126,18 @@ func (e *enqueuer) clusterOfFleetCluster(ctx context.Context, object client.Obje
 		e.clusterRequests(ctx, client.InNamespace(namespace), client.MatchingFields{byPin: object.GetName()})...)
 }
 
-// clustersOfFleetNamespace returns the Cluster whose Fleet Cluster Fleet has made a Namespace for, and the Clusters that may be waiting
-// for that to go.
-func (e *enqueuer) clustersOfFleetNamespace(ctx context.Context, namespace client.Object) []reconcile.Request {
+// clusterOfFleetNamespace returns the Cluster whose Fleet Cluster Fleet has made a Namespace for.
+func (e *enqueuer) clusterOfFleetNamespace(ctx context.Context, namespace client.Object) []reconcile.Request {
 	its := namespace.GetAnnotations()
 	fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: its[fleetv1.ClusterNamespaceAnnotation], Name: its[fleetv1.ClusterAnnotation]}}
 	_ = e.Get(ctx, client.ObjectKeyFromObject(fleet), fleet, client.UnsafeDisableDeepCopy) // It may not exist.
-	return append(e.clusterOfFleetCluster(ctx, fleet), e.clusterRequests(ctx, client.MatchingFields{byConflict: namespace.GetName()})...)
+	return e.clusterOfFleetCluster(ctx, fleet)
+}
+
+// clustersInConflict returns the Clusters that may be waiting for a Namespace of Fleet's to go: they may be another tenant's, and
+// many.
+func (e *enqueuer) clustersInConflict(ctx context.Context, namespace client.Object) []reconcile.Request {
+	return e.clusterRequests(ctx, client.MatchingFields{byConflict: namespace.GetName()})
 }
 
 func (e *enqueuer) allClusters(ctx context.Context, _ client.Object) []reconcile.Request {

@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -12,8 +13,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/program"
@@ -131,8 +135,9 @@ func TestNamespaceThatIsNotCachedYet(t *testing.T) {
 	}
 }
 
-// When a Namespace of Fleet's goes, these Clusters are reconciled, without a look at intervals: its own, one that is pinned to
-// its name, and one that waits because Fleet would give it the same Namespace. The last two have no Fleet Cluster.
+// When a Namespace of Fleet's comes or goes, these Clusters are reconciled, without a look at intervals: its own, one that is
+// pinned to its name, and, behind all others, those that wait because Fleet would give them the same Namespace. There may be
+// thousands of these, of another tenant, and the import of its own Cluster is complete only now.
 func TestNamespaceInFleetGoes(t *testing.T) {
 	shared := stamp.FleetNamespace("team", "prod")
 	pinned := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "pinned", Annotations: map[string]string{stamp.ClusterNameAnnotation: "prod"}}}
@@ -150,13 +155,27 @@ func TestNamespaceInFleetGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	message := stamp.SharedFleetNamespace("team", "prod", "waits")
-	e := &enqueuer{builder.WithObjects(pinned, conflicted("waits", addonsv1.NameConflictReason, message), conflicted("in-fleet", addonsv1.ImportedReason, message),
+	e := &enqueuer{builder.WithObjects(pinned, conflicted("waits", addonsv1.NameConflictReason, message), conflicted("waits-too", addonsv1.NameConflictReason, message), conflicted("in-fleet", addonsv1.ImportedReason, message),
 		conflicted("waits-for-another", addonsv1.NameConflictReason, stamp.SharedFleetNamespace("team", "test", "other")),
 		conflicted("foreign", addonsv1.NameConflictReason, "it is that of another")).Build()}
 	namespace := namespaceMetadata()
 	namespace.Name, namespace.Annotations = shared, map[string]string{fleetv1.ClusterNamespaceAnnotation: "team", fleetv1.ClusterAnnotation: "prod"}
-	got := e.clustersOfFleetNamespace(t.Context(), namespace)
-	if want := requests(client.ObjectKey{Namespace: "team", Name: "pinned"}, client.ObjectKey{Namespace: "others", Name: "waits"}); !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+	own := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", Annotations: map[string]string{stamp.ImportedFromAnnotation: "own"}}}
+	own.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Name: "own"}}
+	if err := e.Reader.(client.Client).Create(t.Context(), own); err != nil {
+		t.Fatal(err)
+	}
+	queue := priorityqueue.New[reconcile.Request]("test")
+	defer queue.ShutDown()
+	for _, each := range []handler.EventHandler{enqueue(e.clusterOfFleetNamespace), atLowPriority(e.clustersInConflict)} {
+		each.Create(t.Context(), event.CreateEvent{Object: namespace}, queue)
+	}
+	got := map[string]int{}
+	for range 4 {
+		its, priority, _ := queue.GetWithPriority()
+		got[its.Name] = priority
+	}
+	if want := map[string]int{"own": 0, "pinned": 0, "waits": lowPriority, "waits-too": lowPriority}; !maps.Equal(got, want) {
+		t.Errorf("the priorities are %v, want %v", got, want)
 	}
 }
