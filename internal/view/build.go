@@ -20,7 +20,7 @@ import (
 
 // Build returns the graph of the objects.
 func Build(objects *Objects) *Graph {
-	b := &builder{Objects: objects, graph: &Graph{Counts: map[State]int{}, unread: objects.Unread}, classes: map[types.NamespacedName]*Node{}, namespaces: map[string]*Node{}, proxyNames: map[string]string{}}
+	b := &builder{Objects: objects, graph: &Graph{Counts: map[State]int{}, unread: objects.Unread}, classes: map[types.NamespacedName]*Node{}, namespaces: map[string]*Node{}, proxyOf: map[types.NamespacedName]types.NamespacedName{}, isNamed: map[types.NamespacedName]bool{}}
 	current, err := settings.From(objects.Config)
 	if err != nil {
 		current = settings.Suspended(objects.Config)
@@ -60,8 +60,9 @@ type builder struct {
 	classes  map[types.NamespacedName]*Node
 	// namespaces are the nodes between a class and its Clusters, by ID.
 	namespaces map[string]*Node
-	// proxyNames are the names of HelmChartProxies that messages use for Bundles, by the Bundle's name and namespace.
-	proxyNames map[string]string
+	// proxyOf has the HelmChartProxies by their first Bundle, for the namespaces and Clusters in isNamed.
+	proxyOf map[types.NamespacedName]types.NamespacedName
+	isNamed map[types.NamespacedName]bool
 }
 
 func (b *builder) note(format string, args ...any) {
@@ -279,18 +280,31 @@ var bundleInText = regexp.MustCompile(`Bundle (hcp-[a-z0-9-]+)`)
 // named returns a message about a Cluster, with the names of HelmChartProxies instead of those of their Bundles.
 func (b *builder) named(text string, cluster types.NamespacedName) string {
 	return bundleInText.ReplaceAllStringFunc(text, func(found string) string {
+		b.nameBundles(types.NamespacedName{Namespace: cluster.Namespace})
+		b.nameBundles(cluster)
 		bundle := strings.TrimPrefix(found, "Bundle ")
-		at := bundle + "/" + cluster.Namespace // Bundles are in the namespace of their Clusters.
-		if _, known := b.proxyNames[at]; !known {
-			b.proxyNames[at] = found
-			for key, proxy := range b.Proxies {
-				if plan.IsBundleOf(proxy.names, cluster, bundle) {
-					b.proxyNames[at] = "HelmChartProxy " + key.String()
-				}
+		for _, first := range []string{bundle, bundle[:strings.LastIndex(bundle, "-")]} { // Further ones end with a number.
+			key := types.NamespacedName{Namespace: cluster.Namespace, Name: first} // Bundles are in the namespace of their Clusters.
+			if proxy, known := b.proxyOf[key]; known && plan.IsBundleOf(b.Proxies[proxy].names, cluster, bundle) {
+				return "HelmChartProxy " + proxy.String()
 			}
 		}
-		return b.proxyNames[at]
+		return found
 	})
+}
+
+// nameBundles finds, once, the names of the Bundles in a namespace or, with InstallOnce, those of a Cluster. Others write the
+// messages, with any number of names.
+func (b *builder) nameBundles(of types.NamespacedName) {
+	if b.isNamed[of] {
+		return
+	}
+	b.isNamed[of] = true
+	for key, proxy := range b.Proxies {
+		if plan.IsInstallOnce(proxy.names) == (of.Name != "") {
+			b.proxyOf[types.NamespacedName{Namespace: of.Namespace, Name: plan.BundleName(proxy.names, of, 0)}] = key
+		}
+	}
 }
 
 // bundles puts Bundles below a Cluster, and their troubled resources below them.

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -111,5 +112,29 @@ func TestHeld(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Messages with any number of names of Bundles, which tenants write, hold nobody up who looks at the graph.
+func TestManyNamesInMessages(t *testing.T) {
+	took := func(text string) time.Duration {
+		objects := NewObjects()
+		for i := range 300 {
+			proxy := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprint("p", i)}}
+			objects.Proxies[types.NamespacedName{Namespace: "team", Name: proxy.Name}] = CutProxy(proxy)
+		}
+		for i := range 100 {
+			message := ""
+			for j := range 100 {
+				message += fmt.Sprintf("%s%d-%d ", text, i, j)
+			}
+			objects.Clusters[types.NamespacedName{Namespace: "team", Name: fmt.Sprint(i)}] = &CAPICluster{Imported: &Condition{Status: metav1.ConditionFalse, Reason: "Failed", Message: message}}
+		}
+		begin := time.Now()
+		Build(objects)
+		return time.Since(begin)
+	}
+	if usual, many := took("Bundle of-"), took("Bundle hcp-"); many > 50*usual+time.Second {
+		t.Errorf("%s with names, %s without", many, usual)
 	}
 }
