@@ -14,7 +14,7 @@ const FleetAddonConfigName = "fleet-addon-config"
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="fleet.addons.cluster.x-k8s.io/schema-revision=2"
+// +kubebuilder:metadata:annotations="fleet.addons.cluster.x-k8s.io/schema-revision=3"
 // +kubebuilder:resource:path=fleetaddonconfigs,scope=Cluster,shortName=fac,categories=cluster-api
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`

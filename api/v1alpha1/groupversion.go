@@ -37,4 +37,4 @@ const SchemaRevisionAnnotation = "fleet.addons.cluster.x-k8s.io/schema-revision"
 
 // SchemaRevision is the current revision. Raise it, and the markers of the three kinds, with every change of a schema but
 // of descriptions.
-const SchemaRevision = 2
+const SchemaRevision = 3

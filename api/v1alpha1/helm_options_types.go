@@ -18,6 +18,7 @@ type HelmOptions struct {
 	DependencyUpdate bool `json:"dependencyUpdate,omitempty"`
 	// timeout is how long Helm waits. It has an effect only with wait. The default is "10m0s".
 	// +kubebuilder:default="10m0s"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration such as 10m"
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 	// skipCRDs has no effect: Fleet always installs the CRDs of a chart.

@@ -10,7 +10,7 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="fleet.addons.cluster.x-k8s.io/schema-revision=2"
+// +kubebuilder:metadata:annotations="fleet.addons.cluster.x-k8s.io/schema-revision=3"
 // +kubebuilder:resource:path=helmreleaseproxies,scope=Namespaced,shortName=hrp,categories=cluster-api
 // +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.spec.clusterRef.name`,description="Cluster to which this HelmReleaseProxy belongs"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=='Ready')].status`

@@ -97,6 +97,21 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// A timeout that Go cannot decode is refused: one such HelmReleaseProxy, which tenants may write and no webhook checks, would make
+// every list of HelmReleaseProxies fail, for all namespaces.
+func TestTimeouts(t *testing.T) {
+	for timeout, isValid := range map[string]bool{"10m": true, "1h2m3.5s": true, "0": true, "": false, "10": false, "abc": false, "999999999999h": false, "-1s": false} {
+		raw := fmt.Appendf(nil, `{"metadata": {"name": "a"}, "spec": {"clusterRef": {}, "chartName": "a", "repoURL": "https://a", "options": {"timeout": %q}}}`, timeout)
+		broken, err := Validate(t.Context(), addonsv1.GroupVersion.WithKind("HelmReleaseProxy"), raw)
+		if err != nil || (len(broken) == 0) != isValid {
+			t.Errorf("%q: %v, %v", timeout, broken, err)
+		}
+		if err := json.Unmarshal(raw, &addonsv1.HelmReleaseProxy{}); isValid && err != nil {
+			t.Errorf("%q cannot be decoded: %v", timeout, err)
+		}
+	}
+}
+
 // Other versions of Muster's group, and other groups, are not Muster's.
 func TestValidateOthers(t *testing.T) {
 	for _, kind := range []schema.GroupVersionKind{

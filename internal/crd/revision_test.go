@@ -18,6 +18,7 @@ import (
 var digests = []string{
 	"f72b32619b368cd78df90804d40a873544dee008bec9c05a6b4a8852f21b0e01",
 	"57effbfc513f964fd118e8ef787f75bd86a852d077ff153db023516afe187b0a",
+	"a85d15c1e6f03a6e897e0da553de0ca2f04a5ed17f40f8ee75925c85652fd90c",
 }
 
 // The syncer names a CRD with a lower revision than its own, so every change of a schema has another one.
