@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -301,7 +302,7 @@ func collected(concerned handler.MapFunc, interval time.Duration) handler.EventH
 
 func enqueued(concerned handler.MapFunc, options func(count int) priorityqueue.AddOpts) handler.EventHandler {
 	enqueue := func(ctx context.Context, object client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-		requests := concerned(ctx, object)
+		requests := sets.New(concerned(ctx, object)...).UnsortedList() // A Cluster may be concerned in several ways.
 		kube.Enqueue(queue, options(len(requests)), requests...)
 	}
 	return handler.Funcs{

@@ -67,7 +67,7 @@ func TestPriorities(t *testing.T) {
 		"created":      seen("created", "", false),
 		"changed":      func(queue priorityqueue.PriorityQueue[reconcile.Request]) { queue.Add(request("changed")) },
 		"of its own object": func(queue priorityqueue.PriorityQueue[reconcile.Request]) {
-			atLowPriority(all("of its own object")).Update(t.Context(), change, queue)
+			atLowPriority(all("of its own object", "of its own object")).Update(t.Context(), change, queue) // By its name, and as an owner.
 		},
 	}
 	want := map[string]int{
