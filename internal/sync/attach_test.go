@@ -242,6 +242,40 @@ func TestRemembersRancherWithAStaleCache(t *testing.T) {
 	}
 }
 
+// refusingReader is an API server that refuses all lists.
+type refusingReader struct{ client.Reader }
+
+func (refusingReader) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return apierrors.NewForbidden(schema.GroupResource{Resource: "clusters"}, "", errors.New("refused"))
+}
+
+// The API server does not say whether Rancher has left a Fleet Cluster. A Cluster in Fleet stays imported and ready, which
+// availability gates may read.
+func TestStaysImportedWhenRancherIsUnknown(t *testing.T) {
+	s := newRancherScene(t)
+	s.delete(t, managementObject(), provisioningObject(), s.fleetOf(t))
+	s.reconcile(t)
+	s.reconcile(t) // Fleet has made its namespace.
+	_, _, before := s.imported(t)
+	s.edit(t, func(cluster *clusterv1.Cluster) {
+		metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, rancher.NoteAnnotation, theirs.Name)
+	})
+	s.applier.Live = refusingReader{s.applier.Live}
+	if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key}); !apierrors.IsForbidden(err) {
+		t.Fatal(err)
+	}
+	state, message, after := s.imported(t)
+	if state != "True Failed" {
+		t.Errorf("%s: %s", state, message)
+	}
+	ready := func(cluster *clusterv1.Cluster) *metav1.Condition {
+		return meta.FindStatusCondition(cluster.Status.Conditions, addonsv1.FleetBundlesReadyCondition)
+	}
+	if diff := cmp.Diff(ready(before), ready(after)); diff != "" {
+		t.Errorf("FleetBundlesReady has changed: %s", diff)
+	}
+}
+
 // Rancher's CRD is being deleted: Rancher's objects, and its agents, are still there.
 func TestCRDBeingDeleted(t *testing.T) {
 	s := newRancherScene(t)

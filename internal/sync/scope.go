@@ -209,7 +209,7 @@ func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluste
 	}
 	if s.selected && !s.frozen && !s.paused && cluster.DeletionTimestamp.IsZero() {
 		if _, err := l.rancher.Recheck(ctx, &s.rancher); err != nil {
-			return s, err
+			return nil, err // The rest is not read, so nothing is known of the Fleet Cluster's namespace.
 		}
 	}
 	var own *fleetv1.Cluster
