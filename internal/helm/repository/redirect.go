@@ -1,6 +1,8 @@
 package repository
 
 import (
+	"cmp"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -22,5 +24,11 @@ func checkRedirect(to *http.Request, via []*http.Request) error {
 
 // isSameOrigin reports whether two URLs have the same scheme, host and port, so that both may get the same credentials.
 func isSameOrigin(one, other *url.URL) bool {
-	return one.Scheme == other.Scheme && strings.EqualFold(strings.TrimSuffix(one.Host, ":443"), strings.TrimSuffix(other.Host, ":443"))
+	return one.Scheme == other.Scheme && strings.EqualFold(one.Hostname(), other.Hostname()) && portOf(one) == portOf(other)
+}
+
+// portOf returns the port of a URL: the library knows those that http and https stand for. It is 0 for others.
+func portOf(of *url.URL) int {
+	port, _ := net.LookupPort("tcp", cmp.Or(of.Port(), of.Scheme))
+	return port
 }

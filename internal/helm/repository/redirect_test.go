@@ -66,6 +66,9 @@ func TestIsSameOrigin(t *testing.T) {
 		}
 		return its
 	}
+	if !isSameOrigin(parse("http://a"), parse("http://a:80/b")) || isSameOrigin(parse("http://a"), parse("http://a:443")) {
+		t.Error("http has another port than https")
+	}
 	if !isSameOrigin(parse("https://a"), parse("HTTPS://A:443/b")) || isSameOrigin(parse("https://a"), parse("http://a")) || isSameOrigin(parse("https://a"), parse("https://a:80")) {
 		t.Error("origins are mixed up")
 	}
