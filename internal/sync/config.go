@@ -65,13 +65,15 @@ type configReconciler struct {
 func (r *configReconciler) setUp(mgr ctrl.Manager) (err error) {
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).Named("fleetaddonconfig").
 		For(&addonsv1.FleetAddonConfig{}, builder.WithPredicates(configNews)).
+		// What the cache did not show yet may have been taken for the wanted status, and others may write it.
+		Watches(&addonsv1.FleetAddonConfig{}, collected(theConfig, statusInterval)).
 		WatchesMetadata(references.CRD(), enqueue(theConfig), builder.WithPredicates(reportedCRDs)).
 		Build(r)
 	return err
 }
 
 // configNews passes all changes but those of the syncer's own part of the status: while the counts change many times a second,
-// each write would cause the next.
+// each write would cause the next at once.
 var configNews = changes(func(object client.Object) []any {
 	config := object.(*addonsv1.FleetAddonConfig)
 	installers := slices.DeleteFunc(slices.Clone(config.Status.Conditions), func(its metav1.Condition) bool {

@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,13 +17,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/kube/references"
@@ -129,6 +135,64 @@ func TestMissingConfigIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	reconcile(0, time.Minute, false)
+}
+
+// metadataInformers are informers of metadata, too.
+type metadataInformers struct{ *informertest.FakeInformers }
+
+func (i metadataInformers) GetInformer(ctx context.Context, object client.Object, options ...cache.InformerGetOption) (cache.Informer, error) {
+	if _, isMetadata := object.(*metav1.PartialObjectMetadata); isMetadata {
+		return controllertest.NewFakeInformer(controllertest.Synced), nil
+	}
+	return i.FakeInformers.GetInformer(ctx, object, options...)
+}
+
+// A status that is not the one that the reconciler saw in the cache is looked at again: it may be another's, or the reconciler's
+// own last but one.
+func TestWrittenStatusIsReadAgain(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	informers, reads := &informertest.FakeInformers{Scheme: scheme}, make(chan struct{}, 10)
+	api := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			reads <- struct{}{}
+			return errors.New("no answer")
+		},
+	}).Build()
+	mgr, err := ctrl.NewManager(&rest.Config{}, ctrl.Options{
+		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return api.RESTMapper(), nil },
+		NewCache:       func(*rest.Config, cache.Options) (cache.Cache, error) { return metadataInformers{informers}, nil },
+		NewClient:      func(*rest.Config, client.Options) (client.Client, error) { return api, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &configReconciler{Client: api, settings: settings.NewReader(api), now: time.Now}
+	if err := r.setUp(mgr); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = mgr.Start(t.Context()) }() // It returns the error of the context.
+	informer, err := informers.FakeInformerFor(t.Context(), &addonsv1.FleetAddonConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-mgr.Elected()
+	before := &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: addonsv1.FleetAddonConfigName}}
+	after := before.DeepCopy()
+	after.Status.Clusters = &addonsv1.ClusterCounts{Imported: 1}
+	end := time.After(20 * time.Second)
+	for informer.Update(before, after); ; informer.Update(before, after) { // The controller may not listen yet.
+		select {
+		case <-reads:
+			return
+		case <-time.After(100 * time.Millisecond):
+		case <-end:
+			t.Fatal("it is not read again")
+		}
+	}
 }
 
 // The counts are those of the Clusters in the cache. While Cluster API is not served, they are as last reported.
