@@ -85,12 +85,13 @@ func (r *reconciler) observeFleet(ctx context.Context, s *state) error {
 // observeServer determines the address at which agents reach the API server. It does so if the FleetAddonConfig
 // asks for it, or if the installer installs Fleet, which otherwise has no address for agents.
 func (r *reconciler) observeServer(ctx context.Context, s *state) (err error) {
-	custom := ptr.Deref(ptr.Deref(s.Server, addonsv1.Server{}).Custom, addonsv1.CustomServer{})
+	in := ptr.Deref(s.Server, addonsv1.Server{})
+	custom := ptr.Deref(in.Custom, in.CustomServer)
 	s.server = &server{url: ptr.Deref(custom.APIServerURL, ""), from: "spec.config.server"}
 	switch ca := custom.APIServerCAConfigRef; {
 	case s.Server == nil && (s.install == nil || s.fleet != nil && s.fleet.Values["apiServerURL"] != nil):
 		s.server = nil
-	case s.Server == nil, ptr.Deref(s.Server.InferLocal, false):
+	case s.Server == nil, ptr.Deref(in.InferLocal, false):
 		s.server, err = r.infer(ctx, s)
 	case ca != nil:
 		s.server.from = cmp.Or(ca.Kind, "ConfigMap") + " " + ca.Namespace + "/" + ca.Name

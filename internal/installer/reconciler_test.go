@@ -129,6 +129,18 @@ func fleetSettings() *corev1.ConfigMap {
 	return object
 }
 
+// CAAPF's guide has the address directly under server.
+func TestServerAsInTheGuideOfCAAPF(t *testing.T) {
+	spec := custom()
+	spec.Config.Server = &addonsv1.Server{CustomServer: *spec.Config.Server.Custom}
+	p := newFixture(t, spec, fleetSettings())
+	p.releases[FleetChart] = foreign(released("0.16.0", nil))
+	reported := p.after(0, addonsv1.FleetConfiguredCondition)
+	if reported.Reason != addonsv1.ConfiguredOutsideReleaseReason || !strings.Contains(reported.Message, "at https://here:6443") || p.patches != 1 {
+		t.Errorf("%+v, %d writes", reported, p.patches)
+	}
+}
+
 // If another program keeps reverting the settings, the installer slows down.
 func TestSettingsThatAreTakenBack(t *testing.T) {
 	p := newFixture(t, custom(), fleetSettings())
