@@ -13,11 +13,15 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	cachetesting "k8s.io/client-go/tools/cache/testing"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -25,7 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/config"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -137,14 +141,17 @@ func TestMissingConfigIsReported(t *testing.T) {
 	reconcile(0, time.Minute, false)
 }
 
-// metadataInformers are informers of metadata, too.
-type metadataInformers struct{ *informertest.FakeInformers }
+// configCache has the informer of FleetAddonConfigs, and none of others that ever sees an object.
+type configCache struct {
+	informertest.FakeInformers
+	configs toolscache.SharedIndexInformer
+}
 
-func (i metadataInformers) GetInformer(ctx context.Context, object client.Object, options ...cache.InformerGetOption) (cache.Informer, error) {
-	if _, isMetadata := object.(*metav1.PartialObjectMetadata); isMetadata {
-		return controllertest.NewFakeInformer(controllertest.Synced), nil
+func (c *configCache) GetInformer(_ context.Context, object client.Object, _ ...cache.InformerGetOption) (cache.Informer, error) {
+	if _, isConfig := object.(*addonsv1.FleetAddonConfig); isConfig {
+		return c.configs, nil
 	}
-	return i.FakeInformers.GetInformer(ctx, object, options...)
+	return controllertest.NewFakeInformer(controllertest.Synced), nil
 }
 
 // A status that is not the one that the reconciler saw in the cache is looked at again: it may be another's, or the reconciler's
@@ -154,17 +161,20 @@ func TestWrittenStatusIsReadAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	informers, reads := &informertest.FakeInformers{Scheme: scheme}, make(chan struct{}, 10)
+	config := &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: addonsv1.FleetAddonConfigName}}
+	written, reads := cachetesting.NewFakeControllerSource(), make(chan struct{}, 10)
+	written.Add(config)
+	configs := toolscache.NewSharedIndexInformer(written, config, 0, nil)
 	api := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 			reads <- struct{}{}
-			return errors.New("no answer")
+			return apierrors.NewNotFound(schema.GroupResource{}, "")
 		},
 	}).Build()
 	mgr, err := ctrl.NewManager(&rest.Config{}, ctrl.Options{
-		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return api.RESTMapper(), nil },
-		NewCache:       func(*rest.Config, cache.Options) (cache.Cache, error) { return metadataInformers{informers}, nil },
+		NewCache:       func(*rest.Config, cache.Options) (cache.Cache, error) { return &configCache{configs: configs}, nil },
 		NewClient:      func(*rest.Config, client.Options) (client.Client, error) { return api, nil },
 	})
 	if err != nil {
@@ -174,24 +184,21 @@ func TestWrittenStatusIsReadAgain(t *testing.T) {
 	if err := r.setUp(mgr); err != nil {
 		t.Fatal(err)
 	}
+	go configs.Run(t.Context().Done())
 	go func() { _ = mgr.Start(t.Context()) }() // It returns the error of the context.
-	informer, err := informers.FakeInformerFor(t.Context(), &addonsv1.FleetAddonConfig{})
-	if err != nil {
-		t.Fatal(err)
+	within := time.After(20 * time.Second)
+	select {
+	case <-reads:
+	case <-within:
+		t.Fatal("it is not read at the start")
 	}
-	<-mgr.Elected()
-	before := &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: addonsv1.FleetAddonConfigName}}
-	after := before.DeepCopy()
-	after.Status.Clusters = &addonsv1.ClusterCounts{Imported: 1}
-	end := time.After(20 * time.Second)
-	for informer.Update(before, after); ; informer.Update(before, after) { // The controller may not listen yet.
-		select {
-		case <-reads:
-			return
-		case <-time.After(100 * time.Millisecond):
-		case <-end:
-			t.Fatal("it is not read again")
-		}
+	config = config.DeepCopy()
+	config.Status.Clusters = &addonsv1.ClusterCounts{Imported: 1}
+	written.Modify(config)
+	select {
+	case <-reads:
+	case <-within:
+		t.Error("it is not read again")
 	}
 }
 
