@@ -65,7 +65,11 @@ func (r *reconciler) lookUp(ctx context.Context, in *install) error {
 		crds, err = repository.Offers(ctx, CRDChart, in.exact)
 	}
 	if err != nil {
-		return r.fail(ctx, in.lookup(), in.problem(err))
+		why := in.problem(err)
+		if why.Reason == addonsv1.SecretUnusableReason { // It costs the repository nothing, and its author waits.
+			delete(r.attempts, in.lookup())
+		}
+		return r.fail(ctx, in.lookup(), why)
 	}
 	r.attempts[in.lookup()] = &attempt{due: r.now().Add(r.LookupInterval), offers: both(fleet, crds)}
 	return nil

@@ -216,6 +216,24 @@ func TestRepositoryThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
+// The Secret of the repository appears long after the FleetAddonConfig that names it.
+func TestSecretThatAppearsLate(t *testing.T) {
+	spec := version("0.17.0")
+	spec.Install.RepositorySecretRef = &addonsv1.RepositorySecretReference{Name: "credentials"}
+	p := newFixture(t, spec)
+	for range 4 * 60 { // an hour
+		if reported := p.after(pollInterval, addonsv1.FleetInstalledCondition); reported.Reason != addonsv1.SecretUnusableReason || p.asked != 0 {
+			t.Fatalf("asked %d times: %s", p.asked, summary(&reported))
+		}
+	}
+	if err := p.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: FleetNamespace, Name: "credentials"}}); err != nil {
+		t.Fatal(err)
+	}
+	if reported := p.after(2*pollInterval, addonsv1.FleetInstalledCondition); p.asked == 0 {
+		t.Errorf("not asked: %s", summary(&reported))
+	}
+}
+
 // A conflict, and a RoleBinding that the API server does not apply yet, are over in a moment: the queue retries at once.
 func TestErrorsThatPass(t *testing.T) {
 	p := newFixture(t, custom(), fleetSettings())
