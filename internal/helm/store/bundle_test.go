@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -405,5 +407,31 @@ func TestChangeSpec(t *testing.T) {
 	want.Spec.Version = "2.0.0"
 	if err := s.ChangeSpec(t.Context(), another, want); err == nil || c.Get(t.Context(), key, got) != nil || got.Spec.Version != "1.1.0" {
 		t.Errorf("another object of the name got version %s", got.Spec.Version)
+	}
+}
+
+// Two reconciles write a HelmReleaseProxy at the same time, and the answer of the first write may come last: a grant counts until the
+// cache shows it.
+func TestPastOfTheLastOfSeveralWrites(t *testing.T) {
+	c := fake.NewClientBuilder().Build()
+	s := New(c, c, "muster", clock.RealClock{})
+	release := func(uid types.UID, version string) *addonsv1.HelmReleaseProxy {
+		return &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web-one", UID: uid, ResourceVersion: version}}
+	}
+	for _, version := range []string{"9", "11", "10"} {
+		s.Wrote(release("uid", version))
+	}
+	for version, want := range map[string]bool{"10": true, "11": false, "12": false} {
+		if got := s.IsPast(release("uid", version)); got != want {
+			t.Errorf("version %s: past is %t", version, got)
+		}
+	}
+	race := New(c, c, "muster", clock.RealClock{})
+	var all sync.WaitGroup
+	for i := range 100 {
+		all.Go(func() { race.Wrote(release("uid", fmt.Sprint(100-i))) })
+	}
+	if all.Wait(); !race.IsPast(release("uid", "99")) {
+		t.Error("the last of many writes was forgotten")
 	}
 }

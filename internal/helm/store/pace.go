@@ -1,6 +1,7 @@
 package store
 
 import (
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/cache"
@@ -18,6 +19,8 @@ type pacer struct {
 	// paced maps the key of each object that was written less than pace ago to the end of that time, and that of each
 	// HelmReleaseProxy to the version that was written last, for kube.Lag.
 	paced *cache.Expiring
+	// mu is held by Wrote.
+	mu sync.Mutex
 	// waits are the delays before those look again who wait, without an event, for another reconcile to finish. That may
 	// take long: a policy may refuse its write.
 	waits *flowcontrol.Backoff
@@ -27,7 +30,7 @@ type pacer struct {
 func newPacer(clock clock.Clock) pacer {
 	waits := flowcontrol.NewBackOff(BehindInterval, kube.LongestWait)
 	waits.Clock = clock
-	return pacer{cache.NewExpiringWithClock(clock), waits, clock}
+	return pacer{paced: cache.NewExpiringWithClock(clock), waits: waits, clock: clock}
 }
 
 // BehindInterval is the delay before the next reconcile if the cache is behind a recent write.
@@ -79,7 +82,13 @@ func (p *pacer) until(key paced) time.Duration {
 
 // Wrote notes the version of a HelmReleaseProxy that was just written.
 func (p *pacer) Wrote(object client.Object) {
-	if release, is := object.(*addonsv1.HelmReleaseProxy); is {
+	release, is := object.(*addonsv1.HelmReleaseProxy)
+	if !is {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.IsPast(release) { // The answers of two writes may come in another order.
 		p.paced.Set(releasePace(release), release.ResourceVersion, kube.Lag)
 	}
 }
