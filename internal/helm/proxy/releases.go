@@ -114,11 +114,11 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 }
 
 // changeRelease changes a HelmReleaseProxy. If only its spec and labels differ, that needs no lock, and meets no conflict with the
-// record or the status, which the release writes. Whether the release is installed once decides about its spec.
+// record or the status, which the release writes. For InstallOnce, the record decides about the spec.
 func (r *Reconciler) changeRelease(ctx context.Context, have, want *addonsv1.HelmReleaseProxy) error {
 	rest := have.DeepCopy()
 	rest.Spec, rest.Labels = want.Spec, want.Labels
-	if have.Labels == nil || have.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce || !equality.Semantic.DeepEqual(rest, want) {
+	if have.Labels == nil || want.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce || !equality.Semantic.DeepEqual(rest, want) {
 		return r.Change(ctx, have, want, store.Unchanged)
 	}
 	return r.ChangeSpec(ctx, have, want)

@@ -8,10 +8,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/store"
 )
 
 var cluster = plan.Key{Namespace: "team", Name: "one"}
@@ -136,5 +138,30 @@ func TestRoom(t *testing.T) {
 				t.Errorf("%d layers, %d targets: Bundle %s, want %s", layers, count, got, want)
 			}
 		}
+	}
+}
+
+// A release that is found to be installed between the read and the write of its spec keeps the spec with which it was installed, if its
+// HelmChartProxy has become InstallOnce.
+func TestInstalledBeforeTheSpec(t *testing.T) {
+	r := newRolled(t, nil)
+	read := r.state.releases[0].DeepCopy()
+	read.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: "a"}.String()
+	if err := r.Update(t.Context(), read); err != nil {
+		t.Fatal(err)
+	}
+	installed := read.DeepCopy()
+	installed.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: "a", Installed: true}.String()
+	if err := r.Update(t.Context(), installed); err != nil {
+		t.Fatal(err)
+	}
+	r.of.Spec.ReconcileStrategy, r.in.Chart.Version = addonsv1.ReconcileStrategyInstallOnce, "2.0.0"
+	_, err := r.putRelease(t.Context(), r.of, r.in, plan.ClusterOf(read), read, nil)
+	live := &addonsv1.HelmReleaseProxy{}
+	if getErr := r.Get(t.Context(), client.ObjectKeyFromObject(read), live); getErr != nil {
+		t.Fatal(getErr)
+	}
+	if !store.IsBehind(err) || live.Spec.Version != "" {
+		t.Errorf("it got version %q (%v)", live.Spec.Version, err)
 	}
 }
