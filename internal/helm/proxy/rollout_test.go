@@ -10,6 +10,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -54,7 +55,8 @@ func newRolled(t *testing.T, records map[string]plan.Rollout, fleets ...client.O
 			cluster.Labels = map[string]string{"tier": "canary"}
 		}
 		release := wantedRelease(r.of, r.in, client.ObjectKeyFromObject(cluster), nil)
-		release.Name = "web-" + name
+		release.Name, release.UID = "web-"+name, types.UID(name)
+		release.Annotations[plan.BundleAnnotation] = "hcp-web"
 		release.Status.Conditions = []metav1.Condition{{Type: addonsv1.HelmReleaseReadyCondition, Status: metav1.ConditionTrue}}
 		its := records[name]
 		release.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: name, Installed: true, Rollout: &its}.String()
@@ -192,6 +194,33 @@ func TestReportsCountOnceReadAfterwards(t *testing.T) {
 	r.catchUp(t)
 	if _, reason := r.step(t); reason != rollout.Completed {
 		t.Errorf("reason %s, want Completed", reason)
+	}
+}
+
+// A release that reports a change between the read and the write of its spec counts as without one, too: what was read lacks the
+// report, although the write came after it.
+func TestReportsCountBeforeTheSpec(t *testing.T) {
+	ready := ago(time.Hour)
+	r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready}, "b": {Ready: ready}, "c": {Ready: ready}})
+	r.in.Digest, r.in.Chart.Version = "2", "2.0.0"
+	for i, read := range r.state.releases {
+		its := read.DeepCopy()
+		its.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: its.Spec.ClusterRef.Name, Installed: true, Rollout: &plan.Rollout{Pending: "new", Ready: ready}}.String()
+		if err := r.Update(t.Context(), its); err != nil {
+			t.Fatal(err)
+		}
+		r.Inputs.Saw(its, r.in)
+		var err error
+		if r.state.releases[i], err = r.putRelease(t.Context(), r.of, r.in, plan.ClusterOf(read), read, nil); err != nil || r.state.releases[i].Spec.Version != "2.0.0" {
+			t.Fatalf("it has version %s (%v)", r.state.releases[i].Spec.Version, err)
+		}
+	}
+	if _, reason := r.step(t); reason == rollout.Completed {
+		t.Error("it is complete with releases that were read before they reported")
+	}
+	r.catchUp(t)
+	if granted, _ := r.step(t); !slices.Equal(granted, []string{"a"}) {
+		t.Errorf("granted %v, want a", granted)
 	}
 }
 

@@ -134,10 +134,12 @@ func (s *Store) Change(ctx context.Context, have, want client.Object, options ..
 }
 
 // ChangeSpec updates the spec and labels of a HelmReleaseProxy, whatever else of it changes at the same time: nobody else decides
-// about these.
+// about these. The wanted object keeps its version: it lacks what others have changed since.
 func (s *Store) ChangeSpec(ctx context.Context, have, want *addonsv1.HelmReleaseProxy) error {
 	changes := append(mapChanges("/metadata/labels", have.Labels, want.Labels), mapChanges("/spec", fieldsOf(have.Spec), fieldsOf(want.Spec))...)
-	return s.change(ctx, have, want, sameObject, changes)
+	err := s.change(ctx, have, want, sameObject, changes)
+	want.ResourceVersion = have.ResourceVersion
+	return err
 }
 
 // change updates an object by a JSON patch, as amend does.
