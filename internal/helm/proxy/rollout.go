@@ -143,6 +143,9 @@ func (r *Reconciler) addTarget(ctx context.Context, its *rolling, cluster plan.K
 			target.Offline = true
 		}
 	}
+	if r.IsPast(release) && target.Aside == "" { // It may have been granted just now, or not: it moves, and is waited for.
+		target.Granted = target.Pending
+	}
 	its.targets = append(its.targets, target)
 	return nil
 }
@@ -239,9 +242,6 @@ func (r *Reconciler) targetOf(of *rolling, release *addonsv1.HelmReleaseProxy, c
 		target.Regressed = its.Regression != nil && its.Regression.After.Duration < soak && !isExcused(release, record)
 		if target.Regressed && its.Pending == "" {
 			target.Failure = record.Failure()
-		}
-		if r.IsPast(release) { // It may have been granted just now, and one more Cluster would move.
-			target.Granted = its.Pending
 		}
 	}
 	switch ptr.Deref(meta.FindStatusCondition(conditions, addonsv1.ClusterAvailableCondition), metav1.Condition{}).Reason {

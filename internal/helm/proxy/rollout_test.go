@@ -224,6 +224,28 @@ func TestReportsCountBeforeTheSpec(t *testing.T) {
 	}
 }
 
+// A release that waits for its turn, and that the program has written since the cache has it, has not been granted its change for
+// sure. If its agent is silent, the rollout must not be complete without it.
+func TestSilentAgentOfAPastRelease(t *testing.T) {
+	ready := ago(time.Hour)
+	silent := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a", UID: "fleet-a"}}
+	silent.Status.Agent.LastSeen = *ago(24 * time.Hour)
+	r := newRolled(t, map[string]plan.Rollout{"a": {Pending: "new", Ready: ready}, "b": {Ready: ready}, "c": {Ready: ready}}, silent)
+	r.of.Spec.Rollout.Stages[0].Approval = addonsv1.RolloutApprovalManual
+	later := r.state.releases[0].DeepCopy()
+	later.Annotations["later"] = "true"
+	if err := r.Change(t.Context(), r.state.releases[0], later); err != nil {
+		t.Fatal(err)
+	}
+	if _, reason := r.step(t); reason == rollout.Completed {
+		t.Error("it is complete without a release that waits for approval")
+	}
+	r.catchUp(t)
+	if _, reason := r.step(t); reason != rollout.WaitingForApproval {
+		t.Errorf("reason %s, want WaitingForApproval", reason)
+	}
+}
+
 // The record has whole seconds, rounded down: the next stage must not begin before the soak time has passed.
 func TestSoakIsNotShort(t *testing.T) {
 	waiting := plan.Rollout{Pending: "new", Ready: ago(time.Hour)}
