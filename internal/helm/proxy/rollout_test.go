@@ -224,6 +224,31 @@ func TestReportsCountBeforeTheSpec(t *testing.T) {
 	}
 }
 
+// Times are not put back in a record that was read before the write of the spec, if the release has written another one meanwhile.
+func TestTimesAheadBeforeTheSpec(t *testing.T) {
+	ahead := plan.Rollout{Ready: ago(-time.Hour)}
+	r := newRolled(t, map[string]plan.Rollout{"a": ahead, "b": ahead, "c": ahead})
+	r.in.Chart.Version = "2.0.0"
+	read := r.state.releases[0]
+	newer := read.DeepCopy()
+	newer.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: "a", Installed: true, Revision: 7, Rollout: &ahead}.String()
+	if err := r.Update(t.Context(), newer); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if r.state.releases[0], err = r.putRelease(t.Context(), r.of, r.in, plan.ClusterOf(read), read, nil); err != nil {
+		t.Fatal(err)
+	}
+	r.state.releases, r.state.clusters = r.state.releases[:1], r.state.clusters[:1]
+	if _, err := r.rollOut(t.Context(), r.of, r.in, &r.state); !store.IsBehind(err) {
+		t.Errorf("the error is %v, want a conflict", err)
+	}
+	r.catchUp(t)
+	if got := plan.RecordOf(r.state.releases[0]).Revision; got != 7 {
+		t.Errorf("the record has revision %d, want 7", got)
+	}
+}
+
 // A release that waits for its turn, and that the program has written since the cache has it, has not been granted its change for
 // sure. If its agent is silent, the rollout must not be complete without it.
 func TestSilentAgentOfAPastRelease(t *testing.T) {
