@@ -75,7 +75,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 		WatchesRawSource(c.rancher.Source()).
 		// Changes that may concern many Clusters at once.
 		WatchesMetadata(references.CRD(), r.values.CRDs(), builder.WithPredicates(references.ContractNews)).
-		WatchesMetadata(references.CRD(), atLowPriority(c.events.allClusters), builder.WithPredicates(rancher.CRDs, afterStart, changes(func(client.Object) []any { return nil }))).
+		WatchesMetadata(references.CRD(), atLowPriority(c.events.allClusters), builder.WithPredicates(rancher.CRDs, afterStart, existence)).
 		WatchesMetadata(references.CRD(), atLowPriority(c.events.allClusters), builder.WithPredicates(requiredCRDs, afterStart)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.rancher.Concerned), builder.WithPredicates(fleetClusterNews(c.bundlesReady))).
 		WatchesMetadata(newClass(), atLowPriority(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
@@ -187,7 +187,7 @@ func requeueAfter(after time.Duration) ctrl.Result {
 	return ctrl.Result{RequeueAfter: after, Priority: new(lowPriority)}
 }
 
-// actions are all that a reconcile may do for a Cluster. Each returns what it has read or written; only run notes that.
+// actions are all that a reconcile may do for a Cluster. Each returns its results, which only run notes.
 type actions interface {
 	// lock keeps other Clusters away from a Fleet Cluster and its namespace until the result is called.
 	lock(s scope, fleetCluster string) (unlock func())

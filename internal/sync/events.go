@@ -211,6 +211,9 @@ var fleetNamespaceNews = predicate.And(
 	predicate.NewPredicateFuncs(func(object client.Object) bool { return stamp.IsFleetNamespace(object.GetAnnotations()) }),
 	changes(func(object client.Object) []any { return []any{object.GetDeletionTimestamp().IsZero()} }))
 
+// existence passes objects that appear or disappear.
+var existence = changes(func(client.Object) []any { return nil })
+
 // existenceOrMaker passes objects that appear, disappear, or become Muster's or another's.
 var existenceOrMaker = changes(func(object client.Object) []any { return []any{stamp.IsOurs(object)} })
 

@@ -193,6 +193,8 @@ type scopeReader struct {
 	registrar *presence
 }
 
+// newScope reads what a reconcile needs to know at first. With an error there is no scope: what was not read would count as
+// missing.
 func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (*scope, error) {
 	namespace := namespaceMetadata()
 	if err := l.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); err != nil {
@@ -205,11 +207,11 @@ func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluste
 	s.selected, s.why = s.subject.IsSelected(in.Cluster)
 	var err error
 	if s.fleetState, err = l.findFleetCluster(ctx, s); err != nil {
-		return s, err
+		return nil, err
 	}
 	if s.selected && !s.frozen && !s.paused && cluster.DeletionTimestamp.IsZero() {
 		if _, err := l.rancher.Recheck(ctx, &s.rancher); err != nil {
-			return nil, err // The rest is not read, so nothing is known of the Fleet Cluster's namespace.
+			return nil, err
 		}
 	}
 	var own *fleetv1.Cluster
