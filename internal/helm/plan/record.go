@@ -246,10 +246,11 @@ func (r Record) Key(key string) string { return fmt.Sprintf("%d-%s", r.Revision,
 
 const (
 	// firstDelay is the delay before a retry if the agent has given up, and slowDelay if it retries by itself,
-	// at delays that grow to 16 minutes. Both delays double up to lastDelay.
+	// at delays that grow to 16 minutes. Both delays double up to LastDelay.
 	firstDelay = 5 * time.Second
 	slowDelay  = 2 * time.Minute
-	lastDelay  = LongestWait
+	// LastDelay is how long, at most, what failed waits for the next try, and what has no event for the next look.
+	LastDelay = 10 * time.Minute
 )
 
 // After returns the record after a deployment of this content and these values, and the delay before the next
@@ -275,10 +276,10 @@ func (r Record) After(release Release, of string, now time.Time) (Record, time.D
 		return r, slowDelay - age
 	}
 	switch {
-	case r.Retry == nil || r.Retry.Of != of || r.Retry.At != nil && r.Retry.At.After(now.Add(lastDelay)): // The clock was ahead.
+	case r.Retry == nil || r.Retry.Of != of || r.Retry.At != nil && r.Retry.At.After(now.Add(LastDelay)): // The clock was ahead.
 		r.Retry = &Retry{Of: of, At: later(now, delay)}
 	case r.Retry.At == nil: // The last retry failed, too.
-		r.Retry = &Retry{Of: of, Count: r.Retry.Count, At: later(now, min(delay<<min(r.Retry.Count, 10), lastDelay))}
+		r.Retry = &Retry{Of: of, Count: r.Retry.Count, At: later(now, min(delay<<min(r.Retry.Count, 10), LastDelay))}
 	case !now.Before(r.Retry.At.Time):
 		r.Sync++
 		r.Retry = &Retry{Of: of, Count: r.Retry.Count + 1}

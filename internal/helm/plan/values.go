@@ -13,9 +13,6 @@ import (
 // PollInterval is how often Muster reads the ConfigMaps and Secrets of valuesFrom again: it may not watch them.
 const PollInterval = 30 * time.Second
 
-// LongestWait is how long, at most, what failed waits for the next try, and what has no event for the next look.
-const LongestWait = 10 * time.Minute
-
 // Layer is a layer of values: Helm merges the later ones over the earlier ones.
 type Layer struct {
 	Key  string

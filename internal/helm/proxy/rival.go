@@ -104,7 +104,7 @@ const mostOfOne = 4
 // UntilFree is how long one of so many HelmReleaseProxies for a release waits before it looks whether the release is free, if
 // no event tells. Each look takes the longer, the more there are.
 func UntilFree(asking int) time.Duration {
-	return min(plan.PollInterval*time.Duration(1+asking/MostAsking), plan.LongestWait)
+	return min(plan.PollInterval*time.Duration(1+asking/MostAsking), plan.LastDelay)
 }
 
 // MostAsking is how many of those that ask for a release an event wakes.

@@ -136,7 +136,7 @@ func (r *Reconciler) addTarget(ctx context.Context, its *rolling, cluster plan.K
 		offlineAfter := plan.OfflineAfter(its.proxy)
 		switch silent := r.Now().Sub(seen); {
 		case silent <= offlineAfter:
-			its.again = kube.Sooner(its.again, max(offlineAfter-silent, store.UnwatchedInterval))
+			its.again = kube.Sooner(its.again, max(offlineAfter-silent, store.TrustInterval))
 		case isSilenced(release, seen.Add(offlineAfter)):
 			target.Failed, target.Failure = true, plan.RecordOf(release).Failure()
 		default:

@@ -68,7 +68,7 @@ func (w written) isOf(s *scope) bool {
 
 // checkInterval is how often a release repeats, without an event, the write of a Secret, which a user may have
 // deleted, and the rendering of a failed template, which may have been slow by chance.
-const checkInterval = plan.LongestWait
+const checkInterval = plan.LastDelay
 
 // last returns the last rendering and write of a release: most events change neither.
 func (r *Reconciler) last(s *scope) written {
@@ -177,7 +177,7 @@ func (r *Reconciler) isCurrent(ctx context.Context, s *scope, last written) bool
 	if last.failed != nil || s.record.Secret {
 		age, patience := r.Now().Sub(last.at), checkInterval
 		if last.failed == nil {
-			patience = store.UnwatchedInterval // An event may come from an earlier state of etcd.
+			patience = store.TrustInterval // An event may come from an earlier state of etcd.
 		}
 		if age >= patience {
 			return false

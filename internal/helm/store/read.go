@@ -24,7 +24,7 @@ type reader struct {
 	client.Client
 	// Live reads past the cache.
 	Live client.Reader
-	// checkIns maps the UID of each Fleet Cluster to the time of its agent's last check-in, for UnwatchedInterval.
+	// checkIns maps the UID of each Fleet Cluster to the time of its agent's last check-in, for TrustInterval.
 	checkIns *cache.Expiring
 }
 
@@ -61,9 +61,9 @@ func (r *reader) FleetCluster(ctx context.Context, key plan.Key) (*metav1.Partia
 	return read(ctx, r, key, FleetClusterMetadata())
 }
 
-// UnwatchedInterval is how long the program believes what it last read or wrote of an object that it does not watch: a Fleet
+// TrustInterval is how long the program believes what it last read or wrote of an object that it does not watch: a Fleet
 // Cluster, and a Secret, which a user or an earlier state of etcd may have changed or deleted.
-const UnwatchedInterval = time.Minute
+const TrustInterval = time.Minute
 
 // LastSeen returns when the agent of a Fleet Cluster checked in last; zero if Fleet has not noted that. Check-ins trigger
 // no event: the cache has only the metadata of Fleet Clusters.
@@ -80,7 +80,7 @@ func (r *reader) LastSeen(ctx context.Context, key plan.Key) (time.Time, error) 
 		return time.Time{}, fmt.Errorf("reading Fleet Cluster %s: %w", key, err)
 	}
 	seen := fleet.Status.Agent.LastSeen.Time
-	r.checkIns.Set(fleet.UID, seen, UnwatchedInterval)
+	r.checkIns.Set(fleet.UID, seen, TrustInterval)
 	return seen, nil
 }
 

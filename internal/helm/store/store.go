@@ -36,7 +36,7 @@ type Store struct {
 	// Recorder records events on HelmChartProxies; nil for none.
 	Recorder events.EventRecorder
 	keyed
-	// secrets maps the key of each Secret to the digest of the last write, for UnwatchedInterval.
+	// secrets maps the key of each Secret to the digest of the last write, for TrustInterval.
 	secrets *cache.Expiring
 }
 
@@ -133,8 +133,8 @@ func (s *Store) Change(ctx context.Context, have, want client.Object, options ..
 	return s.noted(ctx, want, s.send(want, client.MergeFromWithOptions(have, options...), s.patch(ctx)))
 }
 
-// ChangeSpec updates the spec and labels of a HelmReleaseProxy, whatever else of it changes at the same time: nobody else decides
-// about these. The wanted object keeps its version: it lacks what others have changed since.
+// ChangeSpec updates the spec and labels of a HelmReleaseProxy, whatever else of it changes at the same time: no other writer
+// decides about these. The wanted object keeps its version: it lacks what others have changed since.
 func (s *Store) ChangeSpec(ctx context.Context, have, want *addonsv1.HelmReleaseProxy) error {
 	changes := append(mapChanges("/metadata/labels", have.Labels, want.Labels), mapChanges("/spec", fieldsOf(have.Spec), fieldsOf(want.Spec))...)
 	err := s.change(ctx, have, want, sameObject, changes)

@@ -71,12 +71,12 @@ func (s *Store) putSecret(ctx context.Context, want *corev1.Secret) error {
 	case err != nil:
 		return fmt.Errorf("changing %s: %w", describe(want), err)
 	}
-	s.secrets.Set(key, digest, UnwatchedInterval)
+	s.secrets.Set(key, digest, TrustInterval)
 	return nil
 }
 
 // HasSecret reports whether a Secret exists, without reading it: the API server answers a write of another version with
-// Conflict, and NotFound if there is no Secret. The answer holds for UnwatchedInterval.
+// Conflict, and NotFound if there is no Secret. The answer holds for TrustInterval.
 func (s *Store) HasSecret(ctx context.Context, key plan.Key) (bool, error) {
 	if _, found := s.secrets.Get(key); found {
 		return true, nil
@@ -87,14 +87,14 @@ func (s *Store) HasSecret(ctx context.Context, key plan.Key) (bool, error) {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case apierrors.IsConflict(err):
-		s.secrets.Set(key, "", UnwatchedInterval)
+		s.secrets.Set(key, "", TrustInterval)
 		return true, nil
 	}
 	return false, fmt.Errorf("looking for Secret %s: %w", key, err)
 }
 
-// HasValues reports whether an object with values exists: a ConfigMap, or a Secret, as HasSecret does. A ConfigMap that the
-// cache lacks is looked for past it.
+// HasValues reports whether an object with values exists: a ConfigMap, or a Secret, as HasSecret does. It reads a ConfigMap past
+// the cache if the cache lacks it.
 func (s *Store) HasValues(ctx context.Context, key plan.Key, isSecret bool) (bool, error) {
 	if isSecret {
 		return s.HasSecret(ctx, key)
@@ -147,7 +147,7 @@ func (s *Store) RemoveAllValues(ctx context.Context, proxy plan.Key, namespace, 
 }
 
 // RemoveSecret empties a Secret of ours, and leaves it to the garbage collector: its only owner never existed. It
-// does not touch anyone else's Secret. One that somebody has made immutable cannot be emptied: an event on the HelmChartProxy
+// does not touch anyone else's Secret. It cannot empty an immutable Secret: an event on the HelmChartProxy
 // says so, and the Secret goes with its owner.
 func (s *Store) RemoveSecret(ctx context.Context, proxy, key plan.Key, of corev1.SecretType) error {
 	s.secrets.Delete(key)
