@@ -15,7 +15,7 @@ type countedLock struct {
 	users int
 }
 
-// Lock waits until nobody else holds the key, and holds it until the result is called.
+// Lock waits until the key is free, and holds it until the result is called.
 func (l *Locks) Lock(key string) (unlock func()) {
 	l.mu.Lock()
 	its := l.byKey[key]

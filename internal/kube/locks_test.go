@@ -14,7 +14,7 @@ func TestKeysDoNotShareALock(t *testing.T) {
 	}
 }
 
-// Only one holds a key at a time, and a key that nobody holds takes no memory.
+// A key has one holder at a time, and a free key takes no memory.
 func TestLocksExclude(t *testing.T) {
 	var locks Locks
 	var all sync.WaitGroup

@@ -42,8 +42,8 @@ type InForce struct {
 	Effect string
 }
 
-// IsUnknown reports whether nothing is known of the settings: the FleetAddonConfig is gone. Even those that an
-// invalid FleetAddonConfig has, such as what is excluded from template values, are unknown then.
+// IsUnknown reports whether nothing is known of the settings: the FleetAddonConfig is gone. Then
+// the settings that even an invalid FleetAddonConfig has, such as exclusions from template values, are unknown, too.
 func (f *InForce) IsUnknown() bool { return f.Config == nil && f.Invalid != nil }
 
 // NewReader returns a Reader on a cache, without a record: it remembers a FleetAddonConfig only as long as it lives.

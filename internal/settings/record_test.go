@@ -138,7 +138,7 @@ func TestReplacedConfig(t *testing.T) {
 	}
 }
 
-// TestRecordIsWrittenAgain checks that a record that somebody deleted is back within UnwatchedInterval, and that a ConfigMap
+// TestRecordIsWrittenAgain checks that a deleted record is back within UnwatchedInterval, and that a ConfigMap
 // of that name without a UID is none.
 func TestRecordIsWrittenAgain(t *testing.T) {
 	server, cache, now := &apiServer{}, &oneConfig{config: configOf("1")}, time.Now()
@@ -221,8 +221,8 @@ func (s *slowServer) Get(ctx context.Context, key client.ObjectKey, into client.
 	}
 }
 
-// TestNobodyWaitsForAnother checks that a slow answer of the API server keeps the settings from nobody else: each asks
-// for as long as it may, and who needs no answer gets the settings at once.
+// TestNobodyWaitsForAnother checks that a slow answer of the API server delays no other reader: each waits at most
+// for its own deadline, and a reader that needs no answer gets the settings at once.
 func TestNobodyWaitsForAnother(t *testing.T) {
 	soon := func(what string, do func()) {
 		t.Helper()

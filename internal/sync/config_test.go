@@ -154,8 +154,8 @@ func (c *configCache) GetInformer(_ context.Context, object client.Object, _ ...
 	return controllertest.NewFakeInformer(controllertest.Synced), nil
 }
 
-// A status that is not the one that the reconciler saw in the cache is looked at again: it may be another's, or the reconciler's
-// own last but one.
+// The reconciler reads a status again that differs from the one it saw in the cache: another writer may have written it, or the
+// reconciler itself before its last write.
 func TestWrittenStatusIsReadAgain(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {

@@ -722,7 +722,7 @@ func (w *world) reads(t *testing.T, s *scope) {
 }
 
 // After new inputs, nothing is reported before the HelmReleaseProxy has the new spec, for a while: the write of the spec would meet
-// that of the status. A release that is to go, with another name, gets no new spec.
+// that of the status. An outdated release, with another name, gets no new spec.
 func TestSpecComesFirst(t *testing.T) {
 	for name, test := range map[string]struct {
 		version, release string
